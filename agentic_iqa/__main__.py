@@ -36,7 +36,7 @@ def main(argv: Sequence[str] | None = None) -> int:
             finally:
                 STARTED_AS.reset(started)
     if words[:1] == ["--version"]:
-        from program.tools.loading import installed_version
+        from program.tools.registry import installed_version
 
         sys.stdout.write(f"agentic-iqa {installed_version('agentic-iqa') or '(not installed)'}\n")
     elif not words or words[0] in {"-h", "--help"}:

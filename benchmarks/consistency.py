@@ -35,7 +35,7 @@ from program.batch.output import show
 from program.common.pool import progress
 from program.common.settings import load_settings
 from program.common.text import is_chinese
-from program.expert.answer.vocabulary import CHINESE, ENGLISH
+from program.expert.answer.findings import CHINESE, ENGLISH
 from program.running.request import Request
 from program.running.row import Row
 from signatures.schemas import CATEGORY_WORDS, GLOBAL, LEVEL_WORDS, LEVELS_CHINESE, SEVERITIES

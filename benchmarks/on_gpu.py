@@ -17,8 +17,9 @@ import torch
 from PIL import Image, ImageFilter, ImageOps
 
 from program.common.settings import load_settings
-from program.tools.loading import parameter_path
-from program.tools.runner import ToolRunner, evaluate
+from program.tools.loading import evaluate
+from program.tools.registry import parameter_path
+from program.tools.runner import ToolRunner
 
 SIDE = 512
 

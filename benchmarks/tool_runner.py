@@ -25,8 +25,7 @@ from numpy.typing import NDArray
 from data.manifest import read_manifest
 from program.common.settings import Settings, load_settings
 from program.images.store import IMAGES, ImageRef, ImageStore
-from program.tools.loading import parameter_path
-from program.tools.registry import ToolRegistry, ToolSpec
+from program.tools.registry import ToolRegistry, ToolSpec, parameter_path
 from program.tools.runner import ToolRunner
 
 DATA = Path("../shared/data")

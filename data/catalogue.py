@@ -11,15 +11,12 @@ from itertools import zip_longest
 from pathlib import Path
 from typing import Any, Literal
 
-from data.manifest import Sample
+from data.manifest import GENERATED, Sample
 from data.tables import HUB, csv_table, is_manifest, number_of
+from program.common import offered
 from program.common.backends import Section
 from program.common.errors import DataError, did_you_mean
 from program.common.files import CONFIGS, Place, is_remote, place_of
-from program.common.imports import offered
-
-GENERATED: Mapping[str, str] = {"quickstart": "manifest.jsonl", "quickstart-fr": "manifest-fr.jsonl"}
-"""Names that stand for a manifest which is made on first use, with its file."""
 
 
 class Scale(Section):

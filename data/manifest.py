@@ -14,20 +14,16 @@ from functools import lru_cache
 from pathlib import Path
 from typing import Annotated, Any, Literal, TypeAlias
 
-from pydantic import (
-    ConfigDict,
-    Field,
-    StrictBool,
-    StrictStr,
-    ValidationError,
-    field_validator,
-    model_validator,
-)
+from pydantic import ConfigDict, Field, StrictBool, StrictStr, ValidationError, field_validator, model_validator
 
 from data.tables import HUB, scan_rows, unreadable
 from program.common.errors import DataError
 from program.common.files import IdSet, Place, is_remote, join_place, open_file, place_of, whole_file
 from program.running.request import Request
+
+GENERATED: Mapping[str, str] = {"quickstart": "manifest.jsonl", "quickstart-fr": "manifest-fr.jsonl"}
+"""Names that stand for a manifest which is made on first use, with its file."""
+
 
 Split: TypeAlias = Literal["train", "validation", "test"]
 Number: TypeAlias = Annotated[float, Field(strict=True, allow_inf_nan=False)]

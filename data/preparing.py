@@ -18,21 +18,12 @@ from pydantic import BaseModel
 from data import readers_questions as questions
 from data import readers_scores as scores
 from data.catalogue import DatasetEntry, Release, entry_of
-from data.manifest import (
-    KEYS,
-    Sample,
-    ScaleDoubt,
-    Split,
-    manifest_sha256,
-    read_manifest,
-    scan_manifest,
-    write_manifest,
-)
+from data.manifest import KEYS, Sample, ScaleDoubt, Split, manifest_sha256, read_manifest, scan_manifest, write_manifest
 from data.readers_scores import pairs, parts_apart, score_within_splits
 from data.splits import FRACTIONS, SplitsByKey, group_of, plan_splits
+from program.common import offered
 from program.common.errors import DataError, ImageError, did_you_mean
 from program.common.files import Place, name_of, open_file, path_mend, place_of, plain_file, write_whole
-from program.common.imports import offered
 from program.common.pool import in_order
 from program.images.decode_worker import decode_bounded
 

@@ -19,7 +19,6 @@ import numpy as np
 from numpy.typing import NDArray
 from PIL import Image, ImageOps
 
-from data.catalogue import GENERATED
 from data.distortions import (
     CATEGORIES,
     DISTORTIONS,
@@ -32,7 +31,7 @@ from data.distortions import (
     level_means_sha256,
     severity_of,
 )
-from data.manifest import Sample, Split, write_manifest
+from data.manifest import GENERATED, Sample, Split, write_manifest
 from program.common.errors import DataError
 from program.common.files import locked, write_whole
 from program.common.pool import in_order

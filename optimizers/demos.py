@@ -21,7 +21,7 @@ from program.common.errors import InputError
 from program.common.settings import RecipeSettings
 from program.expert import plan_assessment
 from program.fusion.levels import nearest_level
-from program.lms.call import with_references
+from program.lms.ask import with_references
 from signatures.schemas import LEVEL_WORDS, DistortionFinding, LevelProbabilities, Plan, RegionDistortions, ToolChoice
 
 Places = dict[str, tuple[int, ...]]

@@ -36,7 +36,7 @@ from program.images.store import IMAGES
 from program.running.on_ray import Cluster, ray_engine
 from program.running.request import ARGUMENTS, DEFAULT_QUERY
 from program.running.runner import Asking
-from program.tools.loading import installed_version
+from program.tools.registry import installed_version
 
 Questions = list[tuple[str, dict[str, Any]]]
 """What a run of the program asked: predictor and inputs, in order."""

@@ -20,7 +20,6 @@ from typing import Any
 import dspy
 
 from program.agent.assessment import Assessment
-from program.agent.evidence import tool_scores
 from program.agent.state import ExecutorOutput
 from signatures.schemas import SEVERITIES
 
@@ -186,7 +185,7 @@ def _distance_words(score: float, human: float, std: float | None, judge: str) -
 
 def _sources(assessment: Assessment, human: float) -> str:
     """Say which of the two beliefs behind a fused score was nearer to the label."""
-    scores, belief = tool_scores(assessment.state.evidence.quality_scores), assessment.level_probabilities
+    scores, belief = assessment.state.evidence.readings.scores, assessment.level_probabilities
     if not scores or not belief:
         return ""
     tools, model = sum(scores) / len(scores), sum(level * p for level, p in belief.items())

@@ -22,7 +22,8 @@ from program.agent.state import AssessmentState
 from program.common.errors import InputError, redact
 from program.images.store import IMAGES
 from program.lms.call import ModelCall, meter, one_line
-from program.lms.limits import BudgetSpent, wire_scope
+from program.lms.dspy_private import wire_scope
+from program.lms.limits import BudgetSpent
 from program.lms.traits import ModelTraits, traits_of
 
 logger = logging.getLogger(__name__)

@@ -2,7 +2,7 @@
 
 from typing import TYPE_CHECKING
 
-from program.common.imports import lazy
+from program.common import lazy
 
 if TYPE_CHECKING:
     from program.agent.assessment import Assessment

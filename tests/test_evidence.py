@@ -4,15 +4,7 @@ import json
 
 import pytest
 
-from program.agent.evidence import (
-    findings_in_words,
-    findings_json,
-    findings_note,
-    scores_json,
-    tool_precisions,
-    tool_scores,
-    used_evidence,
-)
+from program.agent.rating import findings_in_words, findings_json, findings_note, scores_json
 from program.agent.replan import contradiction
 from program.agent.state import ExecutorOutput, Finding, ToolLog
 
@@ -67,8 +59,8 @@ def test_a_reading_shared_by_distortions_counts_once():
         "Global": {"Blurs": ("VIF", 2.6), "Noise": ("VIF", 2.6), "Contrast": ("PSNR", 3.0)},
         "car": {"Blurs": ("VIF", 2.6)},
     }
-    assert sorted(tool_scores(shared)) == [2.6, 2.6, 3.0]
-    assert tool_scores(None) == []
+    assert sorted(ExecutorOutput(quality_scores=shared).readings.scores) == [2.6, 2.6, 3.0]
+    assert ExecutorOutput().readings == ([], None)
 
 
 def test_what_equal_scores_of_a_tool_add_counts_together():
@@ -80,19 +72,19 @@ def test_what_equal_scores_of_a_tool_add_counts_together():
     logs.append(ToolLog(tool="PSNR", region="Global", distortion="Contrast", raw=40.0, score=4.0, precision=1.5))
     scores = {"Global": {"Blurs": ("VIF", 5.0), "Noise": ("VIF", 5.0), "Contrast": ("PSNR", 4.0)}}
     output = ExecutorOutput(quality_scores=scores, tool_logs=logs)
-    assert (tool_scores(scores), tool_precisions(output)) == ([4.0, 5.0], [1.5, 6.95])
+    assert output.readings == ([4.0, 5.0], [1.5, 6.95])
     unknown = [logs[0], logs[1].model_copy(update={"precision": None}), logs[2]]
-    assert tool_precisions(output.model_copy(update={"tool_logs": unknown})) is None
+    assert output.model_copy(update={"tool_logs": unknown}).readings.precisions is None
 
 
 @pytest.mark.spec("003/6-logging-and-observability")
 def test_used_evidence_names_readings_and_findings():
-    used = used_evidence(ExecutorOutput(distortion_analysis=ANALYSIS, quality_scores=SCORES))
+    used = ExecutorOutput(distortion_analysis=ANALYSIS, quality_scores=SCORES).used()
     assert used == {
         "readings": [{"region": "Global", "distortion": "Blurs", "tool": "TOPIQ_FR", "score": 2.6}],
         "findings": [{"region": "Global", "type": "Blurs", "severity": "moderate"}],
     }
-    assert used_evidence(ExecutorOutput()) is None
+    assert ExecutorOutput().used() is None
 
 
 @pytest.mark.spec("D15")

@@ -11,10 +11,10 @@ from scipy.spatial.distance import cdist
 from skimage import data as photographs
 from skimage.filters import gaussian
 
+from program.expert import engine
 from program.expert.answer.findings import present
-from program.expert.engine import answer
-from program.expert.judge import learning, quality
-from program.expert.judge.learning import EVIDENCE_SETS, belief
+from program.expert.engine import EVIDENCE_SETS, answer, belief
+from program.expert.judge import quality
 from program.expert.judge.quality import (
     OUTPUTS,
     Features,
@@ -218,11 +218,11 @@ def test_kept_evidence_does_not_mix_demo_sets_or_labels() -> None:
 
 
 def test_evidence_sets_are_bounded_and_the_oldest_goes_first() -> None:
-    demo, sets = Viewer().view(_image(_noisy(13))), learning._evidence.cache
+    demo, sets = Viewer().view(_image(_noisy(13))), engine._evidence.cache
     sets.clear()
-    found = [learning._evidence([(demo, 1 + i / 10)], "") for i in range(EVIDENCE_SETS)]
-    assert learning._evidence([(demo, 1.0)], "") is found[0]
-    learning._evidence([(demo, 5.0)], "")
+    found = [engine._evidence([(demo, 1 + i / 10)], "") for i in range(EVIDENCE_SETS)]
+    assert engine._evidence([(demo, 1.0)], "") is found[0]
+    engine._evidence([(demo, 5.0)], "")
     assert len(sets) == EVIDENCE_SETS
-    assert learning._evidence([(demo, 1.0)], "") is found[0]
-    assert learning._evidence([(demo, 1.1)], "") is not found[1]
+    assert engine._evidence([(demo, 1.0)], "") is found[0]
+    assert engine._evidence([(demo, 1.1)], "") is not found[1]

@@ -2,7 +2,7 @@
 
 from string import Formatter
 
-from program.expert.answer.vocabulary import CHINESE, ENGLISH, _table, phrases_for
+from program.expert.answer.findings import CHINESE, ENGLISH, _table, phrases_for
 
 
 def _fields(template: str) -> set[tuple[str | None, str | None]]:

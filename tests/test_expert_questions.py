@@ -17,8 +17,8 @@ from skimage import data as photographs
 from program.agent.loop import AgenticIQA
 from program.common.errors import ModelError
 from program.common.settings import load_settings
-from program.expert.answer.questions import answer_choice, predicate
-from program.expert.answer.vocabulary import cells_in, degree_in, terms_in, topic_in
+from program.expert.answer.claims import cells_in, degree_in, predicate, terms_in, topic_in
+from program.expert.answer.questions import answer_choice
 from program.expert.engine import answer
 from program.expert.judge.views import COMPOSITES, PROPERTIES, View, Viewer, population, position
 from program.images.store import IMAGES

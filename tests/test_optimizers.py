@@ -35,7 +35,7 @@ from program.compile import main as compile_command
 from program.fusion import ScoreFusion
 from program.fusion.scores import FittedFusion
 from program.images.store import IMAGES
-from program.lms.call import with_references
+from program.lms.ask import with_references
 from signatures.schemas import Plan
 
 SMALL = {

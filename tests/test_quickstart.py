@@ -16,9 +16,9 @@ import pytest
 from PIL import Image
 
 from data import quickstart
-from data.catalogue import GENERATED, resolve_dataset
+from data.catalogue import resolve_dataset
 from data.distortions import DISTORTIONS, IDENTITIES, LEVELS, distort, generator_for, level_mean, severity_of
-from data.manifest import Sample, manifest_sha256, read_manifest
+from data.manifest import GENERATED, Sample, manifest_sha256, read_manifest
 from data.quickstart import (
     FULL,
     PHOTOGRAPHS,

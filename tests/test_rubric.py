@@ -14,8 +14,7 @@ from data.quickstart import load_photograph
 from optimizers.recipes.fits import Labelled, chosen_sentences
 from program import AgenticIQA, load
 from program.compile import main
-from program.expert.engine import answer
-from program.expert.judge.learning import properties_of
+from program.expert.engine import answer, properties_of
 from program.expert.judge.views import Viewer
 from program.images.store import IMAGES
 from signatures import executor, planner, summarizer

@@ -102,6 +102,33 @@ def test_the_prompt_for_one_level_is_selectable_and_holds_the_five_words(summari
     assert isinstance(result.final_answer, float)
 
 
+@pytest.mark.spec("D26")
+def test_one_level_with_all_the_mass_is_that_levels_name_and_no_certainty(summarize):
+    sure = dict.fromkeys(("bad", "poor", "fair", "good"), 0.0) | {"excellent": 1.0}
+    result, _ = summarize([{**SCORED, "quality_probs": sure}])
+    assert result.level_probabilities_from == "classification"
+    assert result.level_probabilities[5] == pytest.approx(0.85)
+
+
+@pytest.mark.spec("D28")
+@pytest.mark.parametrize(
+    ("query", "words"),
+    [
+        (RATE, "The tools say 4.6 of 5 and the model 1.2: they disagree."),
+        ("请给这张图片的质量打分。", "工具评分为 4.6，模型判断为 1.2：两者不一致。"),
+    ],
+)
+def test_where_tools_and_model_disagree_both_are_said_and_the_interval_covers_both(summarize, query, words):
+    probabilities = {"bad": 0.8, "poor": 0.2, "fair": 0.0, "good": 0.0, "excellent": 0.0}
+    evidence = EVIDENCE.model_copy(update={"quality_scores": {"Global": {"Blurs": ("TOPIQ_FR", 4.6)}}})
+    result, _ = summarize([{**SCORED, "quality_probs": probabilities}], state_of(query, evidence))
+    assert words in result.quality_reasoning
+    assert (result.unresolved_gap, result.need_replan) == (words, False)
+    low, high = result.score_interval
+    assert low <= 1.2 + 1e-9
+    assert high >= 4.6
+
+
 @pytest.mark.spec("001/use-explanation-qa-prompt-template")
 @pytest.mark.spec("001/select-prompt-mode")
 @pytest.mark.spec("000/1-two-mode-prompt-strategy")
@@ -412,7 +439,7 @@ def test_three_unreadable_answers_fail_without_an_invented_score(summarize, capl
     assert result.error
     assert result.level_probabilities is None
     assert result.quality_score == (pytest.approx(2.7) if evidence is EVIDENCE else None)
-    records = [r for r in caplog.records if r.name == "program.agent.summarizer"]
+    records = [r for r in caplog.records if r.name in {"program.agent.rating", "program.agent.summarizer"}]
     errors = [r.getMessage() for r in records if r.levelno == logging.ERROR]
     assert len(errors) == 1
     assert output + "3" in errors[0]
@@ -631,7 +658,7 @@ def test_a_region_without_evidence_asks_for_a_replan(summarize):
 def test_the_start_is_logged_with_mode_counts_and_images(summarize, caplog):
     caplog.set_level(logging.INFO, logger="program")
     summarize([SCORED], reference=True)
-    records = [r for r in caplog.records if r.name == "program.agent.summarizer"]
+    records = [r for r in caplog.records if r.name in {"program.agent.rating", "program.agent.summarizer"}]
     line = next(r.getMessage() for r in records if r.levelno == logging.INFO)
     for part in ("scoring", "scoring phrase", "2 findings", "2 tool scores", "image pixels:", "reference pixels:"):
         assert part in line

@@ -19,8 +19,17 @@ from program.common.errors import SettingsError, ToolError
 from program.common.settings import load_settings
 from program.evaluation.calibrating import Labelled, LabelledSet, Surveyed, fit_all
 from program.evaluation.metrics import fit_map
-from program.tools.calibration import Calibration, Residual, ToolCalibration, apply_map, least_variance, printed_maps
-from program.tools.registry import Measurement, Provenance, Strengths, ToolRegistry
+from program.tools.calibration import (
+    Calibration,
+    Provenance,
+    Residual,
+    Strengths,
+    ToolCalibration,
+    apply_map,
+    least_variance,
+    printed_maps,
+)
+from program.tools.registry import Measurement, ToolRegistry
 from program.tools.runner import ToolRunner
 from signatures.schemas import DISTORTION_CATEGORIES
 

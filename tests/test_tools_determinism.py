@@ -10,10 +10,10 @@ from scipy.ndimage import gaussian_filter
 
 from program.common.settings import load_settings
 from program.images.store import IMAGES
-from program.tools import runner
-from program.tools.loading import parameter_path
-from program.tools.registry import ToolRegistry
-from program.tools.runner import ToolRunner, evaluate
+from program.tools import loading
+from program.tools.loading import evaluate
+from program.tools.registry import ToolRegistry, parameter_path
+from program.tools.runner import ToolRunner
 
 PARAMS = Path(__file__).resolve().parents[2] / "shared" / "data" / "params"
 REGISTRY = ToolRegistry.load()
@@ -54,7 +54,7 @@ def test_readings_are_the_same_and_hardly_move_with_threads(spec, scenes, monkey
     first = read()
     assert np.isfinite(first).all()
     assert read() == first
-    monkeypatch.setattr(runner, "_pools", {})
+    monkeypatch.setattr(loading, "_pools", {})
     assert read() == first  # with a model made again
     span = max(first) - min(first)
     assert span > 0

@@ -15,7 +15,7 @@ from PIL import Image
 from program.common.errors import ToolError
 from program.common.settings import load_settings
 from program.images.store import IMAGES
-from program.tools import loading, runner
+from program.tools import loading, registry
 from program.tools.registry import ToolRegistry
 from program.tools.runner import ToolRunner
 
@@ -36,13 +36,13 @@ def scene(rng):
 @pytest.fixture
 def alone(monkeypatch):
     """No model and no failure of another test, and none left for the next."""
-    monkeypatch.setattr(runner, "_pools", {})
-    monkeypatch.setattr(loading, "failures", {})
-    monkeypatch.setattr(loading, "loaded", set())
-    monkeypatch.setattr(loading, "hanging", {})
+    monkeypatch.setattr(loading, "_pools", {})
+    monkeypatch.setattr(registry, "failures", {})
+    monkeypatch.setattr(registry, "loaded", set())
+    monkeypatch.setattr(registry, "hanging", {})
     yield
     deadline = time.monotonic() + 20
-    while any(not work.done() for work in loading.hanging.values()) and time.monotonic() < deadline:
+    while any(not work.done() for work in registry.hanging.values()) and time.monotonic() < deadline:
         time.sleep(0.01)
 
 
@@ -239,7 +239,7 @@ def test_a_tool_that_writes_into_its_input_spoils_no_other_reading(alone, scene,
 
     image, reference = (IMAGES.add(p) for p in scene)
     right = _runner().measure("PSNR", image, reference).raw
-    monkeypatch.setattr(runner, "_pools", {})
+    monkeypatch.setattr(loading, "_pools", {})
     real = loading._make
     monkeypatch.setattr(loading, "_make", lambda spec, *a, **k: spoil if spec.name == "PIQE" else real(spec, *a, **k))
     assert _runner().measure("PIQE", image).raw == 0

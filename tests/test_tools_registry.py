@@ -13,8 +13,8 @@ from scipy.stats import spearmanr
 from program.common.errors import SettingsError, ToolError
 from program.common.files import CONFIGS
 from program.evaluation.calibrating import strength_of
-from program.tools.calibration import Calibration
-from program.tools.registry import Strengths, ToolRegistry, ToolSpec, pyiqa_table
+from program.tools.calibration import Calibration, Strengths
+from program.tools.registry import ToolRegistry, ToolSpec, pyiqa_table
 from signatures.schemas import DISTORTION_CATEGORIES
 
 REGISTRY = ToolRegistry.load()

@@ -15,7 +15,7 @@ from program.common.errors import ToolError
 from program.common.settings import load_settings
 from program.images.store import IMAGES
 from program.tools import __main__ as listing
-from program.tools import loading
+from program.tools import loading, registry
 from program.tools.calibration import Calibration
 from program.tools.registry import ToolRegistry
 from program.tools.runner import ToolRunner
@@ -161,7 +161,7 @@ def test_threads_get_the_values_of_one_thread(tmp_path, pictures):
 
 def test_no_more_models_are_made_than_cores_and_they_are_reused(tmp_path, pictures, monkeypatch):
     made = []
-    monkeypatch.setattr("program.tools.runner._pools", {})
+    monkeypatch.setattr("program.tools.loading._pools", {})
     make = loading._make
     monkeypatch.setattr(loading, "_make", lambda *a, **k: made.append(a) or make(*a, **k))
     runner = _runner(tmp_path, cache=False)
@@ -225,10 +225,10 @@ def test_values_that_are_not_numbers_are_errors_and_not_cached(tmp_path, picture
     runner = _runner(tmp_path)
     import torch
 
-    monkeypatch.setattr("program.tools.runner._pools", {})
+    monkeypatch.setattr("program.tools.loading._pools", {})
     monkeypatch.setattr(loading, "_make", lambda *a, **k: lambda *inputs: torch.tensor([float("nan")]))
     assert "returned nan" in runner.measure("GMSD", image, reference).error
-    monkeypatch.setattr("program.tools.runner._pools", {})
+    monkeypatch.setattr("program.tools.loading._pools", {})
     monkeypatch.undo()
     monkeypatch.setenv("TORCH_HOME", str(tmp_path))
     assert runner.measure("GMSD", image, reference).raw is not None
@@ -238,7 +238,7 @@ def test_a_crashing_tool_is_a_line(tmp_path, pictures, monkeypatch):
     def crash(*inputs):
         raise RuntimeError("size mismatch\n  at layer 3")
 
-    monkeypatch.setattr("program.tools.runner._pools", {})
+    monkeypatch.setattr("program.tools.loading._pools", {})
     monkeypatch.setattr(loading, "_make", lambda *a, **k: crash)
     result = _runner(tmp_path).measure("PIQE", *_refs(pictures, "noisy"))
     assert result.error == "tool 'PIQE': failed on 'noisy.png' (size mismatch at layer 3); use another tool"
@@ -276,7 +276,7 @@ def test_a_parameter_file_that_would_run_code_is_refused(tmp_path, pictures, mon
         def __reduce__(self):
             return (Path.touch, (tmp_path / "sprung",))
 
-    monkeypatch.setattr(loading, "failures", {})
+    monkeypatch.setattr(registry, "failures", {})
     (tmp_path / PARAMETERS[1]).write_bytes(pickle.dumps(Trap()))
     runner = _runner(tmp_path, params_dir=tmp_path)
     result = runner.measure("BRISQUE", *_refs(pictures, "noisy"))
@@ -294,8 +294,8 @@ def test_a_broken_torchvision_is_explained(tmp_path, pictures, monkeypatch):
             raise RuntimeError("operator torchvision::nms does not exist")
         return real(name, *more)
 
-    monkeypatch.setattr("program.tools.runner._pools", {})
-    monkeypatch.setattr(loading, "failures", {})
+    monkeypatch.setattr("program.tools.loading._pools", {})
+    monkeypatch.setattr(registry, "failures", {})
     monkeypatch.setattr(importlib, "import_module", broken)
     runner = _runner(tmp_path)
     result = runner.measure("PIQE", *_refs(pictures, "noisy"))

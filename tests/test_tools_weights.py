@@ -7,10 +7,9 @@ import pytest
 
 from program.common.settings import load_settings
 from program.images.store import IMAGES
-from program.tools import loading, runner
+from program.tools import loading, registry
 from program.tools.__main__ import main
-from program.tools.loading import hub_folder, needed_files, what_is_missing
-from program.tools.registry import ToolRegistry
+from program.tools.registry import ToolRegistry, hub_folder, needed_files, what_is_missing
 from program.tools.runner import ToolRunner
 
 REGISTRY = ToolRegistry.load()
@@ -22,8 +21,8 @@ def _fresh(monkeypatch, tmp_path):
     monkeypatch.setenv("TORCH_HOME", str(tmp_path / "torch"))
     monkeypatch.setenv("HF_HOME", str(tmp_path / "hf"))
     monkeypatch.delenv("HF_HUB_CACHE", raising=False)
-    monkeypatch.setattr(loading, "failures", {})
-    monkeypatch.setattr(runner, "_pools", {})
+    monkeypatch.setattr(registry, "failures", {})
+    monkeypatch.setattr(loading, "_pools", {})
 
 
 def _runner(folder):

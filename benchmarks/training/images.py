@@ -99,13 +99,13 @@ def measured(examples: Sequence[Example]) -> Table:
 
 
 def _read(example: Example) -> tuple[NDArray[np.float16], Matrix, NDArray[np.float16], Matrix]:
-    vector = measure(example.pixels).vector
+    vector = np.array([*measure(example.pixels)[0].values()])
     if example.reference is None:
         spreads = _spreads(example.pixels)
         return spreads.ravel(), vector, np.zeros_like(spreads[0]), np.zeros(len(DIFFERENCE_NAMES))
-    differences = reference_differences(
-        example.pixels, example.reference
-    ).vector  # its pass of the network reads both spreads
+    differences = np.array(
+        [*reference_differences(example.pixels, example.reference)[0].values()]
+    )  # its pass of the network reads both spreads
     spreads = _spreads(example.pixels)
     moved = spreads[0] - _spreads(resampled(example.reference, example.pixels))[0]
     return spreads.ravel(), vector, moved, differences

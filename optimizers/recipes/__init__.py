@@ -11,8 +11,8 @@ from importlib import import_module
 from typing import Literal
 
 from optimizers.search import Candidate, Search
+from program.common import offered, offers
 from program.common.errors import InputError, did_you_mean
-from program.common.imports import offered, offers
 from program.common.settings import RecipeSettings
 
 

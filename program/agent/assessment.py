@@ -7,7 +7,6 @@ import dspy
 import jinja2
 from pydantic import Field, PrivateAttr
 
-from program.agent.evidence import looked_at
 from program.agent.query import QueryType, read_query
 from program.agent.state import AssessmentState, SummarizerOutput
 from program.common.backends import Frozen, Usage
@@ -44,7 +43,7 @@ def card(result: "Assessment") -> str:
     """Return the HTML, which fetches nothing; what comes from data or a model is escaped."""
     evidence = result.state.evidence
     findings = [
-        f"{f.fault or CATEGORY_WORDS.get(f.type, f.type)}: {f.severity}, {looked_at(evidence, region)}"
+        f"{f.fault or CATEGORY_WORDS.get(f.type, f.type)}: {f.severity}, {evidence.looked_at(region)}"
         for region, f in evidence.findings()
         if f.severity != "none"
     ]

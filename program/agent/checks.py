@@ -21,7 +21,7 @@ from program.common.settings import Settings
 from program.lms.call import KeyScrubber
 from program.lms.dspy_private import adapter_for
 from program.lms.traits import ModelTraits, known_traits, own_record, traits_of
-from program.tools.loading import installed_version
+from program.tools.registry import installed_version
 from signatures.executor import NameColours
 
 PACKAGES = ("dspy", "litellm", "openai", "mlflow", "numpy", "scipy", "pillow")

@@ -7,9 +7,8 @@ from typing import Any, NamedTuple, TypeVar
 
 import dspy
 
-from program.agent.evidence import compact_json
 from program.agent.resources import Resources
-from program.agent.state import AssessmentState, ExecutorOutput, Finding, ToolLog
+from program.agent.state import AssessmentState, ExecutorOutput, Finding, ToolLog, compact_json
 from program.images.store import IMAGES, Box, ImageRef
 from program.lms.ask import ask
 from program.lms.call import stage

@@ -6,11 +6,11 @@ import json
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from functools import cached_property
-from typing import TYPE_CHECKING, Any, Self, TypeVar
+from typing import TYPE_CHECKING, Any, Literal, Self, TypeVar
 
 import numpy as np
 from numpy.typing import NDArray
-from pydantic import BaseModel, ConfigDict, Field, ValidationError, model_validator
+from pydantic import BaseModel, ConfigDict, Field, TypeAdapter, ValidationError, model_validator
 
 from program.common.errors import first_fault
 from program.common.text import folded
@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     from program.expert import Correction, View
 
 
-_Saved = TypeVar("_Saved", bound=BaseModel)
+_Saved = TypeVar("_Saved")
 
 
 class _Learned:
@@ -46,10 +46,10 @@ class _Learned:
         raise NotImplementedError
 
 
-def _checked(kind: type[_Saved], saved: Mapping[str, Any], name: str) -> _Saved:
-    """Return what a file holds as its model. Raises ValueError, one line, for anything else."""
+def _checked(read: Callable[[Any], _Saved], saved: Mapping[str, Any], name: str) -> _Saved:
+    """Return what a file holds, as it is read. Raises ValueError, one line, for anything else."""
     try:
-        return kind.model_validate(saved)
+        return read(saved)
     except ValidationError as error:
         raise ValueError(first_fault(error, name)) from error
 
@@ -153,33 +153,9 @@ class Neighbours(_Learned):
     @classmethod
     def from_json(cls, saved: Mapping[str, Any]) -> "Neighbours":
         """Read what a saved program holds. Raises ValueError, one line, for anything else."""
-        found = _checked(_SavedNeighbours, saved, "neighbours")
+        found = _checked(_SavedNeighbours.model_validate, saved, "neighbours")
         vectors = np.frombuffer(base64.b64decode(found.vectors), "<f2").reshape(-1, WIDTH)
         return cls(found.count, found.photographs, vectors, found.even)
-
-
-class _SavedCorrection(BaseModel):
-    model_config = ConfigDict(extra="forbid", frozen=True, allow_inf_nan=False)
-
-    labels: int = Field(ge=1)
-    penalty: float = Field(gt=0)
-    before: float = Field(ge=0)
-    after: float = Field(ge=0)
-    expected: float = Field(gt=0)
-    moves: dict[str, tuple[int, float, float]]
-    left_out: dict[str, float]
-    curve: list[float]
-    of_tools: bool
-    precision: float = Field(ge=0)
-    weights: str
-    """Little-endian numbers of 32 bits, in base64."""
-
-
-class _SavedCorrections(BaseModel):
-    model_config = ConfigDict(extra="forbid", frozen=True)
-
-    nr: _SavedCorrection | None = None
-    fr: _SavedCorrection | None = None
 
 
 class Corrections(_Learned):
@@ -225,20 +201,12 @@ class Corrections(_Learned):
 
     def to_json(self) -> dict[str, Any]:
         """Return what a saved program holds of them."""
-        return {
-            kind: {**each._asdict(), "weights": base64.b64encode(each.weights.astype("<f4").tobytes()).decode("ascii")}
-            for kind, each in self.by_kind.items()
-        }
+        return {kind: each.model_dump() for kind, each in self.by_kind.items()}
 
     @classmethod
     def from_json(cls, saved: Mapping[str, Any]) -> "Corrections":
         """Read what a saved program holds. Raises ValueError, one line, for anything else."""
         from program.expert import Correction  # loads what measures
 
-        found = _checked(_SavedCorrections, saved, "corrections")
-        read = {}
-        for kind, each in found:
-            if each is not None:
-                weights = np.frombuffer(base64.b64decode(each.weights, validate=True), "<f4")
-                read[kind] = Correction(**{**each.model_dump(), "weights": weights})
-        return cls(read)
+        kinds: TypeAdapter[Any] = TypeAdapter(dict[Literal["nr", "fr"], Correction])
+        return cls(_checked(kinds.validate_python, saved, "corrections"))

@@ -9,21 +9,20 @@ import dspy
 from PIL import Image
 
 from program.agent.assessment import Assessment
-from program.agent.evidence import of_same_pixels
 from program.agent.executor import Executor
 from program.agent.module import ProgramModule
 from program.agent.planner import Planner
 from program.agent.query import read_query
 from program.agent.replan import next_step
 from program.agent.resources import Resources
-from program.agent.state import AssessmentState, SummarizerOutput
+from program.agent.state import AssessmentState, SummarizerOutput, of_same_pixels
 from program.agent.summarizer import Summarizer
 from program.common.errors import ImagesRefused, InputError
 from program.common.files import check_text
 from program.common.settings import Settings, load_settings
 from program.images.store import HOST, IMAGES, Box, ImageRef, ImageSource, show_the_same, shown_shift
 from program.lms.call import meter
-from program.lms.limits import wire_scope
+from program.lms.dspy_private import wire_scope
 from program.lms.traits import own_record
 from program.running.request import DEFAULT_QUERY
 from program.tracking import annotate_trace

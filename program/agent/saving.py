@@ -22,7 +22,7 @@ from program.common.settings import Settings, load_settings
 from program.expert import MODEL
 from program.fusion.scores import FIELDS, FittedFusion
 from program.images.store import HOST, IMAGES, parse_url
-from program.lms.call import with_references
+from program.lms.ask import with_references
 from program.lms.dspy_private import CUSTOM_TYPE_END_IDENTIFIER, CUSTOM_TYPE_START_IDENTIFIER
 from program.lms.traits import known_traits
 from program.tracking.models import SCHEME, fetch

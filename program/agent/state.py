@@ -1,12 +1,15 @@
-"""What flows through an assessment: the state and each stage's output."""
+"""What flows through an assessment: the state and each stage's output. Pure."""
 
+import json
 import logging
-from typing import Annotated, Any, Literal
+import math
+from typing import Annotated, Any, Literal, NamedTuple
 
 from pydantic import ConfigDict, Field, StringConstraints, model_validator
 
 from program.agent.query import QueryType
 from program.common.backends import Record
+from program.common.text import is_chinese
 from program.images.store import Box
 from program.tools.registry import Measurement
 from signatures.schemas import GLOBAL, DistortionCategory, DistortionFinding, Plan, Severity
@@ -55,6 +58,13 @@ class ToolLog(Measurement):
     """For a failed tool: another ready tool that fits, if there is one."""
 
 
+class ToolReadings(NamedTuple):
+    """What tools say of an image: scores, 1..5, and how precise each is, where that is known."""
+
+    scores: list[float]
+    precisions: list[float] | None
+
+
 class ExecutorOutput(Record):
     """The Executor's evidence, by region ("Global" is the whole image); None where a stage did not run."""
 
@@ -96,6 +106,53 @@ class ExecutorOutput(Record):
     def is_empty(self) -> bool:
         """Whether no stage gave anything to rest an answer on."""
         return not self.distortion_analysis and not self.quality_scores
+
+    @property
+    def readings(self) -> ToolReadings:
+        """The scores to fuse: one per distinct reading, however many distortions share it.
+
+        The precisions are None where one is not known; readings that count as one bring what they add together.
+        """
+        distinct = {(r, tool, score) for r, by in (self.quality_scores or {}).items() for tool, score in by.values()}
+        added: dict[tuple[str, str, float | None], list[float | None]] = {}
+        for log in self.tool_logs:
+            added.setdefault((log.region, log.tool, log.score), []).append(log.precision)
+        shares = [added.get(reading, [None]) for reading in sorted(distinct)]
+        known = [[share for share in each if share is not None] for each in shares]
+        is_known = bool(shares) and known == shares
+        return ToolReadings([score for *_, score in sorted(distinct)], [*map(math.fsum, known)] if is_known else None)
+
+    def used(self) -> dict[str, Any] | None:
+        """Name the readings and findings an answer rests on, or None when it rests on the image alone."""
+        if self.is_empty:
+            return None
+        readings = [
+            {"region": region, "distortion": distortion, "tool": tool, "score": round(score, 4)}
+            for region, by in (self.quality_scores or {}).items()
+            for distortion, (tool, score) in by.items()
+        ]
+        findings = [{"region": region, **finding.facts("explanation")} for region, finding in self.findings()]
+        return {"readings": readings, "findings": findings}
+
+    def lacking(self) -> str:
+        """Say what gave nothing usable in all attempts.
+
+        >>> ExecutorOutput(failed_steps=["plan", "tools"]).lacking()
+        'the model gave no usable plan; every tool of the plan failed'
+        """
+        steps = [step for step in self.failed_steps if step != "tools"]
+        parts = [f"the model gave no usable {' and no usable '.join(steps)}"] if steps else []
+        return "; ".join([*parts, *(["every tool of the plan failed"] if "tools" in self.failed_steps else [])])
+
+    def looked_at(self, region: str) -> str:
+        """Name what was looked at for a region: without a box, that is the whole image.
+
+        >>> ExecutorOutput().looked_at("dog"), ExecutorOutput(region_boxes={"dog": (0, 0, 9, 9)}).looked_at("dog")
+        ('dog (whole image)', 'dog')
+        """
+        if region == GLOBAL:
+            return "whole image"
+        return region if region in (self.region_boxes or {}) else f"{region} (whole image)"
 
     @property
     def replaceable_tools(self) -> list[str]:
@@ -220,3 +277,42 @@ class AssessmentState(Record):
             logger.warning("excessive replanning: more than %d replans; the oldest is dropped", HISTORY_LIMIT)
         self.replan_history = history[-HISTORY_LIMIT:]
         self.iteration_count += 1
+
+
+_UNDISTORTED = ("Nothing is distorted: every pixel is the reference's.", "没有任何失真：每个像素都与参考图像相同。")
+"""English and Chinese."""
+
+
+def of_same_pixels(output: ExecutorOutput, state: AssessmentState) -> ExecutorOutput:
+    """Return the evidence on an image that is its own reference: of each region the one finding that nothing is wrong.
+
+    What tools measured stays on record. What the model failed to say is nothing that lacks.
+    """
+    scope = state.plan.query_scope if state.plan else [GLOBAL]
+    none = Finding(type="Compression", severity="none", explanation=_UNDISTORTED[is_chinese(state.query)])
+    return output.model_copy(
+        update={
+            "distortion_set": {region: [] for region in scope},
+            "distortion_analysis": {region: [none] for region in scope},
+            "notes": [SAME_PIXELS, *output.notes],
+            "failed_steps": [],
+        }
+    )
+
+
+def rating_of_same_pixels(*, chinese: bool) -> dict[str, Any]:
+    """Return what an answer says of the quality of an image that is its own reference: 5, and no doubt."""
+    return {
+        "final_answer": 5.0,
+        "quality_score": 5.0,
+        "quality_reasoning": _UNDISTORTED[chinese],
+        "summary": _UNDISTORTED[chinese],
+        "level_probabilities": {level: float(level == 5) for level in range(1, 6)},
+        "score_interval": (5.0, 5.0),
+        "status": "ok",
+    }
+
+
+def compact_json(value: Any) -> str:
+    """Return JSON without spaces: a prompt is paid by the token."""
+    return json.dumps(value, ensure_ascii=False, separators=(",", ":"))

@@ -14,7 +14,6 @@ from rich.console import Console
 from rich.table import Table
 
 from program.agent.assessment import Assessment, Comparison
-from program.agent.evidence import looked_at
 from program.agent.state import ExecutorOutput
 from program.common.errors import InputError, did_you_mean, one_line, showable
 from program.common.files import Place, exists, join_place, open_file, place_of, remove, writing
@@ -331,4 +330,4 @@ def _evidence_rows(evidence: ExecutorOutput) -> Iterator[tuple[str, ...]]:
         log = logs.get((region, distortion))
         score = "" if log is None else (f"{log.score:.2f}" if log.score is not None else f"failed: {log.error}")
         name = fault or CATEGORY_WORDS.get(distortion, distortion.lower())  # type: ignore[call-overload]
-        yield looked_at(evidence, region), name, severity, log.tool if log else "", score
+        yield evidence.looked_at(region), name, severity, log.tool if log else "", score

@@ -5,13 +5,13 @@ import reprlib
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Any, Literal, get_args
+from typing import Any, ClassVar, Literal, Self, get_args
 
 import yaml
 from pydantic import Field, ValidationError, model_validator
 
-from program.common.backends import ROLES, LanguageModels, Section, takes_api_base
-from program.common.errors import SettingsError, did_you_mean, one_line
+from program.common.backends import ROLES, Frozen, LanguageModels, Section, takes_api_base
+from program.common.errors import SettingsError, did_you_mean, first_fault, one_line
 from program.common.files import CONFIGS
 
 
@@ -301,3 +301,31 @@ def variable(name: str, value: str) -> Iterator[None]:
             os.environ.pop(name, None)
         else:
             os.environ[name] = before
+
+
+class ConfigFile(Frozen):
+    """A file of `configs/` that a user may replace by one of their own."""
+
+    FILE: ClassVar[str]
+    MEND: ClassVar[str] = "correct the file"
+    origin: str = Field("memory", exclude=True)
+
+    @classmethod
+    def load(cls, path: Path | None = None) -> Self:
+        """Read a file (the shipped one by default). Raises SettingsError naming the file and the key."""
+        origin = str(path) if path else f"configs/{cls.FILE}"
+        name = f"{Path(cls.FILE).stem} file {origin!r}"
+        try:
+            text = (path or CONFIGS / cls.FILE).read_text("utf-8")
+            if cls.FILE.endswith(".json"):
+                content = cls.model_validate_json(text)
+            else:
+                loader = getattr(yaml, "CSafeLoader", yaml.SafeLoader)
+                content = cls.model_validate(yaml.load(text, loader))  # noqa: S506 - both are safe
+        except (OSError, UnicodeDecodeError) as error:
+            raise SettingsError(f"{name}: cannot be read ({error}); check the path, or {cls.MEND}") from error
+        except yaml.YAMLError as error:
+            raise SettingsError(f"{name}: not valid YAML ({' '.join(str(error).split())}); {cls.MEND}") from error
+        except ValidationError as error:
+            raise SettingsError(f"{name}: {first_fault(error, 'the file')}; {cls.MEND}") from error
+        return content.model_copy(update={"origin": origin})

@@ -9,35 +9,31 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from data.catalogue import GENERATED, resolve_dataset
+from data.catalogue import resolve_dataset
 from data.distortions import category_named
-from data.manifest import manifest_sha256, read_manifest
+from data.manifest import GENERATED, manifest_sha256, read_manifest
 from program.common.errors import ImageError, InputError, SettingsError, ToolError
 from program.common.files import write_whole
 from program.common.pool import in_order
 from program.evaluation.metrics import fit_map, rmse, srcc
 from program.images.store import IMAGES
 from program.tools.calibration import (
+    FEWEST,
     Calibration,
     CategoryMap,
+    Figures,
     MapParameters,
+    MeasuredStrength,
+    Provenance,
     Residual,
+    Strength,
+    Strengths,
     ToolCalibration,
     apply_map,
     is_identity,
     mix,
 )  # fmt: skip
-from program.tools.loading import file_sha256, library_label, parameter_path
-from program.tools.registry import (
-    FEWEST,
-    Figures,
-    MeasuredStrength,
-    Measurement,
-    Provenance,
-    Strength,
-    Strengths,
-    ToolSpec,
-)
+from program.tools.registry import Measurement, ToolSpec, file_sha256, library_label, parameter_path
 from program.tools.runner import ToolRunner
 from signatures.schemas import DISTORTION_CATEGORIES, DistortionCategory
 

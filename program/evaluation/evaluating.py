@@ -13,8 +13,8 @@ from typing import Any, Self, TypeAlias, get_args
 
 from pydantic import JsonValue
 
-from data.catalogue import GENERATED, resolve_dataset
-from data.manifest import Layout, Sample, ScaleDoubt, Split, left_out, manifest_sha256, read_manifest
+from data.catalogue import resolve_dataset
+from data.manifest import GENERATED, Layout, Sample, ScaleDoubt, Split, left_out, manifest_sha256, read_manifest
 from data.splits import check_leaks
 from program.agent.assessment import Assessment
 from program.agent.loop import AgenticIQA
@@ -34,7 +34,7 @@ from program.lms.limits import BudgetSpent
 from program.running.journal import Journal
 from program.running.runner import Asking, Engine, run
 from program.tools.calibration import PAPER
-from program.tools.loading import file_sha256, library_label, parameter_path
+from program.tools.registry import file_sha256, library_label, parameter_path
 
 MODEL_ONLY = "model only"
 ALL_TOOLS = "all tools"

@@ -13,8 +13,7 @@ from numpy.typing import ArrayLike, NDArray
 from scipy import optimize, special, stats
 
 from program.common.errors import InputError
-from program.tools.calibration import HIGHEST, LOWEST, MapParameters, is_identity, logistic
-from program.tools.registry import FEWEST
+from program.tools.calibration import FEWEST, HIGHEST, LOWEST, MapParameters, is_identity, logistic
 
 Parameters = Literal[4, 5]
 

@@ -16,7 +16,6 @@ from typing import TYPE_CHECKING, Any, ClassVar, Literal, Self
 from pydantic import BaseModel, ConfigDict, Field, JsonValue, model_validator
 
 from program.agent.assessment import Assessment
-from program.agent.evidence import tool_precisions, tool_scores, used_evidence
 from program.common.backends import Frozen, Usage
 from program.common.errors import redact
 from program.evaluation.intervals import METRICS, Figure
@@ -24,7 +23,7 @@ from program.fusion import ScoreFusion
 from program.fusion.levels import expected_level
 from program.running.request import Request
 from program.running.row import Row
-from program.tools.loading import installed_version
+from program.tools.registry import installed_version
 
 WORST = 12
 """So many of a task's worst misses keep the program's reasons, and stand on the page."""
@@ -116,7 +115,7 @@ class LabelledRow(Row):
             "beliefs": {name: b for name, b in _beliefs(result, eta).items() if b is not None},
             "rung": result.rung, "error": _one_line(result.error) if result.error else None,
             "reasoning": result.quality_reasoning[:_MAX_REASONING],
-            "evidence": result.used_evidence or used_evidence(result.state.evidence),
+            "evidence": result.used_evidence or result.state.evidence.used(),
         }  # fmt: skip
         return cls(**dict(Row.of(request, result)) | labels | usage | own)
 
@@ -216,8 +215,7 @@ def _beliefs(result: Assessment, eta: float) -> dict[str, float | None]:
     calibration says of them, the normalised formula with its width too. A fitted fusion plays no part: the formulas are
     compared alike whatever was compiled.
     """
-    evidence, probabilities = result.state.evidence, result.level_probabilities
-    scores = tool_scores(evidence.quality_scores)
+    (scores, precisions), probabilities = result.state.evidence.readings, result.level_probabilities
     mean = math.fsum(scores) / len(scores) if scores else None
     level = expected_level(probabilities) if probabilities else None
     beliefs = {"tool_mean": _rounded(mean), "expected_level": _rounded(level)}
@@ -228,7 +226,6 @@ def _beliefs(result: Assessment, eta: float) -> dict[str, float | None]:
         weights = fusion.compute_perceptual_weights([mean])
         printed = math.fsum(weights[c] * probabilities.get(c, 0.0) * c for c in weights)
         beliefs["fusion_printed"] = _rounded(min(5.0, max(1.0, printed)))
-    precisions = tool_precisions(evidence)
     if scores and precisions is not None:
         reliable = ScoreFusion(eta, tool_weights="reliability")
         beliefs["tool_mean_reliable"] = _rounded(reliable.tool_mean(scores, precisions))

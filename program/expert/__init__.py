@@ -5,7 +5,7 @@ This is the room's one door: nothing outside imports what lies inside.
 
 from typing import TYPE_CHECKING
 
-from program.common.imports import lazy
+from program.common import lazy
 
 if TYPE_CHECKING:
     from program.expert.answer.planning import (
@@ -15,9 +15,9 @@ if TYPE_CHECKING:
         plan_assessment,
         region_pattern,
     )
-    from program.expert.engine import make_perceptual_lm
+    from program.expert.engine import belief, make_perceptual_lm, properties_of, telling
     from program.expert.judge.faults import KINDS, STRENGTHS, kind_of, sharpness_of
-    from program.expert.judge.learning import TILE, Correction, Labels, belief, heatmap, properties_of, telling
+    from program.expert.judge.learning import TILE, Correction, Labels, heatmap
     from program.expert.judge.quality import Belief
     from program.expert.judge.views import WIDTH, View, Viewer, appearance, likeness
     from program.expert.store import MODEL, NAME
@@ -31,9 +31,9 @@ __all__ = (
 # So that reading a question loads nothing that measures pixels.
 __getattr__ = lazy(__name__, {
     "answer.planning": ("moved_text", "named_distortions", "named_tools", "plan_assessment", "region_pattern"),
-    "engine": ("make_perceptual_lm",),
+    "engine": ("belief", "make_perceptual_lm", "properties_of", "telling"),
     "judge.faults": ("KINDS", "STRENGTHS", "kind_of", "sharpness_of"),
-    "judge.learning": ("TILE", "Correction", "Labels", "belief", "heatmap", "properties_of", "telling"),
+    "judge.learning": ("TILE", "Correction", "Labels", "heatmap"),
     "judge.quality": ("Belief",),
     "judge.views": ("WIDTH", "View", "Viewer", "appearance", "likeness"),
     "store": ("MODEL", "NAME"),

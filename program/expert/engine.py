@@ -4,15 +4,18 @@ import asyncio
 import json
 from collections.abc import AsyncIterator, Callable, Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
+from threading import Lock
 from typing import Any, NamedTuple
 
 import dspy
 import numpy as np
+from cachetools import LRUCache, cached
 from dspy import lm15
 from pydantic import BaseModel
 
 from program.common.errors import ModelError
-from program.expert.answer.findings import findings, present
+from program.expert.answer.claims import look_at
+from program.expert.answer.findings import Phrases, details, findings, phrases_for, present, region_summary, summary
 from program.expert.answer.planning import (
     Inputs,
     categories_by_region,
@@ -28,16 +31,63 @@ from program.expert.answer.planning import (
     scores_of,
     severities_of,
 )
-from program.expert.answer.questions import Choice, answer_choice, look_at
-from program.expert.answer.reasons import choice_reason, details, direct_answer, region_summary, summary, unseen
-from program.expert.answer.vocabulary import Phrases, phrases_for
-from program.expert.judge.learning import belief
-from program.expert.judge.quality import Belief
-from program.expert.judge.views import View, Viewer
+from program.expert.answer.questions import Choice, answer_choice, choice_reason, direct_answer, unseen
+from program.expert.judge.faults import KINDS, kind_of
+from program.expert.judge.quality import Belief, Evidence, Features, believe, most_telling, weigh
+from program.expert.judge.views import View, Viewer, population, reading, share_below
 from program.expert.store import MODEL, NAME, REVISION
 from program.lms.dspy_private import KeptAdapter, events_of
 from program.lms.traits import ModelTraits
+from signatures.rubric import PLAIN, TRAITS, Rubric, rubric_in
 from signatures.schemas import GLOBAL
+
+EVIDENCE_SETS = 32
+"""Sets of demos kept worked out: about 75 KB a demo, so 75 MB for sets of 32."""
+
+
+def belief(
+    view: View, demos: Sequence[tuple[View, float]] = (), instructions: str = "",
+    moved: tuple[float, float] = (0.0, 1.0),
+) -> Belief:  # fmt: skip
+    """Return the quality believed in after demos of the same kind (all or none with a reference), each labelled.
+
+    The rubric in the instructions and what the image is `moved` by (see `believe`) go before the demos: these correct
+    what both leave.
+    """
+    rubric = rubric_in(instructions)
+    seen = _seen(view, rubric)
+    if view.difference is None and not KINDS[kind_of(view)]:  # people scored photographs
+        seen = seen._replace(novelty=np.ones(1))
+    return believe(view.model, seen, _evidence(demos, instructions if rubric else "") if demos else None, moved)
+
+
+def telling(labelled: Sequence[tuple[View, float]], count: int, seed: int, instructions: str = "") -> tuple[int, ...]:
+    """Return the places of the `count` labelled images, fewer than all, that as demos say most of the others."""
+    rubric = rubric_in(instructions)
+    labels = np.array([label for _, label in labelled])
+    return most_telling([_seen(view, rubric) for view, _ in labelled], labels, count, np.random.default_rng(seed))
+
+
+def properties_of(view: View) -> dict[str, float]:
+    """Return where an image stands among natural photographs in each of the rubric's `TRAITS`, 0 .. 1."""
+    known = population()
+    return {name: share_below(reading(view, name), known[name]) for name in TRAITS}
+
+
+def _seen(view: View, rubric: Rubric) -> Features:
+    if rubric is PLAIN:
+        return view.seen
+    traits = properties_of(view) if rubric.likes else {}
+    return view.seen._replace(quality=rubric.judged(view.seen.quality, view.severities, traits))
+
+
+@cached(
+    LRUCache(EVIDENCE_SETS), lock=Lock(),
+    key=lambda demos, instructions: (instructions, *((view.key, label) for view, label in demos)),
+)  # fmt: skip
+def _evidence(demos: Sequence[tuple[View, float]], instructions: str) -> Evidence:
+    rubric = rubric_in(instructions)
+    return weigh(demos[0][0].model, [_seen(view, rubric) for view, _ in demos], np.array([label for _, label in demos]))
 
 
 class Lesson(NamedTuple):
@@ -215,13 +265,6 @@ class CallAdapter(KeptAdapter):
 
 del CallAdapter.parse  # wrapped again in every subclass: callbacks (MLflow's spans) would see each call twice
 
-TRAITS = ModelTraits(
-    reads_images=True, token_probabilities=0, answers_at_once=False, revision=MODEL, is_free=True,
-    is_deterministic=True, reads_instructions=False, is_calibrated=True, shares_errors=True, judges_crops=True,
-    weighs_demos=True, explains_in_figures=True, may_quote_keys=False, adapter=CallAdapter(), takes_references=True,
-)  # fmt: skip
-"""What the expert can do."""
-
 
 class PerceptualEngine:
     """Answers the program's own signatures from measurements. Deterministic and thread-safe."""
@@ -229,7 +272,11 @@ class PerceptualEngine:
     # It answers in the signature's own fields whatever schema it is sent, and DSPy takes milliseconds to build one.
     supports_response_schema = supports_function_calling = supports_reasoning = False
     supported_params = frozenset({"temperature", "max_tokens", "seed"})
-    traits = TRAITS
+    traits = ModelTraits(
+        reads_images=True, token_probabilities=0, answers_at_once=False, revision=MODEL, is_free=True,
+        is_deterministic=True, reads_instructions=False, is_calibrated=True, shares_errors=True, judges_crops=True,
+        weighs_demos=True, explains_in_figures=True, may_quote_keys=False, adapter=CallAdapter(), takes_references=True,
+    )  # fmt: skip
 
     def __init__(self, cache_dir: Path | None = None) -> None:
         """Keep measurements under `cache_dir` (a folder of its own inside), or in memory only."""

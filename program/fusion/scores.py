@@ -365,3 +365,21 @@ class FittedFusion(ScoreFusion):
         fusion = cls(base, eta=float(fitted["eta"]), model_weight=float(fitted["model_weight"]), curve=curve, kind=kind)
         fusion.smoothing = finite("smoothing", float(fitted.get("smoothing", 0.0)))
         return fusion
+
+
+DISAGREEMENT = 1.5
+"""Levels between the tools' mean and the model's belief from which on an answer says so."""
+
+
+def disagreement(mean: float | None, probabilities: Mapping[int, float] | None, *, chinese: bool = False) -> str:
+    """Say where tools and model lie `DISAGREEMENT` levels apart or more, with both figures; else an empty text.
+
+    >>> disagreement(4.2, {1: 0.2, 2: 0.8})
+    'The tools say 4.2 of 5 and the model 1.8: they disagree.'
+    """
+    if mean is None or not probabilities or abs(mean - expected_level(probabilities)) < DISAGREEMENT:
+        return ""
+    words = "工具评分为 {:.1f}，模型判断为 {:.1f}：两者不一致。" if chinese else (
+        "The tools say {:.1f} of 5 and the model {:.1f}: they disagree."
+    )  # fmt: skip
+    return words.format(mean, expected_level(probabilities))

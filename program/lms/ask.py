@@ -20,19 +20,10 @@ from pydantic_core import to_jsonable_python
 
 from program.common.errors import InputError
 from program.common.pool import single_flight
-from program.lms.call import (
-    CallAllowance,
-    Question,
-    book_kept_answer,
-    clean,
-    encodable,
-    is_complete,
-    is_unusable,
-    one_line,
-    put,
-    with_references,
-)
+from program.images.store import IMAGES, ImageRef
+from program.lms.call import CallAllowance, Question, book_kept_answer, encodable, is_unusable, one_line, put
 from program.lms.dspy_private import (
+    CUSTOM_TYPE_START_IDENTIFIER,
     adapter_for,
     cached_answer,
     put_in_cache,
@@ -266,3 +257,30 @@ def _log_prompt(rung: str, signature: type[dspy.Signature], question: Question) 
         inputs = question.traced_inputs or question.inputs
         messages = strip_bytes(adapter_for(question.lm).format(signature, question.demos, inputs))
         logger.debug("prompt (%s, %d demos): %s", rung, len(question.demos), json.dumps(messages, ensure_ascii=False))
+
+
+def clean(value: Any) -> Any:
+    """Return an input as it may be sent: references for images, text without DSPy's image marker."""
+    if isinstance(value, ImageRef):
+        return dspy.Image(value.url)
+    if isinstance(value, str):
+        # DSPy expands this marker to an image even inside plain text: a question must not be able to fetch one.
+        return value.replace(CUSTOM_TYPE_START_IDENTIFIER, "")
+    if isinstance(value, list):
+        return [clean(item) for item in value]
+    if isinstance(value, dict):
+        return {clean(name): clean(item) for name, item in value.items()}
+    return value
+
+
+def is_complete(demo: Any, signature: type[dspy.Signature]) -> bool:
+    """Return whether a demo answers every output and shows an image wherever the question does."""
+    images = [n for n in signature.input_fields if n in {"image", "reference"}]
+    return all(demo.get(name) is not None for name in [*signature.output_fields, *images])
+
+
+def with_references(demo: Any) -> Any:
+    """Return a demo with references in place of images that are given as data URIs."""
+    urls = {name: getattr(demo.get(name), "url", demo.get(name)) for name in ("image", "reference")}
+    inlined = {name: url for name, url in urls.items() if isinstance(url, str) and url.startswith("data:")}
+    return {**demo, **{name: dspy.Image(IMAGES.add(url).url) for name, url in inlined.items()}} if inlined else demo

@@ -19,17 +19,16 @@ from dspy.utils.exceptions import LMError, LMProviderError, LMUnexpectedError, i
 from program.common.backends import StageUsage, Usage, WireImage
 from program.common.errors import InputError, keys_among, scrub
 from program.common.text import answer_span, breaks_off
-from program.images.store import IMAGES, ImageRef
 from program.lms.dspy_private import (
-    CUSTOM_TYPE_START_IDENTIFIER,
     adapter_for,
     estimated_cost_usd,
     events_of,
     remember,
     retry_after_s,
+    settings_in_force,
     sync_send_to_stream,
 )
-from program.lms.limits import current_budget, gate_of, wire_settings
+from program.lms.limits import current_budget, gate_of
 from program.lms.traits import known_traits, own_record
 
 _USAGE: ContextVar[Usage | None] = ContextVar("agentic_iqa_usage", default=None)
@@ -260,7 +259,7 @@ MAX_TEXT = 8_000
 class CallAllowance:
     """How many calls of a model a question may still cost: at first `wire.attempts`."""
 
-    left: int = field(default_factory=lambda: wire_settings().attempts)
+    left: int = field(default_factory=lambda: settings_in_force().wire.attempts)
 
     def take(self) -> bool:
         """Take one call; False where none is left."""
@@ -306,7 +305,7 @@ def put(question: Question, signature: type[dspy.Signature]) -> dspy.Prediction:
 
 def _wait(error: LMError, question: Question) -> None:
     """Wait for as long as the host asks, or longer with every repeat; raise the error where that is too long."""
-    wire, hint = wire_settings(), retry_after_s(error)
+    wire, hint = settings_in_force().wire, retry_after_s(error)
     if hint is not None and hint > wire.longest_wait_s:
         raise error
     backoff = min(wire.backoff_s * 2**question.repeats, wire.longest_wait_s)
@@ -427,33 +426,6 @@ def encodable(text: str) -> str:
 def one_line(text: str) -> str:
     """Return the beginning of a text on one line, for records and logs."""
     return " ".join(encodable(text).split())[:300]
-
-
-def clean(value: Any) -> Any:
-    """Return an input as it may be sent: references for images, text without DSPy's image marker."""
-    if isinstance(value, ImageRef):
-        return dspy.Image(value.url)
-    if isinstance(value, str):
-        # DSPy expands this marker to an image even inside plain text: a question must not be able to fetch one.
-        return value.replace(CUSTOM_TYPE_START_IDENTIFIER, "")
-    if isinstance(value, list):
-        return [clean(item) for item in value]
-    if isinstance(value, dict):
-        return {clean(name): clean(item) for name, item in value.items()}
-    return value
-
-
-def is_complete(demo: Any, signature: type[dspy.Signature]) -> bool:
-    """Return whether a demo answers every output and shows an image wherever the question does."""
-    images = [n for n in signature.input_fields if n in {"image", "reference"}]
-    return all(demo.get(name) is not None for name in [*signature.output_fields, *images])
-
-
-def with_references(demo: Any) -> Any:
-    """Return a demo with references in place of images that are given as data URIs."""
-    urls = {name: getattr(demo.get(name), "url", demo.get(name)) for name in ("image", "reference")}
-    inlined = {name: url for name, url in urls.items() if isinstance(url, str) and url.startswith("data:")}
-    return {**demo, **{name: dspy.Image(IMAGES.add(url).url) for name, url in inlined.items()}} if inlined else demo
 
 
 class KeyScrubber(BaseCallback):

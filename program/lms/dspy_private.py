@@ -8,7 +8,7 @@ import re
 import threading
 from collections import deque
 from collections.abc import Callable, Hashable, Iterator, Mapping, MutableMapping
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager
 from dataclasses import replace
 from types import SimpleNamespace
 from typing import Any
@@ -29,6 +29,7 @@ from dspy.teleprompt import MIPROv2
 from dspy.utils.exceptions import AdapterParseError, LMError
 from pydantic import BaseModel
 
+from program.common.settings import Settings, load_settings
 from program.common.text import final_answer
 from program.lms.traits import known_traits
 from program.tracking.runs import strip_bytes
@@ -39,6 +40,22 @@ __all__ = (
     "sync_send_to_stream",
 )  # fmt: skip
 """What others import of DSPy from here."""
+
+
+SETTINGS = "agentic_iqa_settings"
+"""The program's name among DSPy's settings, which `dspy.Parallel` and DSPy's optimizers pass to their threads."""
+
+
+def wire_scope(settings: Settings) -> AbstractContextManager[object]:
+    """Return a context in which these settings hold for every question."""
+    context: AbstractContextManager[object] = dspy.context(**{SETTINGS: settings})
+    return context
+
+
+def settings_in_force() -> Settings:
+    """Return the settings of the innermost scope, the usual ones outside any."""
+    settings: Settings | None = dspy.settings.get(SETTINGS)
+    return load_settings() if settings is None else settings
 
 
 MOST_ITEMS = 12

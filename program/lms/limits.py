@@ -13,10 +13,11 @@ import dspy
 
 from program.common.backends import ImageLimits
 from program.common.errors import InputError
-from program.common.settings import Settings, WireSettings, load_settings
+from program.common.settings import WireSettings
+from program.lms.dspy_private import SETTINGS, settings_in_force
 
-_KEY, _SETTINGS = "agentic_iqa_budget", "agentic_iqa_settings"
-"""Names among DSPy's settings, which are what `dspy.Parallel` and DSPy's optimizers pass to their threads."""
+_KEY = "agentic_iqa_budget"
+"""A name among DSPy's settings, which are what `dspy.Parallel` and DSPy's optimizers pass to their threads."""
 
 
 class BudgetSpent(InputError):  # noqa: N818 (it ends a run as planned)
@@ -212,32 +213,16 @@ _NEW: list[Callable[[str, WireSettings], Gate]] = [lambda _, limits: Gate(limits
 """What makes a host's gate: the last of them."""
 
 
-def wire_scope(settings: Settings) -> AbstractContextManager[object]:
-    """Return a context in which these settings hold for every question."""
-    context: AbstractContextManager[object] = dspy.context(**{_SETTINGS: settings})
-    return context
-
-
-def wire_settings() -> WireSettings:
-    """Return the settings in force, the usual ones where none are."""
-    return _in_force().wire
-
-
 def image_limits_of(lm: dspy.BaseLM) -> ImageLimits:
     """Return what images an LM that no role's settings name takes, by the settings in force."""
-    return _in_force().models.image_limits(str(lm.model).partition("/")[0], _address(lm))
-
-
-def _in_force() -> Settings:
-    settings: Settings | None = dspy.settings.get(_SETTINGS)
-    return load_settings() if settings is None else settings
+    return settings_in_force().models.image_limits(str(lm.model).partition("/")[0], _address(lm))
 
 
 def gate_for(host: str) -> Gate:
     """Return the process's one gate for a host, under the limits in force."""
-    gate = _GATES.get(host) or _GATES.setdefault(host, _NEW[-1](host, wire_settings()))
-    if dspy.settings.get(_SETTINGS) is not None:
-        gate.limits = wire_settings()
+    gate = _GATES.get(host) or _GATES.setdefault(host, _NEW[-1](host, settings_in_force().wire))
+    if SETTINGS in dspy.settings:
+        gate.limits = settings_in_force().wire
     return gate
 
 

@@ -7,7 +7,6 @@ from typing import Any, Literal, Self
 from pydantic import field_validator
 
 from program.agent.assessment import Assessment
-from program.agent.evidence import looked_at
 from program.agent.query import read_query
 from program.common.backends import Frozen
 from program.running.request import Request
@@ -104,7 +103,7 @@ def _fields(request: Request, result: Assessment) -> dict[str, Any]:
         severities = (finding.severity, strongest.get((region, finding.type), "none"))
         strongest[region, finding.type] = max(severities, key=SEVERITIES.index)
     distortions = [
-        f"{kind}: {severity}" + ("" if region == GLOBAL else f" ({looked_at(evidence, region)})")
+        f"{kind}: {severity}" + ("" if region == GLOBAL else f" ({evidence.looked_at(region)})")
         for (region, kind), severity in strongest.items()
         if severity != "none"
     ]

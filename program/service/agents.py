@@ -25,7 +25,7 @@ from program.service.assessing import Assessor, Metrics, Ticket
 from program.service.guard import Bodies, Guard, Rules
 from program.service.requests import AssessRequest, Refused, Sources, check_fields, job_of, reason_of, shown_name
 from program.service.server import run_until_stopped, set_up_logs
-from program.tools.loading import installed_version
+from program.tools.registry import installed_version
 from program.tools.runner import ToolRunner
 
 _WEB = re.compile("https?://", re.IGNORECASE)

@@ -38,7 +38,7 @@ from program.service.requests import (
     refusal_of,
     shortened,
 )
-from program.tools.loading import installed_version
+from program.tools.registry import installed_version
 
 _LOGGED_QUERY_CHARS = 80
 

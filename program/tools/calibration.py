@@ -1,4 +1,4 @@
-"""Raw tool values as scores 1..5: fitted maps by tool, with how sure they are and where they come from.
+"""Files of figures by tool: how strong it is, and maps of its raw values to scores 1..5, with how sure these are.
 
 A map is the regression of the human score on the raw value, so it also says how much a tool knows: a tool that
 tells little gets scores close to the mean, and a mean over tools is not dragged about by it.
@@ -7,7 +7,7 @@ tells little gets scores close to the mean, and a mean over tools is not dragged
 import math
 from collections.abc import Mapping, Sequence
 from functools import cache
-from typing import Any, ClassVar, Literal, NamedTuple
+from typing import Annotated, Any, ClassVar, Literal, NamedTuple, Self, TypeAlias
 
 import numpy as np
 import yaml
@@ -17,7 +17,7 @@ from pydantic import Field, FiniteFloat, model_validator
 from program.common.backends import Frozen
 from program.common.errors import ToolError
 from program.common.files import CONFIGS
-from program.tools.registry import Figures
+from program.common.settings import ConfigFile
 from signatures.schemas import DistortionCategory, category_of
 
 LOWEST, HIGHEST = 1.0, 5.0
@@ -40,6 +40,79 @@ readings whose errors correlate by r, the second adds (1 - r) / (1 + r). The exp
 validation images r is 0.64 to 0.79 for tools with a reference, 0.74 for PIQE, and 0.91 for LiteNR."""
 LEAST_RMSE = 0.1
 """No tool is surer than this: people's own mean scores are not."""
+
+
+FEWEST = 8
+"""Fewer images of a category in one dataset say nothing of it."""
+
+Agreement: TypeAlias = Annotated[float, Field(ge=0, le=1)]
+
+
+class Provenance(Frozen):
+    """What figures rest on."""
+
+    dataset: str
+    manifest_sha256: str
+    split: str
+    samples: int = Field(ge=1)
+    groups: tuple[str, ...] = ()
+    """The photographs (content groups)."""
+    date: str
+    """Day of the fit, ISO 8601."""
+
+
+class Figures(ConfigFile):
+    """Figures by tool, and the data behind them by source name."""
+
+    schema_version: int = 1
+    sources: dict[str, Provenance] = Field(default_factory=dict)
+    tools: dict[str, Any] = Field(default_factory=dict)
+
+    @model_validator(mode="after")
+    def _sourced(self) -> Self:
+        missing = {source for entry in self.tools.values() for source in entry.sources} - set(self.sources)
+        if missing:
+            raise ValueError(f"no source {min(missing)!r}")
+        return self
+
+    def to_json(self) -> str:
+        """Return the text of a file that `load` reads as equal figures."""
+        return self.model_dump_json(indent=1, exclude_none=True) + "\n"
+
+    def updated(self, tools: Mapping[str, Any], sources: Mapping[str, Provenance]) -> Self:
+        """Return the file with these figures in place of their namesakes; sources no figure rests on are dropped."""
+        merged = {**self.tools, **tools}
+        used = {source for entry in merged.values() for source in entry.sources}
+        rest = {name: source for name, source in {**self.sources, **sources}.items() if name in used}
+        return self.model_copy(update={"sources": rest, "tools": merged})
+
+
+class MeasuredStrength(Frozen):
+    """|SRCC| over datasets (the mean where several have the category) and the images it rests on."""
+
+    srcc: Agreement
+    n: int = Field(ge=FEWEST)
+
+
+class Strength(Frozen):
+    """What one tool was measured to be good at."""
+
+    library: str
+    """With its version, as "pyiqa 0.1.16"."""
+    sources: tuple[str, ...]
+    """Keys of the file's sources."""
+    general: MeasuredStrength
+    """All distortions together."""
+    by_category: dict[DistortionCategory, MeasuredStrength] = Field(default_factory=dict)
+
+
+class Strengths(Figures):
+    """|SRCC| of tools with human scores, by distortion category."""
+
+    FILE: ClassVar[str] = "strengths.json"
+    MEND: ClassVar[str] = "make it again with `python -m program.calibrate DATA --strengths`"
+    schema_version: Literal[1] = 1
+    tools: dict[str, Strength] = Field(default_factory=dict)
 
 
 class MapParameters(Frozen):

@@ -1,8 +1,6 @@
-"""Whether a tool can run here, and loading it within its time: its library imported on first use."""
+"""A tool loaded and run, each within its time: its library imported on first use, its models lent to one thread."""
 
-import hashlib
 import importlib
-import importlib.util
 import io
 import logging
 import math
@@ -16,132 +14,21 @@ from collections.abc import Callable, Iterator, Mapping
 from concurrent.futures import Future, wait
 from contextlib import ExitStack, contextmanager, redirect_stdout
 from contextvars import Context, copy_context
-from functools import cache, partial
-from importlib.metadata import PackageNotFoundError, version
+from functools import partial
 from pathlib import Path
 from queue import SimpleQueue
-from typing import Any, Literal, TypeAlias, TypeVar
+from typing import TYPE_CHECKING, Any, TypeAlias, TypeVar
+
+import numpy as np
+from numpy.typing import NDArray
 
 from program.common.errors import ToolError, one_line
-from program.common.settings import variable
-from program.tools.registry import ToolSpec
+from program.common.settings import ToolSettings, variable
+from program.tools import registry
+from program.tools.registry import HUGGING_FACE, Device, ToolSpec, leave_out, left_out, needed_files
 
-Device: TypeAlias = Literal["auto", "cpu", "cuda"]
-
-HUGGING_FACE = "hf:"
-"""Begins the name of a Hugging Face repository among a tool's weights; the others lie below torch's hub folder."""
-
-failures: dict[str, str] = {}
-"""Why a library, or a tool by its key, is left out for the rest of the process."""
-loaded: set[str] = set()
-"""Keys of tools that were loaded before: they need no loading."""
-hanging: dict[str, "Future[Any]"] = {}
-"""Loadings that nobody waits for any more, by the tool's name: they hold the process's settings for loading."""
-
-
-def left_out(spec: ToolSpec) -> str | None:
-    """Return why this tool cannot be loaded in this process: it was tried and failed, or another's loading hangs."""
-    failure = failures.get(spec.library) or failures.get(spec.key)
-    if failure is not None or spec.key in loaded:
-        return failure
-    other = next((name for name, loading in list(hanging.items()) if not loading.done()), None)
-    return other and f"cannot be loaded while the loading of {other!r} hangs; start again without that tool"
-
-
-def leave_out(spec: ToolSpec, reason: str, mend: str = "") -> ToolError:
-    """Leave a tool out for the rest of the process; returns the error that says why."""
-    failures[spec.key] = reason
-    return ToolError(f"tool {spec.name!r}: {reason}{mend}")
-
-
-@cache
-def resolved_device(device: Device) -> str:
-    """Return what a device setting comes to here, as far as that can be said without importing torch."""
-    accelerators = ("/dev/nvidiactl", "/dev/dxg", "/dev/kfd")
-    nothing_there = os.name == "posix" and not any(os.path.exists(path) for path in accelerators)
-    return "cpu" if device == "auto" and nothing_there else device
-
-
-@cache
-def installed_version(package: str) -> str | None:
-    """Return the version of an installed package without importing it; None where there is none."""
-    try:
-        return version(package)
-    except PackageNotFoundError:
-        return None
-
-
-def library_label(spec: ToolSpec) -> str:
-    """Return the library of a tool with its version, as "pyiqa 0.1.16"."""
-    return f"{spec.library} {installed_version(spec.library) or 'unknown'}"
-
-
-def hub_folder() -> Path:
-    """Return torch's hub folder, where pyiqa, torchvision and CLIP keep what they download."""
-    return _hub_of("TORCH_HOME", "torch")  # torch.hub.get_dir() without importing torch
-
-
-def _hub_of(variable: str, library: str) -> Path:
-    home = os.environ.get(variable) or Path(os.environ.get("XDG_CACHE_HOME") or "~/.cache", library)
-    return Path(os.path.expanduser(home)) / "hub"
-
-
-def needed_files(spec: ToolSpec, folder: Path | None) -> dict[str, Path | None]:
-    """Return, for each file of a tool, by its place below torch's hub folder, where it lies (None: nowhere).
-
-    `folder` holds files by name and goes before torch's hub folder. Hugging Face repositories have their own cache.
-    """
-    places = [f"pyiqa/{spec.parameter_file}"] if spec.parameter_file else list(spec.weights)
-    return {place: _path_of(place, folder) for place in places}
-
-
-def parameter_path(spec: ToolSpec, params_dir: Path | None) -> Path | None:
-    """Return the file that decides a tool's values: its parameter file or first weights; None where there is none."""
-    paths = needed_files(spec, params_dir).values()
-    return next((path for path in paths if path is not None and path.is_file()), None)
-
-
-def what_is_missing(spec: ToolSpec, params_dir: Path | None) -> str | None:
-    """Return which package or file a tool lacks here and the mend, in one line; None when it lacks nothing."""
-    if installed_version(spec.library) is None:
-        return f"{spec.library} is not installed; install it with `pip install {spec.library}`"
-    for module, requirement in spec.packages.items():
-        if importlib.util.find_spec(module) is None:
-            return f"needs the Python package {module!r}; install it with `pip install '{requirement}'`"
-    missing = [place for place, path in needed_files(spec, params_dir).items() if path is None]
-    if not missing:
-        return None
-    files = ", ".join(repr(place if place.startswith(HUGGING_FACE) else Path(place).name) for place in missing)
-    where = f"{str(params_dir)!r} nor in " if params_dir else ""
-    return (
-        f"{'parameter file' if spec.parameter_file else 'weights'} {files} not found in {where}{str(hub_folder())!r}; "
-        f"with a network `python -m program.tools --fetch {spec.name}`, without set tools.params_dir or "
-        "AGENTICIQA_PARAMS_DIR to the folder that holds what is missing"
-    )
-
-
-def file_sha256(path: Path) -> str:
-    """Return a file's SHA-256 in hex; read again only when its time or size changed."""
-    stat = path.stat()
-    return _sha256(path, stat.st_mtime_ns, stat.st_size)
-
-
-@cache
-def _sha256(path: Path, *_: int) -> str:
-    with path.open("rb") as file:
-        return hashlib.file_digest(file, "sha256").hexdigest()
-
-
-def _path_of(place: str, folder: Path | None) -> Path | None:
-    if place.startswith(HUGGING_FACE):
-        repository = f"models--{place.removeprefix(HUGGING_FACE).replace('/', '--')}"
-        named = os.environ.get("HF_HUB_CACHE")
-        hub = Path(os.path.expanduser(named)) if named else _hub_of("HF_HOME", "huggingface")
-        snapshots = hub / repository / "snapshots"
-        return next((snapshot for snapshot in sorted(snapshots.glob("*")) if any(snapshot.iterdir())), None)
-    candidates = [*([folder / Path(place).name] if folder else []), hub_folder() / place]
-    return next((path for path in candidates if path.is_file()), None)
-
+if TYPE_CHECKING:
+    import torch
 
 logger = logging.getLogger(__name__)
 
@@ -206,7 +93,7 @@ def load(
     """
     with _turn:
         if fetch:
-            failures.pop(spec.key, None)
+            registry.failures.pop(spec.key, None)
         elif (reason := left_out(spec)) is not None:
             raise ToolError(f"tool {spec.name!r}: {reason}")
         output = sys.stdout
@@ -214,10 +101,10 @@ def load(
             model = within(seconds, lambda: _make(spec, parameters, device, fetch=fetch))
         except Overdue as overdue:
             # Else output stays where the thread that is left behind sends it.
-            sys.stdout, hanging[spec.name] = output, overdue.work
+            sys.stdout, registry.hanging[spec.name] = output, overdue.work
             why = f"did not load within {seconds:g} s and is left out from here on (tools.load_timeout_s)"
             raise leave_out(spec, why) from overdue
-        loaded.add(spec.key)
+        registry.loaded.add(spec.key)
         return model
 
 
@@ -243,8 +130,8 @@ def _make(spec: ToolSpec, parameters: Path | None, device: str, *, fetch: bool =
 
 
 def _import(library: str) -> Any:
-    if library in failures:
-        raise ToolError(f"{library} {failures[library]}")
+    if library in registry.failures:
+        raise ToolError(f"{library} {registry.failures[library]}")
     # What it warns of, and torch for its sake, is for those who write it.
     warnings.filterwarnings("ignore", module=f"{library}|torch")
     try:
@@ -254,8 +141,8 @@ def _import(library: str) -> Any:
         why, mend = text, "reinstall it"
         if "torchvision::" in text:
             why, mend = f"torch and torchvision are of different builds: {text}", "reinstall both in one command"
-        failures[library] = f"cannot be imported ({why}); {mend}"
-        raise ToolError(f"{library} {failures[library]}") from error
+        registry.failures[library] = f"cannot be imported ({why}); {mend}"
+        raise ToolError(f"{library} {registry.failures[library]}") from error
     logging.getLogger(library).setLevel(logging.WARNING)
     return module
 
@@ -321,3 +208,100 @@ def _set(stack: ExitStack, module: Any, attribute: str, value: Any) -> None:
     """Set an attribute of a module until the stack closes."""
     stack.callback(setattr, module, attribute, getattr(module, attribute))
     setattr(module, attribute, value)
+
+
+def evaluate(
+    spec: ToolSpec,
+    parameters: Path | None,
+    tools: ToolSettings,
+    image: NDArray[np.uint8],
+    reference: NDArray[np.uint8] | None,
+) -> float:
+    """Run the tool on H x W x 3 uint8 RGB pixels and return its raw value.
+
+    Same value as pyiqa's own metric on the files with the same number of torch threads. Thread-safe.
+    Raises ToolError when the tool cannot be loaded, returns no finite number or takes too long.
+    """
+    device = _resolve(tools.device, spec)
+    images = [pixels for pixels in (image, reference) if pixels is not None]
+    try:
+        with _borrowed(spec, parameters, device, tools.load_timeout_s) as model:
+            raw = within(tools.timeout_s, lambda: _value(spec, model, tools.threads, device, images))
+    except Overdue as error:
+        size = f"{image.shape[1]}x{image.shape[0]}"
+        why = f"did not finish within {tools.timeout_s:g} s on {size} pixels and is left out from here on"
+        raise leave_out(spec, f"{why} (tools.timeout_s)") from error
+    if not math.isfinite(raw):
+        raise ToolError(
+            f"tool {spec.name!r}: returned {raw} here (a flat image leaves it nothing to measure); use another tool"
+        )
+    return raw
+
+
+def _resolve(device: Device, spec: ToolSpec) -> str:
+    if device == "cpu" or spec.takes == "pixels":
+        return "cpu"
+    import torch
+
+    if torch.cuda.is_available():
+        # Convolutions in the reduced precision of TensorFloat-32 would move readings in the third digit.
+        torch.backends.cudnn.allow_tf32 = False
+        return "cuda"
+    if device == "cuda":
+        raise ToolError("device 'cuda': torch sees no CUDA device; set tools.device to cpu or auto")
+    return "cpu"
+
+
+class _Pool:
+    """The model objects of one tool on one device that nobody uses now, and how many more may be lent."""
+
+    def __init__(self, limit: int) -> None:
+        self.free: list[Any] = []
+        self.turns = threading.Semaphore(limit)
+
+
+_pools: dict[tuple[str, Path | None, str], _Pool] = {}
+
+
+@contextmanager
+def _borrowed(spec: ToolSpec, parameters: Path | None, device: str, load_timeout_s: float) -> Iterator[Any]:
+    """Lend a model object, made where none is free; raises what making it or the work inside raises.
+
+    pyiqa's PIQE keeps its result on itself, so two threads in one object would swap their scores.
+    """
+    limit = 1 if device == "cuda" else os.cpu_count() or 1
+    pool = _pools.setdefault((spec.key, parameters, device), _Pool(limit))
+    with pool.turns:
+        if (reason := left_out(spec)) is not None:
+            raise ToolError(f"tool {spec.name!r}: {reason}")
+        model = pool.free.pop() if pool.free else load(spec, parameters, device, seconds=load_timeout_s)
+        try:
+            yield model
+        except Overdue:
+            raise  # the work that was left behind still uses it: never lent again
+        except BaseException:
+            pool.free.append(model)
+            raise
+        pool.free.append(model)
+
+
+def _value(
+    spec: ToolSpec, model: Callable[..., Any], threads: int, device: str, images: list[NDArray[np.uint8]]
+) -> float:
+    if spec.takes == "pixels":
+        return float(model(*images))
+    import torch
+
+    if torch.get_num_threads() != threads:
+        torch.set_num_threads(threads)
+    return float(model(*(tensor_of(pixels, device) for pixels in images)).reshape(-1)[0])
+
+
+def tensor_of(pixels: NDArray[np.uint8], device: str) -> "torch.Tensor":
+    """Return H x W x 3 uint8 pixels as 1 x 3 x H x W float32 in 0..1."""
+    import torch
+
+    # Contiguous planes, as pyiqa reads a file: other memory layouts sum in another order. Divided, not multiplied by
+    # 1 / 255: that rounds otherwise.
+    planes = np.divide(pixels.transpose(2, 0, 1)[None], np.float32(255), dtype=np.float32, order="C")
+    return torch.from_numpy(planes).to(device)

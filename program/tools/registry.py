@@ -1,123 +1,26 @@
-"""Tools and what one measures: `configs/tools.yaml` as checked, and files of fitted figures and measured strengths."""
+"""Tools as `configs/tools.yaml` names them, what one measures, and whether it can run here."""
 
+import hashlib
 import importlib.util
+import os
 import re
 import runpy
 from collections.abc import Mapping, Sequence
+from concurrent.futures import Future
 from functools import cache
+from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
-from typing import Annotated, Any, ClassVar, Literal, Self, TypeAlias
+from typing import Any, ClassVar, Literal, TypeAlias
 
-import yaml
-from pydantic import Field, ValidationError, field_validator, model_validator
+from pydantic import Field, field_validator, model_validator
 
+from program.common import offered
 from program.common.backends import Frozen, Record
-from program.common.errors import SettingsError, ToolError, did_you_mean, first_fault
-from program.common.files import CONFIGS
-from program.common.imports import offered
+from program.common.errors import ToolError, did_you_mean
+from program.common.settings import ConfigFile
 from program.images.refs import Box
+from program.tools.calibration import Agreement, Strengths
 from signatures.schemas import DistortionCategory, category_of
-
-FEWEST = 8
-"""Fewer images of a category in one dataset say nothing of it."""
-
-Agreement: TypeAlias = Annotated[float, Field(ge=0, le=1)]
-
-
-class ConfigFile(Frozen):
-    """A file of `configs/` that a user may replace by one of their own."""
-
-    FILE: ClassVar[str]
-    MEND: ClassVar[str] = "correct the file"
-    origin: str = Field("memory", exclude=True)
-
-    @classmethod
-    def load(cls, path: Path | None = None) -> Self:
-        """Read a file (the shipped one by default). Raises SettingsError naming the file and the key."""
-        origin = str(path) if path else f"configs/{cls.FILE}"
-        name = f"{Path(cls.FILE).stem} file {origin!r}"
-        try:
-            text = (path or CONFIGS / cls.FILE).read_text("utf-8")
-            if cls.FILE.endswith(".json"):
-                content = cls.model_validate_json(text)
-            else:
-                loader = getattr(yaml, "CSafeLoader", yaml.SafeLoader)
-                content = cls.model_validate(yaml.load(text, loader))  # noqa: S506 - both are safe
-        except (OSError, UnicodeDecodeError) as error:
-            raise SettingsError(f"{name}: cannot be read ({error}); check the path, or {cls.MEND}") from error
-        except yaml.YAMLError as error:
-            raise SettingsError(f"{name}: not valid YAML ({' '.join(str(error).split())}); {cls.MEND}") from error
-        except ValidationError as error:
-            raise SettingsError(f"{name}: {first_fault(error, 'the file')}; {cls.MEND}") from error
-        return content.model_copy(update={"origin": origin})
-
-
-class Provenance(Frozen):
-    """What figures rest on."""
-
-    dataset: str
-    manifest_sha256: str
-    split: str
-    samples: int = Field(ge=1)
-    groups: tuple[str, ...] = ()
-    """The photographs (content groups)."""
-    date: str
-    """Day of the fit, ISO 8601."""
-
-
-class Figures(ConfigFile):
-    """Figures by tool, and the data behind them by source name."""
-
-    schema_version: int = 1
-    sources: dict[str, Provenance] = Field(default_factory=dict)
-    tools: dict[str, Any] = Field(default_factory=dict)
-
-    @model_validator(mode="after")
-    def _sourced(self) -> Self:
-        missing = {source for entry in self.tools.values() for source in entry.sources} - set(self.sources)
-        if missing:
-            raise ValueError(f"no source {min(missing)!r}")
-        return self
-
-    def to_json(self) -> str:
-        """Return the text of a file that `load` reads as equal figures."""
-        return self.model_dump_json(indent=1, exclude_none=True) + "\n"
-
-    def updated(self, tools: Mapping[str, Any], sources: Mapping[str, Provenance]) -> Self:
-        """Return the file with these figures in place of their namesakes; sources no figure rests on are dropped."""
-        merged = {**self.tools, **tools}
-        used = {source for entry in merged.values() for source in entry.sources}
-        rest = {name: source for name, source in {**self.sources, **sources}.items() if name in used}
-        return self.model_copy(update={"sources": rest, "tools": merged})
-
-
-class MeasuredStrength(Frozen):
-    """|SRCC| over datasets (the mean where several have the category) and the images it rests on."""
-
-    srcc: Agreement
-    n: int = Field(ge=FEWEST)
-
-
-class Strength(Frozen):
-    """What one tool was measured to be good at."""
-
-    library: str
-    """With its version, as "pyiqa 0.1.16"."""
-    sources: tuple[str, ...]
-    """Keys of the file's sources."""
-    general: MeasuredStrength
-    """All distortions together."""
-    by_category: dict[DistortionCategory, MeasuredStrength] = Field(default_factory=dict)
-
-
-class Strengths(Figures):
-    """|SRCC| of tools with human scores, by distortion category."""
-
-    FILE: ClassVar[str] = "strengths.json"
-    MEND: ClassVar[str] = "make it again with `python -m program.calibrate DATA --strengths`"
-    schema_version: Literal[1] = 1
-    tools: dict[str, Strength] = Field(default_factory=dict)
-
 
 Mode: TypeAlias = Literal["FR", "NR"]
 Cost: TypeAlias = Literal["cheap", "medium", "expensive"]
@@ -344,3 +247,120 @@ def unlisted_tool(name: str) -> ToolSpec | None:
 
 def _key(name: str) -> str:
     return re.sub(r"[^a-z0-9]", "", name.casefold()).removesuffix("tool")
+
+
+Device: TypeAlias = Literal["auto", "cpu", "cuda"]
+
+HUGGING_FACE = "hf:"
+"""Begins the name of a Hugging Face repository among a tool's weights; the others lie below torch's hub folder."""
+
+failures: dict[str, str] = {}
+"""Why a library, or a tool by its key, is left out for the rest of the process."""
+loaded: set[str] = set()
+"""Keys of tools that were loaded before: they need no loading."""
+hanging: dict[str, "Future[Any]"] = {}
+"""Loadings that nobody waits for any more, by the tool's name: they hold the process's settings for loading."""
+
+
+def left_out(spec: ToolSpec) -> str | None:
+    """Return why this tool cannot be loaded in this process: it was tried and failed, or another's loading hangs."""
+    failure = failures.get(spec.library) or failures.get(spec.key)
+    if failure is not None or spec.key in loaded:
+        return failure
+    other = next((name for name, loading in list(hanging.items()) if not loading.done()), None)
+    return other and f"cannot be loaded while the loading of {other!r} hangs; start again without that tool"
+
+
+def leave_out(spec: ToolSpec, reason: str, mend: str = "") -> ToolError:
+    """Leave a tool out for the rest of the process; returns the error that says why."""
+    failures[spec.key] = reason
+    return ToolError(f"tool {spec.name!r}: {reason}{mend}")
+
+
+@cache
+def resolved_device(device: Device) -> str:
+    """Return what a device setting comes to here, as far as that can be said without importing torch."""
+    accelerators = ("/dev/nvidiactl", "/dev/dxg", "/dev/kfd")
+    nothing_there = os.name == "posix" and not any(os.path.exists(path) for path in accelerators)
+    return "cpu" if device == "auto" and nothing_there else device
+
+
+@cache
+def installed_version(package: str) -> str | None:
+    """Return the version of an installed package without importing it; None where there is none."""
+    try:
+        return version(package)
+    except PackageNotFoundError:
+        return None
+
+
+def library_label(spec: ToolSpec) -> str:
+    """Return the library of a tool with its version, as "pyiqa 0.1.16"."""
+    return f"{spec.library} {installed_version(spec.library) or 'unknown'}"
+
+
+def hub_folder() -> Path:
+    """Return torch's hub folder, where pyiqa, torchvision and CLIP keep what they download."""
+    return _hub_of("TORCH_HOME", "torch")  # torch.hub.get_dir() without importing torch
+
+
+def _hub_of(variable: str, library: str) -> Path:
+    home = os.environ.get(variable) or Path(os.environ.get("XDG_CACHE_HOME") or "~/.cache", library)
+    return Path(os.path.expanduser(home)) / "hub"
+
+
+def needed_files(spec: ToolSpec, folder: Path | None) -> dict[str, Path | None]:
+    """Return, for each file of a tool, by its place below torch's hub folder, where it lies (None: nowhere).
+
+    `folder` holds files by name and goes before torch's hub folder. Hugging Face repositories have their own cache.
+    """
+    places = [f"pyiqa/{spec.parameter_file}"] if spec.parameter_file else list(spec.weights)
+    return {place: _path_of(place, folder) for place in places}
+
+
+def parameter_path(spec: ToolSpec, params_dir: Path | None) -> Path | None:
+    """Return the file that decides a tool's values: its parameter file or first weights; None where there is none."""
+    paths = needed_files(spec, params_dir).values()
+    return next((path for path in paths if path is not None and path.is_file()), None)
+
+
+def what_is_missing(spec: ToolSpec, params_dir: Path | None) -> str | None:
+    """Return which package or file a tool lacks here and the mend, in one line; None when it lacks nothing."""
+    if installed_version(spec.library) is None:
+        return f"{spec.library} is not installed; install it with `pip install {spec.library}`"
+    for module, requirement in spec.packages.items():
+        if importlib.util.find_spec(module) is None:
+            return f"needs the Python package {module!r}; install it with `pip install '{requirement}'`"
+    missing = [place for place, path in needed_files(spec, params_dir).items() if path is None]
+    if not missing:
+        return None
+    files = ", ".join(repr(place if place.startswith(HUGGING_FACE) else Path(place).name) for place in missing)
+    where = f"{str(params_dir)!r} nor in " if params_dir else ""
+    return (
+        f"{'parameter file' if spec.parameter_file else 'weights'} {files} not found in {where}{str(hub_folder())!r}; "
+        f"with a network `python -m program.tools --fetch {spec.name}`, without set tools.params_dir or "
+        "AGENTICIQA_PARAMS_DIR to the folder that holds what is missing"
+    )
+
+
+def file_sha256(path: Path) -> str:
+    """Return a file's SHA-256 in hex; read again only when its time or size changed."""
+    stat = path.stat()
+    return _sha256(path, stat.st_mtime_ns, stat.st_size)
+
+
+@cache
+def _sha256(path: Path, *_: int) -> str:
+    with path.open("rb") as file:
+        return hashlib.file_digest(file, "sha256").hexdigest()
+
+
+def _path_of(place: str, folder: Path | None) -> Path | None:
+    if place.startswith(HUGGING_FACE):
+        repository = f"models--{place.removeprefix(HUGGING_FACE).replace('/', '--')}"
+        named = os.environ.get("HF_HUB_CACHE")
+        hub = Path(os.path.expanduser(named)) if named else _hub_of("HF_HOME", "huggingface")
+        snapshots = hub / repository / "snapshots"
+        return next((snapshot for snapshot in sorted(snapshots.glob("*")) if any(snapshot.iterdir())), None)
+    candidates = [*([folder / Path(place).name] if folder else []), hub_folder() / place]
+    return next((path for path in candidates if path.is_file()), None)

@@ -1,17 +1,13 @@
-"""Running tools on models lent to one thread at a time: a measurement never raises, readings are remembered."""
+"""Measuring images with tools: a measurement never raises, readings are remembered."""
 
 import logging
-import math
-import os
 import threading
 import time
 from collections import Counter
-from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import Any, NamedTuple
 
-import numpy as np
 from numpy import uint8
 from numpy.typing import NDArray
 
@@ -22,112 +18,21 @@ from program.common.settings import Settings, ToolSettings
 from program.images.decoding import READING_RULES
 from program.images.refs import reduced_size, reduction, whole_pixels
 from program.images.store import IMAGES, LARGEST, Box, ImageRef
-from program.tools import loading
 from program.tools.calibration import PAPER, Calibration, PaperCalibration
-from program.tools.loading import Device, Overdue, leave_out, left_out, load, parameter_path, within
-from program.tools.registry import Measurement, Mode, ToolRegistry, ToolSpec
+from program.tools.loading import evaluate
+from program.tools.registry import (
+    Measurement,
+    Mode,
+    ToolRegistry,
+    ToolSpec,
+    file_sha256,
+    installed_version,
+    left_out,
+    parameter_path,
+    resolved_device,
+    what_is_missing,
+)
 from program.tracking import tool_span
-
-if TYPE_CHECKING:
-    import torch
-
-
-def evaluate(
-    spec: ToolSpec,
-    parameters: Path | None,
-    tools: ToolSettings,
-    image: NDArray[np.uint8],
-    reference: NDArray[np.uint8] | None,
-) -> float:
-    """Run the tool on H x W x 3 uint8 RGB pixels and return its raw value.
-
-    Same value as pyiqa's own metric on the files with the same number of torch threads. Thread-safe.
-    Raises ToolError when the tool cannot be loaded, returns no finite number or takes too long.
-    """
-    device = _resolve(tools.device, spec)
-    images = [pixels for pixels in (image, reference) if pixels is not None]
-    try:
-        with _borrowed(spec, parameters, device, tools.load_timeout_s) as model:
-            raw = within(tools.timeout_s, lambda: _value(spec, model, tools.threads, device, images))
-    except Overdue as error:
-        size = f"{image.shape[1]}x{image.shape[0]}"
-        why = f"did not finish within {tools.timeout_s:g} s on {size} pixels and is left out from here on"
-        raise leave_out(spec, f"{why} (tools.timeout_s)") from error
-    if not math.isfinite(raw):
-        raise ToolError(
-            f"tool {spec.name!r}: returned {raw} here (a flat image leaves it nothing to measure); use another tool"
-        )
-    return raw
-
-
-def _resolve(device: Device, spec: ToolSpec) -> str:
-    if device == "cpu" or spec.takes == "pixels":
-        return "cpu"
-    import torch
-
-    if torch.cuda.is_available():
-        # Convolutions in the reduced precision of TensorFloat-32 would move readings in the third digit.
-        torch.backends.cudnn.allow_tf32 = False
-        return "cuda"
-    if device == "cuda":
-        raise ToolError("device 'cuda': torch sees no CUDA device; set tools.device to cpu or auto")
-    return "cpu"
-
-
-class _Pool:
-    """The model objects of one tool on one device that nobody uses now, and how many more may be lent."""
-
-    def __init__(self, limit: int) -> None:
-        self.free: list[Any] = []
-        self.turns = threading.Semaphore(limit)
-
-
-_pools: dict[tuple[str, Path | None, str], _Pool] = {}
-
-
-@contextmanager
-def _borrowed(spec: ToolSpec, parameters: Path | None, device: str, load_timeout_s: float) -> Iterator[Any]:
-    """Lend a model object, made where none is free; raises what making it or the work inside raises.
-
-    pyiqa's PIQE keeps its result on itself, so two threads in one object would swap their scores.
-    """
-    limit = 1 if device == "cuda" else os.cpu_count() or 1
-    pool = _pools.setdefault((spec.key, parameters, device), _Pool(limit))
-    with pool.turns:
-        if (reason := left_out(spec)) is not None:
-            raise ToolError(f"tool {spec.name!r}: {reason}")
-        model = pool.free.pop() if pool.free else load(spec, parameters, device, seconds=load_timeout_s)
-        try:
-            yield model
-        except Overdue:
-            raise  # the work that was left behind still uses it: never lent again
-        except BaseException:
-            pool.free.append(model)
-            raise
-        pool.free.append(model)
-
-
-def _value(
-    spec: ToolSpec, model: Callable[..., Any], threads: int, device: str, images: list[NDArray[np.uint8]]
-) -> float:
-    if spec.takes == "pixels":
-        return float(model(*images))
-    import torch
-
-    if torch.get_num_threads() != threads:
-        torch.set_num_threads(threads)
-    return float(model(*(tensor_of(pixels, device) for pixels in images)).reshape(-1)[0])
-
-
-def tensor_of(pixels: NDArray[np.uint8], device: str) -> "torch.Tensor":
-    """Return H x W x 3 uint8 pixels as 1 x 3 x H x W float32 in 0..1."""
-    import torch
-
-    # Contiguous planes, as pyiqa reads a file: other memory layouts sum in another order. Divided, not multiplied by
-    # 1 / 255: that rounds otherwise.
-    planes = np.divide(pixels.transpose(2, 0, 1)[None], np.float32(255), dtype=np.float32, order="C")
-    return torch.from_numpy(planes).to(device)
-
 
 logger = logging.getLogger(__name__)
 
@@ -184,7 +89,7 @@ class ToolRunner:
 
     def why_not(self, spec: ToolSpec) -> str | None:
         """Return why a tool cannot run here and what to do about it, or None when it can. Imports no torch."""
-        return loading.what_is_missing(spec, self.settings.params_dir) or loading.left_out(spec)
+        return what_is_missing(spec, self.settings.params_dir) or left_out(spec)
 
     def measure(
         self,
@@ -308,11 +213,11 @@ def _key(spec: ToolSpec, parameters: Path | None, target: Target, tools: ToolSet
     return "|".join(
         (
             spec.key,
-            loading.installed_version(spec.library) or "",
-            loading.file_sha256(parameters) if parameters else "-",
+            installed_version(spec.library) or "",
+            file_sha256(parameters) if parameters else "-",
             target.image.sha256,
             target.reference.sha256 if target.reference else "-",
             box,
-            f"{READING_RULES}/{target.factor}/{loading.resolved_device(tools.device)}/{tools.threads}",
+            f"{READING_RULES}/{target.factor}/{resolved_device(tools.device)}/{tools.threads}",
         )
     )

@@ -1,21 +1,18 @@
-"""Distortions and properties as findings: category, severity, how much and how surely, in sentences that say where."""
+"""What is wrong with an image and what is good about it: category, severity and place, in English and Chinese."""
 
+import functools
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
-from functools import cached_property
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
-from scipy import special
 
-from program.expert.answer.vocabulary import Cells, Claim, Phrases, axis_of, capitalised
-from program.expert.judge.faults import MOST, faults_of, place_of, probability_of, tint_of
-from program.expert.judge.quality import OUTPUTS, UNDISTORTED
-from program.expert.judge.views import View, population, position, probit, share_below
-from program.expert.measure.measures import Measurement
-from program.expert.store import Matrix
-from signatures.schemas import FAULTS, GLOBAL, SEVERITIES, DistortionCategory, Severity
+from program.common.text import is_chinese
+from program.expert.judge.faults import KINDS, MOST, faults_of, kind_of, place_of, probability_of, sharpness_of, tint_of
+from program.expert.judge.quality import OUTPUTS, UNDISTORTED, Belief
+from program.expert.judge.views import Measurement, View, position
+from program.expert.store import Matrix, stored_table
+from signatures.schemas import FAULTS, GLOBAL, DistortionCategory, Severity
 
 PRESENT = 0.8
 """Severity from which a distortion is there: between imperceptible (0.1) and slightly annoying (1.1)."""
@@ -43,6 +40,46 @@ _CHANGE_MAPS: Mapping[DistortionCategory, str] = {
     "Noise": "residual", "Brightness change": "shift", "Color distortions": "colour",
 }  # fmt: skip
 """The map of changes that shows a category; "difference" shows the others."""
+
+
+class Phrases:
+    """Sentences, templates and words by name ("section.name"), in one language."""
+
+    def __init__(self, column: int) -> None:
+        """Take the column of the file: 0 English, 1 Chinese."""
+        self._column = column
+
+    def __call__(self, name: str, /, **values: Any) -> str:
+        """Return a phrase with its values filled in."""
+        return _table()[name][self._column].format(**values)
+
+    def join(self, *sentences: str) -> str:
+        """Join sentences that follow each other; empty ones are left out."""
+        return self("sentence.gap").join(sentence for sentence in sentences if sentence)
+
+
+@functools.cache
+def _table() -> Mapping[str, tuple[str, str]]:
+    sections = stored_table("phrases.yaml").items()
+    return {f"{section}.{name}": tuple(pair) for section, pairs in sections for name, pair in pairs.items()}
+
+
+ENGLISH, CHINESE = Phrases(0), Phrases(1)
+
+
+def phrases_for(query: str) -> Phrases:
+    """Return the phrases of a question's language: Chinese, or else English."""
+    return CHINESE if is_chinese(query) else ENGLISH
+
+
+def capitalised(sentence: str) -> str:
+    """Return a sentence with its first letter large; Chinese stays as it is."""
+    return sentence[:1].upper() + sentence[1:]
+
+
+def uncapitalised(sentence: str) -> str:
+    """Return a sentence with its first letter small."""
+    return sentence[:1].lower() + sentence[1:]
 
 
 def severity_word(severity: float) -> Severity:
@@ -188,190 +225,79 @@ def _against_reference(view: View, d: Measurement, found: Found, say: Phrases) -
     return say("against.reference", opening=opening, change=change, place=place)
 
 
-_STEP = 0.12
-"""Difference in position that changes the log-odds of a claim by one."""
-_SEVERITY_STEP = 0.35
-_FAULT_STEP = 0.2
-"""As `_STEP`, for faults that most photographs lack: there the position says less than the detector."""
-TOOLS = 0.15
-"""Weight of the mean tool score beside the believed quality, as the tools agree less with people: on CLIVE's validation
-images the tool chosen for clarity has an SRCC of 0.11, the expert 0.66, both 0.67 at 0.1 to 0.2 and 0.61 at 0.5."""
-_QUALITY_SPREAD = 0.65
-"""Standard deviation of quality over natural photographs on 1..5, to read a tool's score as a position."""
-_FAULTS: Mapping[str, tuple[str, ...]] = {
-    "motion": ("motion blur",), "defocus": ("defocus blur",), "overexposure": ("too bright", "blown highlights"),
-    "underexposure": ("too dark", "crushed shadows"), "noise": ("noise",), "cast": ("colour cast",),
-    "oversharp": ("oversharpened",),
-}  # fmt: skip
-"""What a photographer calls the faults on an axis."""
-_VERDICTS = ("disagree", "slightly", "mostly", "agree")
-_SEVERELY = 0.92
-"""Place of a claim from which it asks for more than a moderate fault."""
+_RICH = 0.7
+"""The position among natural photographs from which colours are rich."""
+_CLEAR = 0.6
+"""Probability from which a subject is called sharp or not, and an exposure right."""
 
 
-@dataclass(frozen=True)
-class Look:
-    """What a question is asked of: an image or some cells of it, what others found, and the tools' scores."""
+def summary(view: View, quality: float, say: Phrases) -> str:
+    """Say in few words what spoils an image, the worst first; where nothing does, what is good about it.
 
-    view: View
-    severities: Mapping[DistortionCategory, float]
-    scores: Sequence[float] = ()
-    cells: Cells | None = None
-
-    @cached_property
-    def paired(self) -> bool:
-        """Whether there is a reference: the differences from it then say more than any population."""
-        return self.view.difference is not None
-
-    def position(self, name: str) -> float:
-        """Return the place of this look among natural photographs, 0..1, for one of `COMPOSITES`."""
-        if name == "quality" and self.paired:
-            whole = float(special.ndtr((self.view.prior.mean - 3.0) / _QUALITY_SPREAD))
-        else:
-            whole = position(self.view, name)
-        if name in {"quality", "sharpness", "fidelity"} and self.scores:
-            theirs = float(special.ndtr((float(np.mean(self.scores)) - 3.0) / _QUALITY_SPREAD))
-            whole = (1 - TOOLS) * whole + TOOLS * theirs
-        axis = axis_of(name)
-        if self.cells is None or axis.gain is None:
-            return whole
-        here, mean = local(self.view.measured.maps[axis.map], self.cells)
-        if axis.map == "brightness":
-            return share_below(here, population()["brightness"])
-        ratio = float(np.log((here + 1e-4) / (mean + 1e-4)))
-        return float(special.ndtr(probit(whole) + axis.gain * ratio))
-
-    def category(self, axis: str) -> DistortionCategory | None:
-        """Return the category whose severity says how much of the fault in an axis there is, where one does."""
-        if axis == "distortion":
-            return max(self.severities, key=lambda category: self.severities[category])
-        return axis_of(axis).category
-
-    def severity(self, axis: str) -> float:
-        """Return that severity, or 0."""
-        category = self.category(axis)
-        return self.severities[category] if category else 0.0
-
-
-def local(grid: Sequence[Sequence[float]], cells: Cells) -> tuple[float, float]:
-    """Return the mean over some cells and over all of them.
-
-    >>> local([[1, 1, 1], [1, 10, 1], [1, 1, 1]], ((1, 1),))
-    (10.0, 2.0)
+    `quality` is what the image is believed to be, 1..5.
     """
-    here = [grid[row][column] for row, column in cells]
-    every = [value for row in grid for value in row]
-    return float(sum(here) / len(here)), float(sum(every) / len(every))
+    if any(view.shift):
+        by = say("sentence.pair").join(
+            say(f"shift.{axis}{int(np.sign(size))}", size=abs(size))
+            for axis, size in zip("xy", view.shift, strict=True)
+            if size
+        )
+        besides = found(view.aligned) or view.aligned.displaced >= PRESENT
+        told = summary(view.aligned, quality, say) if besides else ""
+        return say.join(say("sentence.shifted", by=by), told)
+    there = found(view)
+    items = [item(view, each, say) for each in there]
+    if view.difference is not None:
+        return _changes(view, there, items, say)
+    if view.unjudged:
+        return undetailed(view, say)
+    if not KINDS[kind := kind_of(view)]:
+        return say("sentence.kind", kind=say(f"kind.{kind}"))
+    sharp, blurred = sharpness_of(view), any(each.category == "Blurs" for each in there)
+    if sharp is not None and sharp <= 1 - _CLEAR and not blurred and len(items) < MOST:
+        items.append(say("sentence.unsharp"))  # what made it so is not clear
+    if items:
+        return say("sentence.spoiled", items=capitalised(say("sentence.list").join(items)))
+    if quality < POOR:
+        return say("sentence.unexplained")
+    good = say("sentence.and").join(say(f"strength.{name}") for name in _strengths(view))
+    return say("sentence.spoiled", items=capitalised(good)) if good else say("sentence.clean")
 
 
-def severity_place(severity: float) -> float:
-    """Place a severity on the axis of degrees: none 0, slight 0.25, moderate 0.5, severe 0.75, extreme 1.
-
-    Halfway between two of them one word of `severity_word` gives way to the next.
-    """
-    known = [0.1, *(bound for bound, _ in STEPS), 3.3]
-    return float(np.interp(severity, known, [0.0, 0.125, 0.375, 0.625, 0.875, 1.0]))
-
-
-def amount(look: Look, axis: str) -> float:
-    """Return how much of an axis there is, 0..1: a position for properties, a degree for faults, 0.5 right exposure."""
-    if axis == "exposure":
-        over, under = (special.expit(support(look, Claim(f"{side}exposure", 0.85))) for side in ("over", "under"))
-        return float(0.5 + 0.5 * (over - under))
-    if axis == "taste":
-        return 0.5 + 0.5 * (look.position("quality") - 0.5)
-    fault = axis_of(axis)
-    if not fault.is_fault:
-        return look.position(axis)
-    degree = severity_place(look.severity(axis))
-    if look.paired or not fault.composite:
-        return degree
-    over = (look.position(fault.composite) - fault.visible_from) / (1 - fault.visible_from + 1e-6)
-    return max(degree, 0.6 * max(over, 0.0))
+def _changes(view: View, there: Sequence[Found], items: list[str], say: Phrases) -> str:
+    if view.displaced >= PRESENT:
+        place = sum(view.severities[each.category] > view.displaced for each in there)
+        words = {"severity": say(f"severity.{severity_word(view.displaced)}"), "name": say("change.spatial")}
+        items = [*items[:place], say("item.plain", **words), *items[place:]]
+    if not items:
+        return say("sentence.differs" if is_changed(view) else "sentence.same")
+    return say("sentence.changed", items=say("sentence.list").join(items[:MOST]))
 
 
-def support(look: Look, claim: Claim) -> float:
-    """Return the log-odds that people agree with a claim."""
-    axis, known = claim.axis, axis_of(claim.axis)
-    if axis == "exposure":
-        wrong = max(support(look, Claim("overexposure", 0.85)), support(look, Claim("underexposure", 0.85)))
-        return -wrong if abs(claim.place - 0.5) < 0.3 else wrong
-    if known.is_fault:
-        odds = _fault_odds(look, axis)
-        # "Severe" asks for more of it, "slight" for less; "no noise" is the claim turned round.
-        return odds - 4 * max(claim.place - 0.85, -0.1) if claim.more else -odds - 4 * (0.2 - claim.place)
-    start = known.agreed[0 if claim.more else 1]
-    strength = abs(claim.place - 0.5) - 0.33
-    there = 1 - severity_place(look.severity(axis)) if look.paired and known.category else amount(look, axis)
-    odds = ((there - start - 0.8 * strength) if claim.more else (start - 0.8 * strength - there)) / _STEP
-    if known.category and not look.cells:
-        detected = (look.severity(axis) - PRESENT) / _SEVERITY_STEP
-        odds = min(odds, -detected) if claim.more and detected > 0 else max(odds, detected) if not claim.more else odds
-    return odds
+def _strengths(view: View) -> list[str]:
+    """Return what is good about a photograph with nothing wrong."""
+    wrong = probability_of(view, "too dark", "too bright", "blown highlights", "crushed shadows")
+    good = {
+        "sharp": (sharpness_of(view) or 0.0) >= _CLEAR, "exposed": wrong < 1 - _CLEAR,
+        "colour": position(view, "colour") > _RICH,
+    }  # fmt: skip
+    return [name for name, is_so in good.items() if is_so]
 
 
-def _fault_odds(look: Look, axis: str) -> float:
-    fault, detected = axis_of(axis), (look.severity(axis) - PRESENT) / _SEVERITY_STEP
-    if axis == "distortion" and not look.paired:
-        return max(0.5 * detected, (0.45 - look.position("quality")) / _STEP)
-    if axis in {"overexposure", "underexposure"}:
-        return _exposure_odds(look, axis)
-    if axis == "uneven":
-        return (look.position("uneven") - fault.visible_from) / _STEP
-    if axis == "oversaturation" and look.position("saturation") < 0.6:
-        return min(detected, 0.0) - 1.5
-    if axis in {"motion", "defocus"} and not look.paired and not look.cells:
-        return _seen_odds(look, axis)
-    if axis == "motion":
-        return support(look, Claim("sharpness", 0.15)) + 4 * (look.position("direction") - fault.visible_from) - 0.4
-    if axis == "defocus":
-        return support(look, Claim("sharpness", 0.15)) - 2 * max(look.position("direction") - 0.7, 0.0)
-    if axis in _FAULTS and not look.paired and not look.cells:
-        return max(detected, _seen_odds(look, axis))
-    if look.paired or not fault.composite:
-        return detected
-    return max(detected, (look.position(fault.composite) - fault.visible_from) / _FAULT_STEP)
+def details(view: View, belief: Belief, scores: Sequence[tuple[str, float]], say: Phrases) -> str:
+    """Quote the measurements, the tools' scores, the score believed in with its width, and how familiar that is."""
+    listed = ", ".join(f"{tool} {score:.2f}" for tool, score in scores)
+    basis = say("grounds.paired" if view.difference is not None else "grounds.alone")
+    familiarity = "grounds.unlike" if belief.novelty > 0.5 else "grounds.usual"
+    return say.join(
+        *(describe(view, each, say) for each in found(view)),
+        say("sentence.scores", listed=listed) if scores else "",
+        say(familiarity, basis=basis, mean=belief.mean, deviation=belief.deviation),
+    )
 
 
-def _seen_odds(look: Look, axis: str) -> float:
-    """Return the log-odds that people see one of the faults on an axis."""
-    return float(special.logit(np.clip(probability_of(look.view, *_FAULTS[axis]), 0.01, 0.99)))
-
-
-def _exposure_odds(look: Look, axis: str) -> float:
-    bright = axis == "overexposure"
-    if look.view.difference is not None:
-        return 40 * (look.view.difference["brightness_shift"] * (1 if bright else -1) - 0.04)
-    fault = axis_of(axis)
-    here = look.position("brightness") if look.cells else look.position(fault.composite)
-    if look.cells and not bright:
-        here = 1 - here
-    odds = (here - fault.visible_from) / _STEP
-    return odds if look.cells or look.view.unjudged else _seen_odds(look, axis)
-
-
-def verdict(look: Look, claims: Sequence[Claim]) -> str:
-    """Return what the findings say of claims together, so that no answer contradicts them; "" where they do not decide.
-
-    One of "disagree", "slightly", "mostly" and "agree"; the claims are of the whole image.
-    """
-    said = [_verdict(look, claim) for claim in claims]
-    return min(said, key=_VERDICTS.index) if said and all(said) else ""
-
-
-def _verdict(look: Look, claim: Claim) -> str:
-    category = look.category(claim.axis)
-    if category is None or claim.axis in {"contrast", "distortion", "uneven"}:
-        return ""
-    faults = _FAULTS.get(claim.axis, ())
-    told = [
-        each.severity for each in found(look.view) if each.category == category and (not faults or each.fault in faults)
-    ]
-    word = max(told, key=SEVERITIES.index, default="none")
-    if look.severities[category] != look.view.severities[category]:
-        word = severity_word(look.severities[category])  # others looked as well
-    if claim.more == (claim.axis == "sharpness"):  # the claim is that there is none of it
-        return {"none": "agree", "slight": "mostly"}.get(word, "disagree")
-    if claim.place > _SEVERELY and word not in {"severe", "extreme"}:
-        return "disagree"
-    return {"none": "disagree", "slight": "slightly"}.get(word, "agree")
+def region_summary(region: str, view: View, say: Phrases) -> str:
+    """Say what stands out in one region, cut out and measured by itself."""
+    worst = found(view)[:1]
+    sentence = say("sentence.spoiled", items=item(view, worst[0], say)) if worst else say("sentence.clean")
+    return say("sentence.region", region=region, sentence=uncapitalised(sentence))

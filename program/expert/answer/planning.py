@@ -8,7 +8,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from program.common.text import asks_for_score, is_chinese, options_shown, parse_options
-from program.expert.answer.vocabulary import form, terms_in, topic_in, word_set
+from program.expert.answer.claims import form, terms_in, topic_in, word_set
 from program.fusion.levels import softmax
 from signatures.schemas import (
     DISTORTION_CATEGORIES,

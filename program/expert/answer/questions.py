@@ -1,4 +1,4 @@
-"""Multiple choice: options that are words on one scale, and options matched to what was measured."""
+"""Answers to questions: options on one scale or matched to what was measured, yes or no, how much; with the reasons."""
 
 import re
 from collections import Counter
@@ -8,10 +8,29 @@ from dataclasses import dataclass
 import numpy as np
 from scipy import special
 
-from program.expert.answer.findings import Look, amount, local, severity_place, severity_word, support, verdict
-from program.expert.answer.vocabulary import Claim, axis_of, cells_in, degree_in, entries, form, terms_in, topic_in
+from program.expert.answer.claims import (
+    Claim,
+    Look,
+    amount,
+    axis_of,
+    cells_in,
+    degree_in,
+    entries,
+    form,
+    local,
+    look_at,
+    predicate,
+    property_in,
+    severity_place,
+    shown_by,
+    support,
+    terms_in,
+    topic_in,
+    verdict,
+)
+from program.expert.answer.findings import Phrases, capitalised, found, item, severity_word, summary, undetailed, where
+from program.expert.answer.planning import is_read
 from program.expert.judge.views import View
-from signatures.schemas import category_of
 
 Verdict = tuple[str, bool, dict[str, float]] | None
 """What options were decided on, whether that was measured, and each letter's mass; None where it does not apply."""
@@ -50,11 +69,6 @@ def _unblurred(look: Look, measured: float, *, by_severity: bool) -> float:
     severity = look.severities["Blurs"]
     share = 1.0 if look.paired or by_severity else float(np.clip(severity / 2, 0.3, 1.0))
     return share * (1 - severity_place(severity)) + (1 - share) * measured
-
-
-def property_in(text: str) -> Claim | None:
-    """Return the property that a question names first, by a word that says how much of it, or by its name."""
-    return next(iter(terms_in(text)), None) or topic_in(text)
 
 
 def on_one_axis(topic: Claim | None, options: Mapping[str, str]) -> tuple[str | None, dict[str, float]]:
@@ -119,21 +133,10 @@ class Choice:
     look: Look
 
 
-_SEVERITY_VALUES = {"none": 0.1, "slight": 0.8, "moderate": 1.5, "severe": 2.3, "extreme": 3.1}
 _ANSWERED_YES = 0.55
 """How often "yes" is right where nothing can be measured: askers name what they see."""
 _LEAST_ODDS = 0.5
 """Log-odds of "yes" or "no" where the findings decide a question."""
-
-
-def look_at(view: View, evidence: Mapping[str, str], scores: Sequence[float], text: str = "") -> Look:
-    """Return what a question is asked of; `evidence` is category -> severity word, `text` may name a place."""
-    own = dict(view.severities)
-    for name, word in evidence.items():
-        category = category_of(name)
-        if category is not None and word in _SEVERITY_VALUES and word != severity_word(own[category]):
-            own[category] = 0.5 * (own[category] + _SEVERITY_VALUES[word])
-    return Look(view, own, scores, cells_in(text))
 
 
 def _without_options(query: str, texts: Iterable[str]) -> str:
@@ -144,34 +147,6 @@ def _without_options(query: str, texts: Iterable[str]) -> str:
         if len(text) > 1:
             head = re.sub(rf"[(（]?(?<![a-z])[a-z][).:、．]\s*{re.escape(text)}", " ", head)
     return " ".join(head.split())
-
-
-def predicate(text: str) -> list[Claim]:
-    """Return the claims that a yes-or-no question makes: its last word of a property, or its topic and degree.
-
-    >>> [(s.axis, s.more) for s in predicate("is the colour of the dark jacket vivid?")]
-    [('colour', True)]
-    """
-    main, *cause = form("cause").split(text)
-    terms = terms_in(main)
-    both = len(terms) > 1 and re.search(r"\band\b|且|和|又", main[terms[-2].at : terms[-1].at])
-    claims = terms[-2 if both else -1 :]
-    if not claims and (topic := topic_in(main)) is not None:
-        degree = degree_in(main)
-        use = degree is not None and not (topic.axis == "distortion" and degree.kind == "merit")
-        claims = [Claim(topic.axis, degree.place if degree is not None and use else topic.place, topic.at)]
-    elif len(claims) == 1:
-        claims = [_graded(claims[0], main)]
-    return claims + (terms_in(cause[0])[:1] if cause else [])
-
-
-def _graded(claim: Claim, text: str) -> Claim:
-    """Work in a degree that follows a fault: "is the noise low?" asks whether there is little of it."""
-    if not axis_of(claim.axis).is_fault or not claim.more:
-        return claim
-    degree = degree_in(text[claim.end :])
-    little = degree is not None and (degree.place < 0.4 if degree.kind == "amount" else degree.place > 0.6)
-    return Claim(claim.axis, 0.2, claim.at) if little else claim
 
 
 def answer_choice(
@@ -239,12 +214,6 @@ def _claim(text: str) -> Claim | None:
     return Claim(wrong, 0.85) if wrong else None
 
 
-def shown_by(claim: Claim) -> tuple[str, bool]:
-    """Return the map that shows a claim ("" where none does), and whether its high values do."""
-    axis = axis_of(claim.axis)
-    return axis.map, not axis.falls if axis.is_fault else claim.more
-
-
 def _places(look: Look, question: str, options: Mapping[str, str]) -> Verdict:
     """Choose the place where the property asked about is strongest; objects count as the centre of the picture."""
     cells = {letter: cells_in(text) for letter, text in options.items()}
@@ -276,3 +245,134 @@ def _tones(look: Look, question: str, options: Mapping[str, str]) -> Verdict:
     own = np.array([2.5 * n["cast_red_green"], 2.5 * n["cast_yellow_blue"], n["brightness"]])
     near = {letter: float(np.exp(-4 * np.linalg.norm(own - np.array(colour)))) for letter, colour in stands.items()}
     return "colour tone", True, dict.fromkeys(options, 0.02) | near
+
+
+_DETAIL = frozenset({"sharpness", "motion", "defocus", "oversharp"})
+_LIGHT = frozenset({"overexposure", "underexposure", "exposure", "lighting"})
+_NEUTRAL = 0.02
+"""Casts below which light has no colour to name."""
+_EVEN = 0.25
+"""Log-odds within which an answer could as well be yes as no."""
+
+
+def unseen(query: str, say: Phrases) -> str:
+    """Say that measurements do not answer a question: its subject or its language is the reason."""
+    return say("sentence.unseen" if is_read(query) else "sentence.unread")
+
+
+def fact(look: Look, axis: str, say: Phrases) -> str:
+    """Say in one sentence how much of an axis there is, beside what photographs have. Detail has to be judged."""
+    view = look.view
+    if axis == "colour tone":
+        red, yellow = view.measured["cast_red_green"], view.measured["cast_yellow_blue"]
+        far = max(abs(red), abs(yellow))
+        tone = ("red" if red > 0 else "green") if far == abs(red) else ("yellow" if yellow > 0 else "blue")
+        return say("sentence.tone", tone=say(f"tone.{tone if far > _NEUTRAL else 'none'}"))
+    if axis in _LIGHT:
+        return _exposure(look, say)
+    is_blurred = axis == "sharpness" and any(each.category == "Blurs" for each in found(view))
+    if is_blurred or (axis_of(axis).is_fault and axis != "uneven"):
+        return _fault(look, "defocus" if is_blurred else axis, say)
+    return say("fact.step", name=say(f"axis.{axis}"), step=_step(look.position(axis), say))
+
+
+def _step(share: float, say: Phrases) -> str:
+    return say(f"share.{int(np.clip(share * 5, 0, 4))}")
+
+
+def _exposure(look: Look, say: Phrases) -> str:
+    step = int(np.digitize(amount(look, "exposure"), (0.25, 0.4, 0.6, 0.75)))
+    return say("answer.exposure", step=say(f"exposure.{step}"))
+
+
+def _fault(look: Look, axis: str, say: Phrases) -> str:
+    fault, category = axis_of(axis), look.category(axis)
+    if told := [item(look.view, each, say) for each in found(look.view) if each.category == category]:
+        return say("sentence.spoiled", items=capitalised(say("sentence.list").join(told)))
+    if category and severity_word(look.severity(axis)) != severity_word(look.view.severities[category]):
+        return say("sentence.in_part")  # of the whole image it cannot be told
+    if fault.composite and not look.paired and look.position(fault.composite) >= fault.visible_from:
+        return say("fact.step", name=say(f"axis.{axis}"), step=_step(look.position(fault.composite), say))
+    return say("sentence.spoiled", items=capitalised(say("opening.none", name=say(f"axis.{axis}"))))
+
+
+def choice_reason(
+    letter: str, choice: Choice, options: Mapping[str, str], query: str, say: Phrases, quality: float
+) -> str:
+    """Say which option was chosen, how sure that is, and the reading that decided it; the rest as for `summary`."""
+    text, look, topic = options.get(letter, ""), choice.look, choice.topic
+    words = summary(look.view, quality, say)
+    if letter != choice.letter:
+        return say.join(say("choice.voted", letter=letter, text=text), words)
+    claim = property_in(text) if topic == "distortion" else None
+    axis = topic if claim is None else claim.axis
+    blind = undetailed(look.view, say) if axis in _DETAIL else ""
+    if blind or not choice.measured:
+        return say.join(blind or unseen(query, say), say("choice.guess"), words if topic == "content" else "")
+    if topic == "distortion" and not form("reversed").search(query.casefold()):
+        known = claim is not None and claim.axis != "taste"
+        sentences = [fact(look, axis, say) if known else words]
+        if claim is not None and known and support(look, claim) < 0:
+            sentences = [say("choice.unclear"), words]
+    else:
+        sentences = [fact(look, axis, say), words if topic in {"distortion", "quality"} else ""]
+    if look.cells:
+        sentences.append(say("sentence.grid_place", place=place_name(query)))
+    sureness = _sureness(choice, options, say)
+    return say("choice.measured", letter=letter, text=text, sureness=sureness, sentence=say.join(*sentences))
+
+
+def _sureness(choice: Choice, options: Mapping[str, str], say: Phrases) -> str:
+    shares = dict(choice.probabilities)
+    share = shares.pop(choice.letter)
+    if share >= 0.75:
+        return say("choice.sure")
+    if share >= 0.55:
+        return say("choice.likely")
+    second = max(shares, key=lambda letter: shares[letter])
+    return say("choice.close", letter=second, text=options.get(second, ""))
+
+
+def direct_answer(look: Look, query: str, say: Phrases) -> str:
+    """Answer an open question about a property in its own terms, or return "" when it asks for none."""
+    text = " ".join(query.casefold().split())
+    is_closed = form("yes_or_no").search(text) is not None
+    claims = predicate(text) if is_closed else [topic] if (topic := property_in(text)) else []
+    unanswered = {"taste"} if is_closed else {"quality", "distortion", "taste"}
+    if not claims or claims[-1].axis in unanswered:
+        return ""
+    if claims[-1].axis in _DETAIL and look.view.unjudged:
+        return undetailed(look.view, say)
+    if not is_closed:
+        return (_location if form("where").search(text) else _degree)(look, claims[-1], say)
+    if said := verdict(look, claims):
+        return say(f"answer.{said}")
+    odds = min(support(look, claim) for claim in claims)
+    if abs(odds) < _EVEN:
+        return say.join(say("answer.unclear"), fact(look, claims[-1].axis, say))
+    sure = ("" if abs(odds) >= 2 else "probably_") + ("agree" if odds >= 0 else "disagree")
+    return say.join(say(f"answer.{sure}"), fact(look, claims[-1].axis, say))
+
+
+def _location(look: Look, topic: Claim, say: Phrases) -> str:
+    key, is_high = shown_by(topic)
+    if not key:
+        return fact(look, topic.axis, say)
+    return say("sentence.at_place", place=where(look.view.measured.maps[key], say, lowest=not is_high))
+
+
+def _degree(look: Look, topic: Claim, say: Phrases) -> str:
+    if topic.axis in _LIGHT:
+        return _exposure(look, say)
+    is_blur = topic.axis == "sharpness" and not topic.more
+    name = say("damage.Blurs" if is_blur else f"axis.{topic.axis}")
+    if is_blur or axis_of(topic.axis).is_fault:
+        word = severity_word(look.severity(topic.axis))
+        return say("answer.fault", severity=say(f"severity.{word}"), name=name)
+    return say("answer.share", name=name, step=_step(amount(look, topic.axis), say))
+
+
+def place_name(text: str) -> str:
+    """Return the words by which a text names a place, or ""."""
+    folded = text.casefold().strip()
+    return next((match[0] for words, _ in entries("places") if (match := words.search(folded))), "")

@@ -140,6 +140,7 @@ def faults_of(view: View) -> tuple[Named, ...]:
     return tuple(chosen(load_heads(), _values(view), barred))
 
 
+@functools.lru_cache(maxsize=1024)
 def probability_of(view: View, *faults: str) -> float:
     """Return how probably people see one of some faults in an image alone; 0 where it is no photograph."""
     if view.unjudged is not None or not KINDS[kind_of(view)]:
@@ -148,6 +149,7 @@ def probability_of(view: View, *faults: str) -> float:
     return float(max(there[list(FAULTS).index(fault)] for fault in faults))
 
 
+@functools.lru_cache(maxsize=1024)
 def sharpness_of(view: View) -> float | None:
     """Return how probably people call the subject of a photograph sharp; None where nothing tells."""
     if view.unjudged is not None or view.difference is not None or not KINDS[kind_of(view)]:

@@ -1,90 +1,30 @@
-"""What labels change of the expert's reading: by demos and a rubric, and by a ridge regression on its own numbers.
+"""What labels change of the expert's reading: a ridge regression on its own numbers. And the quality of every part.
 
 The regression is fitted on what labels differ from the reading by, so few labels change little, and its penalty is the
 one that predicts images of other groups best; where none is better than the reading alone it is infinite: nothing is
 added. The tools' mean can take the reading's place. Labels count half as their ranks: people's lie close together where
 images are good, and there an error of a tenth changes the order. The prior is that of demos (see `quality`). A Gaussian
-kernel beside it gains less than it costs (docs/log.md). Last, the quality of every part of an image.
+kernel beside it gains less than it costs (docs/log.md).
 """
 
+import base64
 import mmap
 from collections.abc import Mapping, Sequence
-from threading import Lock
-from typing import Any, NamedTuple
+from typing import Annotated, Any, NamedTuple
 
 import numpy as np
-from cachetools import LRUCache, cached
 from numpy.typing import NDArray
 from PIL import Image
+from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, PlainSerializer
 from scipy.linalg import blas, lapack
 
 from program.common.errors import InputError
-from program.expert.judge.faults import KINDS, fault_map, kind_of
-from program.expert.judge.quality import (
-    LIKENESS,
-    OFFSET,
-    SLOPE,
-    Belief,
-    Evidence,
-    Features,
-    believe,
-    most_telling,
-    weigh,
-)
-from program.expert.judge.views import View, Viewer, population, reading, share_below
+from program.expert.judge.faults import fault_map
+from program.expert.judge.quality import LIKENESS, OFFSET, SLOPE, Belief
+from program.expert.judge.views import View, Viewer
 from program.expert.store import Matrix
 from program.images.store import IMAGES, ImageRef
-from signatures.rubric import PLAIN, TRAITS, Rubric, rubric_in
 from signatures.schemas import CATEGORY_WORDS, DISTORTION_CATEGORIES, FAULTS, DistortionCategory, category_of
-
-EVIDENCE_SETS = 32
-"""Sets of demos kept worked out: about 75 KB a demo, so 75 MB for sets of 32."""
-
-
-def belief(
-    view: View, demos: Sequence[tuple[View, float]] = (), instructions: str = "",
-    moved: tuple[float, float] = (0.0, 1.0),
-) -> Belief:  # fmt: skip
-    """Return the quality believed in after demos of the same kind (all or none with a reference), each labelled.
-
-    The rubric in the instructions and what the image is `moved` by (see `believe`) go before the demos: these correct
-    what both leave.
-    """
-    rubric = rubric_in(instructions)
-    seen = _seen(view, rubric)
-    if view.difference is None and not KINDS[kind_of(view)]:  # people scored photographs
-        seen = seen._replace(novelty=np.ones(1))
-    return believe(view.model, seen, _evidence(demos, instructions if rubric else "") if demos else None, moved)
-
-
-def telling(labelled: Sequence[tuple[View, float]], count: int, seed: int, instructions: str = "") -> tuple[int, ...]:
-    """Return the places of the `count` labelled images, fewer than all, that as demos say most of the others."""
-    rubric = rubric_in(instructions)
-    labels = np.array([label for _, label in labelled])
-    return most_telling([_seen(view, rubric) for view, _ in labelled], labels, count, np.random.default_rng(seed))
-
-
-def properties_of(view: View) -> dict[str, float]:
-    """Return where an image stands among natural photographs in each of the rubric's `TRAITS`, 0 .. 1."""
-    known = population()
-    return {name: share_below(reading(view, name), known[name]) for name in TRAITS}
-
-
-def _seen(view: View, rubric: Rubric) -> Features:
-    if rubric is PLAIN:
-        return view.seen
-    traits = properties_of(view) if rubric.likes else {}
-    return view.seen._replace(quality=rubric.judged(view.seen.quality, view.severities, traits))
-
-
-@cached(
-    LRUCache(EVIDENCE_SETS), lock=Lock(),
-    key=lambda demos, instructions: (instructions, *((view.key, label) for view, label in demos)),
-)  # fmt: skip
-def _evidence(demos: Sequence[tuple[View, float]], instructions: str) -> Evidence:
-    rubric = rubric_in(instructions)
-    return weigh(demos[0][0].model, [_seen(view, rubric) for view, _ in demos], np.array([label for _, label in demos]))
-
 
 TILE, STEP = 1 / 3, 1 / 6
 """Side of a tile and distance to the next, in sides of the image: five by five tiles that overlap by half."""
@@ -157,16 +97,22 @@ _SHOWS, _TELLING = 0.8, 10
 Half = NDArray[np.float16]
 
 
-class Correction(NamedTuple):
+def _weights_of(value: Any) -> Any:
+    return np.frombuffer(base64.b64decode(value, validate=True), "<f4") if isinstance(value, str) else value
+
+
+class Correction(BaseModel):
     """What was fitted for images of one kind, and how well it predicts images of groups left out."""
 
-    labels: int
-    penalty: float
-    before: float
+    model_config = ConfigDict(extra="forbid", frozen=True, allow_inf_nan=False, arbitrary_types_allowed=True)
+
+    labels: int = Field(ge=1)
+    penalty: float = Field(gt=0)
+    before: float = Field(ge=0)
     """Root mean squared difference of label and reading."""
-    after: float
+    after: float = Field(ge=0)
     """The same after the correction, each group left out."""
-    expected: float
+    expected: float = Field(gt=0)
     """What the expert took that difference for."""
     moves: Mapping[str, tuple[int, float, float]]
     """By distortion: how many of the images show it, and mean and standard deviation of what these are moved by."""
@@ -174,11 +120,14 @@ class Correction(NamedTuple):
     """By hash of each of the images: what it is moved by without the labels of its own group."""
     curve: Sequence[float]
     """What labels of 1, 1.05 .. 5 were fitted as; rising."""
-    weights: NDArray[np.float32]
-    """Of what `_inputs_of` gives."""
+    weights: Annotated[
+        NDArray[np.float32], BeforeValidator(_weights_of),
+        PlainSerializer(lambda numbers: base64.b64encode(numbers.astype("<f4").tobytes()).decode("ascii")),
+    ]  # fmt: skip
+    """Of what `_inputs_of` gives; saved as little-endian numbers of 32 bits, in base64."""
     of_tools: bool
     """Whether it moves the tools' mean; else the expert's own reading."""
-    precision: float
+    precision: float = Field(ge=0)
     """Of a corrected score as a tool's, 1 / `after`^2 less 1 / variance of the labels; at least 0."""
 
     def shift(self, view: View) -> float:
@@ -248,10 +197,11 @@ class Labels:
             float(np.sqrt(np.mean(each**2))) for each in (residuals, residuals - moved, deviations)
         )
         return Correction(
-            len(rows), chosen, before, after, expected, _moves(np.array([row.severities for row in rows]), moved),
-            {row.sha256: levels for row, levels in zip(rows, moved.tolist(), strict=True)},
-            np.round(curve, 4).tolist(), np.asarray(weights, np.float32), self._of_tools,
-            max(0.0, 1 / max(after, 0.05) ** 2 - 1 / max(float(labels.var()), 0.05**2)),
+            labels=len(rows), penalty=chosen, before=before, after=after, expected=expected,
+            moves=_moves(np.array([row.severities for row in rows]), moved),
+            left_out={row.sha256: levels for row, levels in zip(rows, moved.tolist(), strict=True)},
+            curve=np.round(curve, 4).tolist(), weights=np.asarray(weights, np.float32), of_tools=self._of_tools,
+            precision=max(0.0, 1 / max(after, 0.05) ** 2 - 1 / max(float(labels.var()), 0.05**2)),
         )  # fmt: skip
 
 

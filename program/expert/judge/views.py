@@ -6,6 +6,7 @@ import hashlib
 import re
 from collections.abc import Callable, Mapping, Sequence
 from copy import copy
+from dataclasses import dataclass
 from functools import cached_property, partial
 from pathlib import Path
 from threading import Condition
@@ -20,7 +21,7 @@ from program.common.cache import PlainCache
 from program.common.errors import ImageError
 from program.expert.judge.quality import OUTPUTS, SEVERITIES, Belief, Model, believe, load_model
 from program.expert.measure.features import DIFFERENCE_NAMES, FEATURE_NAMES, measure, reference_differences, resampled
-from program.expert.measure.measures import Measurement
+from program.expert.measure.measures import Maps, Named
 from program.expert.measure.signs import SIGN_NAMES, signs
 from program.expert.store import MEASURED, POPULATION_FILE, Matrix, stored_table
 from program.images.decoding import READING_RULES
@@ -37,6 +38,19 @@ _ROOM_MB = 2048
 _URL = re.compile(re.escape(HOST) + r"[0-9a-f]{64}\.[a-z]+")
 _READ = (str(READING_RULES), WEIGHTS_SHA256, *FEATURE_NAMES, *DIFFERENCE_NAMES, *SIGN_NAMES)
 _LAYOUT = hashlib.sha256("|".join(_READ).encode()).hexdigest()[:12]
+
+
+@dataclass(frozen=True, slots=True)
+class Measurement:
+    """An image's features, or its differences from a reference; `measurement["noise_all"]` is one of them."""
+
+    vector: NDArray[np.float64]
+    maps: Maps
+    names: tuple[str, ...]
+    """Of the values in the vector; shared where many are kept, since names take ten times the memory of the values."""
+
+    def __getitem__(self, name: str) -> float:
+        return float(self.vector[self.names.index(name)])
 
 
 class View:
@@ -139,8 +153,8 @@ class Viewer:
         condition=Condition(),  # two threads that judge one image measure it once
     )  # fmt: skip
     def _view(self, image: ImageRef, reference: ImageRef | None) -> View:
-        def measurement(work: Callable[[], Measurement], names: tuple[str, ...], key: str) -> Measurement:
-            value = self._kept(key, lambda: {"vector": (found := work()).vector.tolist(), "maps": found.maps})
+        def measurement(work: Callable[[], tuple[Named, Maps]], names: tuple[str, ...], key: str) -> Measurement:
+            value = self._kept(key, lambda: {"vector": [*(found := work())[0].values()], "maps": found[1]})
             return Measurement(np.array(value["vector"], dtype=np.float64), value["maps"], names)
 
         def spreads(ref: ImageRef) -> Matrix:
@@ -258,7 +272,7 @@ def population() -> Mapping[str, Sequence[float]]:
 def share_below(value: float, quantiles: Sequence[float]) -> float:
     """Return the share of the population below a value; in a run of equal quantiles its middle.
 
-    >>> placed(2.0, [0.0, 0.0, 0.0, 2.0, 4.0]), placed(0.0, [0.0, 0.0, 0.0, 2.0, 4.0])
+    >>> share_below(2.0, [0.0, 0.0, 0.0, 2.0, 4.0]), share_below(0.0, [0.0, 0.0, 0.0, 2.0, 4.0])
     (0.75, 0.25)
     """
     at = np.linspace(0, 1, len(quantiles))

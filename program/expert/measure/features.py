@@ -8,11 +8,12 @@ from scipy import ndimage
 from program.expert.measure import measures
 from program.expert.measure.measures import (
     Maps,
-    Measurement,
+    Named,
     Plane,
     aggd_of_products,
     blocking,
     blocking_map,
+    finite,
     gaussian,
     ggd_shape,
     grid_of,
@@ -124,7 +125,7 @@ MAXIMUM_SIDE = 1024
 """Longer sides are scaled down to this many pixels: the quality models saw images of about 500."""
 
 
-def measure(pixels: NDArray[np.uint8]) -> Measurement:
+def measure(pixels: NDArray[np.uint8]) -> tuple[Named, Maps]:
     """Measure H x W x 3 uint8 sRGB pixels; deterministic, touches nothing else."""
     parts = [pixels[top : top + _ROWS] for top in range(0, len(pixels), _ROWS)]  # whole, 8 megapixels take 100 MB more
     native = np.concatenate([_luma(part.astype(np.float32)) for part in parts])
@@ -146,7 +147,7 @@ def measure(pixels: NDArray[np.uint8]) -> Measurement:
     named |= measures.spectrum(luma)
     maps["blocking"] = measures.grid_of(blocking_map(native))
     maps["contrast"] = measures.grid_of(deviations[1])
-    return Measurement.of(named, maps)
+    return finite(named, maps)
 
 
 def _luma(rgb: Plane) -> Plane:
@@ -205,16 +206,16 @@ def _colour_statistics(rgb: Plane) -> dict[str, float]:
     return named
 
 
-FEATURE_NAMES = measure(np.zeros((16, 16, 3), np.uint8)).names
+FEATURE_NAMES = tuple(measure(np.zeros((16, 16, 3), np.uint8))[0])
 """The order of every feature vector."""
 
 
-def reference_differences(pixels: NDArray[np.uint8], reference: NDArray[np.uint8]) -> Measurement:
+def reference_differences(pixels: NDArray[np.uint8], reference: NDArray[np.uint8]) -> tuple[Named, Maps]:
     """Measure how H x W x 3 uint8 pixels differ from their reference; deterministic."""
     reference = resampled(reference, pixels)
     named, maps = _compare(pixels, reference)
     apart = network.distances(pixels, reference)
-    return Measurement.of(named | dict(zip(network.DISTANCES, apart, strict=True)), maps)
+    return finite(named | dict(zip(network.DISTANCES, apart, strict=True)), maps)
 
 
 def resampled(reference: NDArray[np.uint8], pixels: NDArray[np.uint8]) -> NDArray[np.uint8]:

@@ -16,17 +16,7 @@ from scipy import ndimage
 
 from program.expert.measure import measures
 from program.expert.measure.features import viewed
-from program.expert.measure.measures import (
-    Maps,
-    Measurement,
-    Named,
-    Plane,
-    block_means,
-    grid_of,
-    halve,
-    percentiles,
-    thirds,
-)
+from program.expert.measure.measures import Maps, Named, Plane, block_means, finite, grid_of, halve, percentiles, thirds
 
 _SIDE = 640
 """Longer sides are averaged down to this: every sign here shows at the size of a screen, and it bounds the cost."""
@@ -37,7 +27,7 @@ _BANDS = ((10, 60), (60, 140), (140, 245))
 _GREY = 1e-3
 
 
-def signs(pixels: NDArray[np.uint8]) -> Measurement:
+def signs(pixels: NDArray[np.uint8]) -> tuple[Named, Maps]:
     """Measure H x W x 3 uint8 sRGB pixels; its maps (3 x 3) say where light is clipped, detail lost, and so on."""
     shown = viewed(pixels, _SIDE)
     if (least := 16 - min(shown.shape[:2])) > 0:
@@ -55,7 +45,7 @@ def signs(pixels: NDArray[np.uint8]) -> Measurement:
     named |= _cast(small[:, ::2, ::2]) | _colours(small[:, ::2, ::2]) | _halo(luma)
     for name, grid in maps.items():
         named |= {f"{name}_{place}": value for place, value in enumerate(v for row in grid for v in row)}
-    return Measurement.of(named, maps)
+    return finite(named, maps)
 
 
 def _frame(plane: NDArray[Any]) -> NDArray[Any]:
@@ -232,5 +222,5 @@ def _halo(luma: Plane) -> Named:
     }  # fmt: skip
 
 
-SIGN_NAMES = signs(np.zeros((16, 16, 3), np.uint8)).names
+SIGN_NAMES = tuple(signs(np.zeros((16, 16, 3), np.uint8))[0])
 """The order of every vector of signs."""
