@@ -1,6 +1,7 @@
 """What the embedded expert believes: priors, demos as evidence, and that keeping their projections changes nothing."""
 
 from concurrent.futures import ThreadPoolExecutor
+from types import SimpleNamespace
 
 import dspy
 import numpy as np
@@ -13,7 +14,7 @@ from skimage.filters import gaussian
 
 from program.expert import engine
 from program.expert.answer.findings import present
-from program.expert.engine import EVIDENCE_SETS, answer, belief
+from program.expert.engine import DEMOS_KEPT, answer, belief
 from program.expert.judge import quality
 from program.expert.judge.quality import (
     OUTPUTS,
@@ -217,12 +218,20 @@ def test_kept_evidence_does_not_mix_demo_sets_or_labels() -> None:
         assert list(pool.map(lambda demos: _score(query, demos), sets * 8)) == scores * 8
 
 
-def test_evidence_sets_are_bounded_and_the_oldest_goes_first() -> None:
+def test_evidence_is_kept_of_so_many_demos_and_the_oldest_goes_first(monkeypatch) -> None:
+    monkeypatch.setattr(engine, "weigh", lambda model, seen, labels: SimpleNamespace(weights=labels))
     demo, sets = Viewer().view(_image(_noisy(13))), engine._evidence.cache
     sets.clear()
-    found = [engine._evidence([(demo, 1 + i / 10)], "") for i in range(EVIDENCE_SETS)]
-    assert engine._evidence([(demo, 1.0)], "") is found[0]
-    engine._evidence([(demo, 5.0)], "")
-    assert len(sets) == EVIDENCE_SETS
-    assert engine._evidence([(demo, 1.0)], "") is found[0]
-    assert engine._evidence([(demo, 1.1)], "") is not found[1]
+
+    def kept(label: float, count: int = DEMOS_KEPT // 4) -> SimpleNamespace:
+        return engine._evidence([(demo, label)] * count, "")
+
+    found = [kept(1 + i / 10) for i in range(4)]
+    assert kept(1.0) is found[0]
+    kept(5.0)
+    assert sets.currsize == DEMOS_KEPT
+    assert kept(1.0) is found[0]
+    assert kept(1.1) is not found[1]
+    assert kept(2.0, DEMOS_KEPT + 1) is kept(2.0, DEMOS_KEPT + 1)  # one set that has more is kept alone
+    assert len(sets) == 1
+    sets.clear()

@@ -41,8 +41,8 @@ from program.lms.traits import ModelTraits
 from signatures.rubric import PLAIN, TRAITS, Rubric, rubric_in
 from signatures.schemas import GLOBAL
 
-EVIDENCE_SETS = 32
-"""Sets of demos kept worked out: about 75 KB a demo, so 75 MB for sets of 32."""
+DEMOS_KEPT = 2048
+"""Demos of the sets that are kept worked out: about 75 KB each, so 155 MB, or one set that has more."""
 
 
 def belief(
@@ -82,7 +82,7 @@ def _seen(view: View, rubric: Rubric) -> Features:
 
 
 @cached(
-    LRUCache(EVIDENCE_SETS), lock=Lock(),
+    LRUCache(DEMOS_KEPT, getsizeof=lambda kept: min(len(kept.weights), DEMOS_KEPT)), lock=Lock(),
     key=lambda demos, instructions: (instructions, *((view.key, label) for view, label in demos)),
 )  # fmt: skip
 def _evidence(demos: Sequence[tuple[View, float]], instructions: str) -> Evidence:
