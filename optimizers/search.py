@@ -267,7 +267,7 @@ def unseen(program: AgenticIQA, train: Sequence[dspy.Example]) -> list[tuple[Age
     """Return the program without the demos of a photograph, and the scored samples of that photograph, by photograph.
 
     Photographs that no demo shows go together, with all demos. Demos are left out, and so are the samples of a
-    photograph that all demos of a predictor show: untaught, it believes otherwise.
+    photograph that all demos of a predictor show: without them it believes otherwise.
     """
     groups: dict[str | None, str] = {example.image.url: example.group for example in train}
     in_demos = {image_url(demo) for predictor in program.predictors() for demo in predictor.demos}

@@ -9,7 +9,7 @@ from hypothesis import example, given
 from hypothesis import strategies as st
 
 from program.agent.query import QueryType, detect_query_type, read_query
-from program.common.text import letter_options, normalise_choice, options_shown, options_told, parse_options
+from program.common.text import letter_options, normalise_choice, options_shown, options_text, parse_options
 
 TABLE = [json.loads(line) for line in (Path(__file__).parent / "queries.jsonl").read_text("utf-8").splitlines()]
 
@@ -100,7 +100,7 @@ def test_whatever_options_say_they_are_read_as_they_were_written(options):
         lettered = letter_options(options)
     except ValueError:
         return
-    assert list(options_shown(options_told(lettered)).items()) == list(lettered.items())
+    assert list(options_shown(options_text(lettered)).items()) == list(lettered.items())
 
 
 @pytest.mark.parametrize(

@@ -70,7 +70,7 @@ class Recipe:
     def check(self, *, rewords: bool, reflection: Callable[[], object | None], teacher: bool) -> None:
         """Raise InputError where it lacks what it needs on this machine.
 
-        `rewords`: whether a taught model goes by what its instructions say; `reflection` gives the model that writes.
+        `rewords`: whether the compiled model follows its instructions; `reflection` gives the model that writes.
         """
         if self.teaches == "instructions" and self.reflects and not rewords:
             raise InputError(

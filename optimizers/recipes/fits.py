@@ -85,34 +85,34 @@ def fitted_corrections(
 def _moved(search: Search, corrections: Corrections, demo: dspy.Example) -> dspy.Example:
     """Return a demo with the shift that the labels of the other groups predict for its score."""
     view = search.base.program.resources.viewer.view(demo["image"], demo.get("reference"))
-    return dspy.Example({**demo, "similar_photographs": corrections.shift_told(view)})
+    return dspy.Example({**demo, "similar_photographs": corrections.shift_text(view)})
 
 
 def _finetune(search: Search) -> list[Candidate]:
     program, parameters = search.base.program, dict(search.student.named_parameters())
-    taught = [name for name in ("summarizer.score", "summarizer.classify") if name in parameters]
-    if not taught or not program.resources.known("summarizer").weighs_demos:
+    scoring = [name for name in ("summarizer.score", "summarizer.classify") if name in parameters]
+    if not scoring or not program.resources.known("summarizer").weighs_demos:
         search.note = "finetune: corrects the scores of the embedded expert alone"
         return []
-    instructions, candidates = parameters[taught[0]].signature.instructions, []
+    instructions, candidates = parameters[scoring[0]].signature.instructions, []
     found = fitted_corrections(search, lambda _, view: belief(view, (), instructions))
     if not found:
         search.note = "finetune: the labels say nothing that carries over to other photographs"
         return []
     corrections = Corrections(found)
-    keeps = (False, True) if any(parameters[name].demos for name in taught) else (False,)
+    keeps = (False, True) if any(parameters[name].demos for name in scoring) else (False,)
     for keeps_demos in keeps:
         copy = program.deepcopy()
         copy.summarizer.corrections = corrections
         for name, predictor in copy.named_parameters():
-            if name in taught:
+            if name in scoring:
                 predictor.demos = [_moved(search, corrections, demo) for demo in predictor.demos if keeps_demos]
         candidates.append(Candidate(search.named("finetune") if keeps_demos else "finetune", copy))
-    search.note = f"finetune: {told_of(corrections)}"
+    search.note = f"finetune: {summary_of(corrections)}"
     return candidates
 
 
-def told_of(corrections: Corrections) -> str:
+def summary_of(corrections: Corrections) -> str:
     """Say what was fitted, and what it is worth."""
     return "; ".join(
         f"{each.labels} labels{' with references' * (kind == 'fr')}, penalty {each.penalty:g}; RMSE on train "

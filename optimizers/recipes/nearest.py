@@ -15,7 +15,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from optimizers.recipes import Bound, Recipe
-from optimizers.recipes.fits import MOST_ASKED, WEIGHTS, best_on_grid, fitted_corrections, told_of, unseen_beliefs
+from optimizers.recipes.fits import MOST_ASKED, WEIGHTS, best_on_grid, fitted_corrections, summary_of, unseen_beliefs
 from optimizers.search import Beliefs, Candidate, Search
 from optimizers.student import inputs_key, role_of
 from program.agent.labels import Corrections, Neighbour, Neighbours
@@ -135,7 +135,7 @@ def _run(search: Search) -> list[Candidate]:
     copy.summarizer.neighbours = near = Neighbours(count, photographs, vectors)
     copy.summarizer.corrections = corrections = _corrections(search)
     search.note = f"nearest: what people said of the {count} most similar of {len(photographs)} photographs" + (
-        f"; scores by what all labels predict: {told_of(corrections)}" if corrections else ""
+        f"; scores by what all labels predict: {summary_of(corrections)}" if corrections else ""
     )
     search.note += _calibrate(search, copy, near)
     return [Candidate(search.named("nearest"), copy)]

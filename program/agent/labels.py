@@ -118,13 +118,13 @@ class Neighbours(_Learned):
         order = np.argsort((distances * distances).sum(axis=1), kind="stable")[: self.count]
         return [self.photographs[places[n]] for n in order]
 
-    def levels_told(self, view: "View") -> str | None:
+    def levels_text(self, view: "View") -> str | None:
         """Return the levels of the nearest photographs in words, the most alike first; None where there are none."""
         near = self.nearest(view, lambda each: each.label is not None)
         words = [LEVEL_WORDS[nearest_level(each.label) - 1] for each in near if each.label is not None]
         return f"The most similar photographs were rated: {', '.join(words)}." if words else None
 
-    def answer_told(self, view: "View", query: str, options: Mapping[str, str]) -> str | None:
+    def option_text(self, view: "View", query: str, options: Mapping[str, str]) -> str | None:
         """Return the most frequent right answer to the same question about the nearest photographs, as an option.
 
         One option: of a list of answers, as of several levels, a model of 1.5 billion weights makes less.
@@ -179,12 +179,12 @@ class Corrections(_Learned):
         """Return the precision of what is `predicted` of an image, where something is."""
         return self.by_kind[view.model.kind].precision
 
-    def shift_told(self, view: "View") -> str | None:
+    def shift_text(self, view: "View") -> str | None:
         """Return how the labels move an image's score, as the expert reads it; None for a kind that has none."""
         found = self.by_kind.get(view.model.kind)
         return None if found is None else moved_text(found.shift(view), found.after / found.expected)
 
-    def level_told(self, view: "View", tools: float | None) -> str | None:
+    def level_text(self, view: "View", tools: float | None) -> str | None:
         """Return the level that the labels predict, as a language model reads it; None for a kind that has none.
 
         One word: of two levels with "between", or figures, a model of 1.5 billion weights makes less.

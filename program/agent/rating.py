@@ -63,7 +63,7 @@ class LevelBelief(NamedTuple):
 
 
 class Rater(dspy.Module):
-    """Rate from evidence; what labels taught of rating is kept here."""
+    """Rate from evidence; what was learned from labels is kept here."""
 
     def __init__(self, resources: Resources) -> None:
         super().__init__()
@@ -91,16 +91,16 @@ class Rater(dspy.Module):
             image = (inputs["region_crops"] or {}).get(GLOBAL, image)
         return {**inputs, "similar_photographs": told(self.resources.viewer.view(image, reference))}
 
-    def _levels_told(self, evidence: ExecutorOutput) -> Callable[["View"], str | None] | None:
+    def _levels_text(self, evidence: ExecutorOutput) -> Callable[["View"], str | None] | None:
         """Return what says how people rated others: all labels where something was fitted on them, else the nearest."""
         moved, near = self.corrections, self.neighbours
         if self._judge.weighs_demos:
-            return moved.shift_told if moved else None
+            return moved.shift_text if moved else None
         if moved is None:
-            return near.levels_told if near else None
+            return near.levels_text if near else None
 
         def told(view: "View") -> str | None:
-            return moved.level_told(view, self.tools_mean(evidence)) or (near.levels_told(view) if near else None)
+            return moved.level_text(view, self.tools_mean(evidence)) or (near.levels_text(view) if near else None)
 
         return told
 
@@ -118,7 +118,7 @@ class Rater(dspy.Module):
                 return ToolReadings([predicted], [labels.precision(view)])
         return evidence.readings
 
-    def _told(self, evidence: ExecutorOutput) -> dict[str, str | None]:
+    def _evidence_text(self, evidence: ExecutorOutput) -> dict[str, str | None]:
         """Return readings and findings as the model gets them; a model that reads words gets the gist first."""
         readings, findings = scores_json(evidence.quality_scores), findings_json(evidence.distortion_analysis)
         if self._judge.reads_instructions:
@@ -179,7 +179,7 @@ class Rater(dspy.Module):
     def _level_belief(
         self, inputs: Mapping[str, Any], evidence: ExecutorOutput, calls: CallAllowance, *, finds: bool = False
     ) -> Answer[LevelBelief]:
-        inputs = self._beside_similar(inputs, self._levels_told(evidence))
+        inputs = self._beside_similar(inputs, self._levels_text(evidence))
         way = self.scoring_way()
         if way == "probabilities":
             return self._verbalized(inputs, calls, finds=finds)

@@ -24,7 +24,7 @@ from program.agent.rating import (
 from program.agent.replan import contradiction, should_replan
 from program.agent.resources import Resources
 from program.agent.state import AssessmentState, ExecutorOutput, SummarizerOutput, ToolReadings, rating_of_same_pixels
-from program.common.text import is_chinese, normalise_choice, options_told
+from program.common.text import is_chinese, normalise_choice, options_text
 from program.fusion.scores import level_note
 from program.images.store import IMAGES, ImageRef
 from program.lms.ask import Answer, ask
@@ -83,7 +83,7 @@ class Summarizer(Rater):
             "reference": reference,
             "region_crops": crops or None,
             "query": state.query,
-            **self._told(state.evidence),
+            **self._evidence_text(state.evidence),
         }
         tools = self.tool_readings(state.evidence, image, reference)
         with stage("summarizer"):
@@ -186,9 +186,9 @@ class Summarizer(Rater):
 
         query = str(inputs["query"])
         near = None if self._judge.weighs_demos else self.neighbours
-        told = partial(near.answer_told, query=query, options=options) if near else None
+        told = partial(near.option_text, query=query, options=options) if near else None
         inputs = self._beside_similar(inputs, told)
-        inputs = {**inputs, "options": options_told(options)}
+        inputs = {**inputs, "options": options_text(options)}
         if not self.resources.scores_only(query, options):
             return self._worded(self.answer, inputs, _ANSWERED, letter_in)
         chinese = is_chinese(query)

@@ -268,17 +268,17 @@ def _one_line(text: object) -> str:
     return " ".join(str(text).split())
 
 
-def options_told(options: Mapping[str, str]) -> str:
+def options_text(options: Mapping[str, str]) -> str:
     r"""Return options as a model is shown them: one a line, letter first. `options_shown` reads them back.
 
-    >>> options_told({"A": "Not blurry: B. good", "C": "Very blurry"})
+    >>> options_text({"A": "Not blurry: B. good", "C": "Very blurry"})
     'A. Not blurry: B. good\nC. Very blurry'
     """
     return "\n".join(f"{letter}. {text}" for letter, text in options.items())
 
 
 def options_shown(text: str) -> dict[str, str] | None:
-    r"""Return the options that `options_told` wrote into a text, or None for any other text.
+    r"""Return the options that `options_text` wrote into a text, or None for any other text.
 
     >>> options_shown("A. Not blurry: B. good\nC. Very blurry")
     {'A': 'Not blurry: B. good', 'C': 'Very blurry'}

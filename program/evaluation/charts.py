@@ -90,7 +90,7 @@ def comparison_table(before: EvaluationRecord, after: EvaluationRecord, differen
     made_up = ", which is made up: they say nothing of people" if dataset.judge != "people" else ""
     table.caption = "\n".join([
         f"{' and '.join(counts)} of {_photographs(groups)}; labels by {dataset.judge}{made_up}.",
-        *_intervals_told([] if same else list(differences.values())),
+        *_interval_lines([] if same else list(differences.values())),
         *(["Seconds are those of the model's calls; - where all answers came from the cache."]
           if any(spent["seconds an image"]) else []),
         *(f"{name}: {record.failed} of {len(record.rows)} samples failed and are left out"
@@ -102,7 +102,7 @@ def comparison_table(before: EvaluationRecord, after: EvaluationRecord, differen
     return table
 
 
-def _intervals_told(gains: Sequence[Figure]) -> Iterator[str]:
+def _interval_lines(gains: Sequence[Figure]) -> Iterator[str]:
     """Yield what the brackets are, where there are any, and of what they speak."""
     few = [gain.groups for gain in gains if gain.descriptive]
     if any(gain.ends_text() for gain in gains):
