@@ -18,7 +18,7 @@ from PIL import Image
 from optimizers import student
 from optimizers.student import metered_lm, shortened
 from program.agent.loop import AgenticIQA
-from program.agent.saving import program_sha256, save
+from program.agent.saving import load, program_sha256, save
 from program.common.settings import load_settings
 from program.compile import main
 from program.lms.limits import Budget
@@ -218,6 +218,19 @@ def test_demos_reach_the_prompt_of_every_role_that_is_taught(data, loopback, tok
         assert all(field in json.loads(answer) for answer in answers)
         if field == belief:
             assert all("findings" in json.loads(answer) for answer in answers)
+
+
+@pytest.mark.spec("45/nearest")
+def test_demos_reach_a_model_that_reads_no_images_and_say_which_photograph_they_are_of(data, loopback) -> None:
+    server = loopback(modalities=("text",), token_probabilities=0)
+    assert main(command(data, server.base, "labeled")) == 0
+    prompts = [question.body["messages"] for question in server.asked if "quality_probs" in question.fields]
+    assert any(message["role"] == "assistant" for messages in prompts for message in messages)
+    assert not any(question.images for question in server.asked)
+    program = load(data / "program", load_settings().with_model("openai/small-vlm", server.base))
+    assert all(
+        demo.get("image") for demo in program.summarizer.score.demos
+    )  # so that none is shown with a question about its own photograph
 
 
 @pytest.mark.parametrize("optimizer", ["random-search", "mipro"])
