@@ -48,8 +48,8 @@ def command(blurred_manifest: Path, tmp_path: Path):
     (tmp_path / "small.yaml").write_text(SETTINGS, "utf-8")
 
     def make(folder: str, *more: str) -> list[str]:
-        return ["--data", str(blurred_manifest), "--config", str(tmp_path / "small.yaml"), "--out",
-                str(tmp_path / folder), "--json", *more]  # fmt: skip
+        return ["--data", str(blurred_manifest), "--config", str(tmp_path / "small.yaml"), "--optimizer",
+                "random-search,finetune,fusion", "--out", str(tmp_path / folder), "--json", *more]  # fmt: skip
 
     return make
 

@@ -204,8 +204,8 @@ class Rater(dspy.Module):
         if scoring == "logprobs" or self.resources.settings.assessment.score_only:
             return "logprobs" if able else "classification"
         # A program that was compiled with probabilities has its demos there.
-        compiled = predict_of(self.score).demos and not predict_of(self.classify).demos
-        return "logprobs" if able and not compiled else "probabilities"
+        scores, words = (getattr(predict_of(each), "demos", None) for each in (self.score, self.classify))
+        return "logprobs" if able and (words or not scores) else "probabilities"
 
     @property
     def _judge(self) -> ModelTraits:
