@@ -1,7 +1,8 @@
 """Pictures of MLflow's pages for docs/tracking.md: `python -m benchmarks.mlflow_pages --mlruns DIR [--out DIR]`.
 
-Photographs the list of runs, the comparison of the last two compiles, a run, its traces and one trace, as headless
-Chromium shows them of a store that holds such runs. Needs playwright and Chromium; look at the pictures afterwards.
+Photographs the list of runs, the comparison of the best compile and the worst, the best run, its traces and one trace,
+as headless Chromium shows them of a store that holds such runs. Needs playwright and Chromium; look at the pictures
+afterwards.
 """
 
 import argparse
@@ -89,8 +90,8 @@ def addresses(store: Path, listed: str) -> Iterator[tuple[str, str, list[str]]]:
     base, _, rest = listed.partition("/#/experiments/")
     experiment = rest.partition("/")[0]
     runs = client.search_runs([experiment], "tags.command = 'compile' AND metrics.srcc > -1",
-                              order_by=["attributes.start_time DESC"], max_results=2)  # fmt: skip
-    names = [run.info.run_id for run in runs]
+                              order_by=["metrics.srcc DESC"])  # fmt: skip
+    names = [run.info.run_id for run in (runs[0], runs[-1])]
     yield "list", listed, ["compile"]
     asked = urllib.parse.urlencode({"runs": json.dumps(names), "experiments": json.dumps([experiment])})
     yield "compare", f"{base}/#/compare-runs?{asked.replace('+', '%20')}", ["Comparing 2 Runs"]
