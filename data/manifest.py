@@ -24,7 +24,6 @@ from program.running.request import Request
 GENERATED: Mapping[str, str] = {"quickstart": "manifest.jsonl", "quickstart-fr": "manifest-fr.jsonl"}
 """Names that stand for a manifest which is made on first use, with its file."""
 
-
 Split: TypeAlias = Literal["train", "validation", "test"]
 Number: TypeAlias = Annotated[float, Field(strict=True, allow_inf_nan=False)]
 Letter: TypeAlias = Annotated[StrictStr, Field(pattern="^[A-Z]$")]

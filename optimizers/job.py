@@ -211,8 +211,8 @@ def prepare_job(
     """
     rewords = Resources(settings, lm).known("summarizer").reads_instructions
     request = optimizer or settings.compile.optimizer
-    shown = demos is not None or teacher_lm is not None  # then demos are wanted, with the recipe that chooses them
-    usual = "nearest,fusion" if rewords else "random-search,finetune,fusion" if shown else "finetune,fusion"
+    wants_demos = demos is not None or teacher_lm is not None
+    usual = "nearest,fusion" if rewords else f"{'random-search,' * wants_demos}finetune,fusion"
     recipes = _recipes(request or usual)
     optimized = _roles(roles if roles is not None else settings.compile.roles, ROLES if rewords else ("summarizer",))
     out = out or settings.programs_dir / Path(data).stem
@@ -228,7 +228,7 @@ def prepare_job(
     manifest = resolve_dataset(data, settings.cache_dir, progress=console is not None)
     division = _divided(manifest, layout or Layout(), settings.seed)
     by_rule = request is None and not job.rewords and division.judge != "people"
-    if by_rule and not shown and "summarizer" in optimized:
+    if by_rule and not wants_demos and "summarizer" in optimized:
         # A rule is learned in words, which carry over; what demos show of a few photographs does not.
         recipes = _recipes("rubric")
     notes = division.notes
