@@ -1,6 +1,9 @@
 """One question to a model: three calls at most, what each adds, what is sent, and what it cost."""
 
 import base64
+import time
+from concurrent.futures import ThreadPoolExecutor
+from contextvars import copy_context
 
 import dspy
 import pytest
@@ -128,6 +131,20 @@ def test_usage_counts_calls_tokens_and_cache_hits(put, scripted_lm, tmp_path):
         put([], lm=lm)
         put([], lm=lm)
     assert (usage.lm_calls, usage.lm_cache_hits, usage.input_tokens) == (1, 1, 7)
+    assert len(lm.engine.requests) == 1
+
+
+@pytest.mark.spec("004/caching")
+def test_equal_questions_asked_at_once_go_out_once_though_each_built_its_own_signature(put, scripted_lm, tmp_path):
+    dspy.configure_cache(disk_cache_dir=str(tmp_path), enable_disk_cache=False)
+    lm = scripted_lm([GOOD] * 4, model="scripted/asked-at-once", cache=True)
+    complete = lm.engine.complete
+    lm.engine.complete = lambda request: (time.sleep(0.1), complete(request))[1]
+    equal = [dspy.Predict(Question.with_instructions("Answer it.")) for _ in range(4)]
+    with ThreadPoolExecutor(4) as pool:
+        waits = [pool.submit(copy_context().run, put, [], predictor=predictor, lm=lm) for predictor in equal]
+        answers = [wait.result()[0].value for wait in waits]
+    assert answers == [("yes", 3)] * 4
     assert len(lm.engine.requests) == 1
 
 

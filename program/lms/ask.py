@@ -38,7 +38,7 @@ from program.tracking.runs import strip_bytes
 logger = logging.getLogger(__name__)
 
 T = TypeVar("T")
-_Key = tuple[str, type[dspy.Signature], str]
+_Key = tuple[str, str]
 Form = Callable[[type[dspy.Signature]], type[dspy.Signature]]
 
 RUNGS = ("first call", "second call", "third call")
@@ -105,10 +105,10 @@ def ask(
     key = _key(question, signature)
     if key is None:
         return _climbed(question, asked, signature, check, example)
-    if (answer := _recalled(key, question, check)) is not None:
+    if (answer := _recalled(key, signature, question, check)) is not None:
         return answer
     with single_flight(key):  # another thread may have asked the same meanwhile: its answer will do
-        answer = _recalled(key, question, check)
+        answer = _recalled(key, signature, question, check)
         if answer is None:
             answer = _climbed(question, asked, signature, check, example)
             if answer.prediction is not None and answer.rung == RUNGS[0]:
@@ -127,24 +127,32 @@ def _key(question: Question, signature: type[dspy.Signature]) -> _Key | None:
     if not is_cached or shows_image or question.config.get("logprobs") or adapter_for(lm) is dspy.settings.adapter:
         return None
     parts = (
-        lm.model, getattr(lm, "model_type", None), lm.kwargs, question.inputs, question.demos, question.config,
+        _text_of(signature), lm.model, getattr(lm, "model_type", None), lm.kwargs, question.inputs, question.demos, question.config,
         question.predictor.config,
     )  # fmt: skip
-    return "agentic_iqa", signature, hashlib.sha256(repr(parts).encode("utf-8", "replace")).hexdigest()
+    return "agentic_iqa", hashlib.sha256(repr(parts).encode("utf-8", "replace")).hexdigest()
 
 
-def _recalled(key: _Key, question: Question, check: Callable[[dspy.Prediction], T]) -> Answer[T] | None:
+@functools.lru_cache(maxsize=256)
+def _text_of(signature: type[dspy.Signature]) -> str:
+    """Return a signature as text: two threads may each have built the same one, and the classes are not equal."""
+    return repr(signature)
+
+
+def _recalled(
+    key: _Key, signature: type[dspy.Signature], question: Question, check: Callable[[dspy.Prediction], T]
+) -> Answer[T] | None:
     """Return the answer kept for a question, traced as DSPy does; None without one, or where somebody watches."""
     fields = None if _is_watched(question) else cached_answer(key, question.lm)
     if fields is None:
         return None
-    prediction = traced_prediction(question.predictor, fields, key[1], question.inputs)
+    prediction = traced_prediction(question.predictor, fields, signature, question.inputs)
     try:
         value = check(prediction)
     except ValueError:  # another check than the one that it passed
         return None
     book_kept_answer(question.lm)
-    return Answer(value, RUNGS[0], _raw_text(prediction, key[1]), (), prediction)
+    return Answer(value, RUNGS[0], _raw_text(prediction, signature), (), prediction)
 
 
 def _is_watched(question: Question) -> bool:
