@@ -281,13 +281,7 @@ class Gathering(Asking[Evidence | str | None]):
         # Each thread gets a trace of its own: what was really asked, role by role.
         with dspy.context(trace=[]):
             state = self.program(**example.inputs()).state
-            asked = [(p, inputs) for p, inputs, _ in dspy.settings.trace if id(p) in names]
-        # A model that reads no images was shown none; a demo says all the same which photograph it is of.
-        images = {name: example[name] for name in ("image", "reference") if name in example}
-        return state, [
-            (names[id(p)], {**{n: image for n, image in images.items() if n in p.signature.input_fields}, **inputs})
-            for p, inputs in asked
-        ]
+            return state, [(names[id(p)], dict(inputs)) for p, inputs, _ in dspy.settings.trace if id(p) in names]
 
     def failed(self, request: Sample, error: str) -> str:
         """Return why a sample has no evidence."""

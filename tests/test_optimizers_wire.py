@@ -221,9 +221,10 @@ def test_demos_reach_the_prompt_of_every_role_that_is_taught(data, loopback, tok
 
 
 @pytest.mark.spec("45/nearest")
-def test_demos_reach_a_model_that_reads_no_images_and_say_which_photograph_they_are_of(data, loopback) -> None:
+@pytest.mark.parametrize("optimizer", ["labeled", "bootstrap"])
+def test_demos_reach_a_model_that_reads_no_images_and_say_which_photograph_they_are_of(data, loopback, optimizer) -> None:
     server = loopback(modalities=("text",), token_probabilities=0)
-    assert main(command(data, server.base, "labeled")) == 0
+    assert main(command(data, server.base, optimizer)) == 0
     prompts = [question.body["messages"] for question in server.asked if "quality_probs" in question.fields]
     assert any(message["role"] == "assistant" for messages in prompts for message in messages)
     assert not any(question.images for question in server.asked)

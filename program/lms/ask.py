@@ -94,12 +94,12 @@ def ask(
     if len(present) < len(given):
         signature = _worded(signature, without_sight(signature.instructions))  # type: ignore[arg-type]  # a class is hashable
     demos = [with_references(demo) for demo in predictor.demos if is_complete(demo, signature)]
-    question = Question(predictor, demos, present, model, dict(config or {}), None, calls or CallAllowance())
+    # The trace names images that the model does not read, too: a demo made of it says which photograph it is of.
+    question = Question(predictor, demos, present, given, model, dict(config or {}), calls or CallAllowance())
     if traits.takes_references and not traits.thinks:
         question.room = room
     if not traits.takes_references:
         limits = image_limits_of(model)
-        question.traced_inputs = present
         question.inputs = {name: inline(value, limits) for name, value in present.items()}
         question.demos = [inline_demo(demo, limits) for demo in demos]
     key = _key(question, signature)
@@ -146,7 +146,7 @@ def _recalled(
     fields = None if _is_watched(question) else cached_answer(key, question.lm)
     if fields is None:
         return None
-    prediction = traced_prediction(question.predictor, fields, signature, question.inputs)
+    prediction = traced_prediction(question.predictor, fields, signature, question.traced_inputs)
     try:
         value = check(prediction)
     except ValueError:  # another check than the one that it passed
@@ -262,8 +262,7 @@ def _raw_text(prediction: dspy.Prediction, signature: type[dspy.Signature]) -> s
 
 def _log_prompt(rung: str, signature: type[dspy.Signature], question: Question) -> None:
     if logger.isEnabledFor(logging.DEBUG):
-        inputs = question.traced_inputs or question.inputs
-        messages = strip_bytes(adapter_for(question.lm).format(signature, question.demos, inputs))
+        messages = strip_bytes(adapter_for(question.lm).format(signature, question.demos, question.traced_inputs))
         logger.debug("prompt (%s, %d demos): %s", rung, len(question.demos), json.dumps(messages, ensure_ascii=False))
 
 

@@ -276,10 +276,11 @@ class Question:
     predictor: dspy.Predict
     demos: list[Any]
     inputs: dict[str, Any]
+    """As they are sent: without images for a model that reads none, with the images themselves where it has to be."""
+    traced_inputs: dict[str, Any]
+    """As DSPy's trace holds them, images as references."""
     lm: dspy.BaseLM
     config: dict[str, Any]
-    traced_inputs: dict[str, Any] | None
-    """The inputs with references, where those that are sent hold the images themselves."""
     calls: CallAllowance
     room: int | None = None
     """Tokens that the answer may take; None: as the model is set."""
@@ -380,8 +381,8 @@ def is_unusable(error: LMError, lm: dspy.BaseLM) -> bool:
 
 
 @contextmanager
-def _traced_with(inputs: Mapping[str, Any] | None) -> Iterator[None]:
-    """Let DSPy's trace hold these inputs, if any, in place of those sent, and no tokens' log-probabilities.
+def _traced_with(inputs: Mapping[str, Any]) -> Iterator[None]:
+    """Let DSPy's trace hold these inputs in place of those sent, and no tokens' log-probabilities.
 
     Optimizers save demos made of it and write it whole into prompts, which some 30,000 tokens an answer would fill.
     """
@@ -392,8 +393,7 @@ def _traced_with(inputs: Mapping[str, Any] | None) -> Iterator[None]:
     with dspy.context(trace=[]):
         yield
         traced = [
-            (predictor, sent if inputs is None else dict(inputs), _without_logprobs(prediction))
-            for predictor, sent, prediction in dspy.settings.trace
+            (predictor, dict(inputs), _without_logprobs(prediction)) for predictor, _, prediction in dspy.settings.trace
         ]
     trace += traced
     del trace[: max(0, len(trace) - dspy.settings.max_trace_size)]
