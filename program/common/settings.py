@@ -1,5 +1,7 @@
 """All settings: configs/*.yaml, where each key is explained, then a user's file, the environment and arguments."""
 
+import copy
+import functools
 import os
 import reprlib
 from collections.abc import Iterator, Mapping
@@ -252,6 +254,12 @@ def _apply_model_environment(models: Any) -> None:
 
 
 def _read(text: str, origin: str) -> dict[str, Any]:
+    return copy.deepcopy(_parsed(text, origin))
+
+
+@functools.lru_cache(maxsize=16)
+def _parsed(text: str, origin: str) -> dict[str, Any]:
+    """Return what a YAML text holds; kept, as PyYAML takes 10 ms for the shipped files."""
     try:
         tree = yaml.safe_load(text) or {}
     except _NO_YAML as error:
