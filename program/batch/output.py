@@ -260,7 +260,7 @@ def comparison_text(result: Comparison, names: Sequence[str]) -> str:
     """Return a comparison of two named images as lines of text."""
     sure = max(result.probability_b_better, 1 - result.probability_b_better)
     percent = "over 99%" if sure > 0.99 else f"{sure:.0%}"  # nothing is certain, whatever the rounding says
-    ahead = f", by {abs(result.difference):.2f} of 4 points, {percent} sure" if "better" in result.verdict else ""
+    ahead = f", by {abs(result.difference):.2f} points, {percent} sure" if "better" in result.verdict else ""
     lines = [
         f"A {names[0]}: {result.score_a:.2f} of 5", f"B {names[1]}: {result.score_b:.2f} of 5",
         f"{result.verdict}{ahead}", *(f"- {reason}" for reason in result.reasons),

@@ -87,7 +87,7 @@ const said = (score) => `${tenth(score)} of 5, ${LEVELS[nearest(score) - 1]}`;
 export function told({ better, verdict, difference, probability_b_better: share }) {
   const sure = Math.max(share, 1 - share);
   const percent = sure > 0.99 ? "over 99 %" : `${Math.round(100 * sure)} %`; // nothing is certain
-  const ahead = better && verdict.includes("better") ? `, by ${Math.abs(difference).toFixed(1)} of 4 points, ${percent} sure` : "";
+  const ahead = better && verdict.includes("better") ? `, by ${Math.abs(difference).toFixed(1)} points, ${percent} sure` : "";
   return `${verdict.charAt(0).toUpperCase()}${verdict.slice(1)}${ahead}.`;
 }
 
