@@ -209,12 +209,16 @@ def prepare_job(
 
     Nothing is asked of a model. Raises InputError or DataError for what cannot be used.
     """
-    rewords = Resources(settings, lm).known("summarizer").reads_instructions
+    resources = Resources(settings, lm)
+    rewords, answers_alone = resources.known("summarizer").reads_instructions, resources.scores_only("")
     request = optimizer or settings.compile.optimizer
     wants_demos = demos is not None or teacher_lm is not None
     usual = "nearest,fusion" if rewords else f"{'random-search,' * wants_demos}finetune,fusion"
     recipes = _recipes(request or usual)
-    optimized = _roles(roles if roles is not None else settings.compile.roles, ROLES if rewords else ("summarizer",))
+    chosen = roles if roles is not None else settings.compile.roles
+    optimized = _roles(chosen, ROLES if rewords and not answers_alone else ("summarizer",))
+    if answers_alone and optimized != ("summarizer",):
+        raise InputError("roles planner and executor: --score-only asks a model for answers alone; leave one of both out")
     out = out or settings.programs_dir / Path(data).stem
     job = Job(
         settings, data, tuple(recipe.name for recipe in recipes), optimized, out, Dataset(name=data), {},

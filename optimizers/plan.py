@@ -17,6 +17,7 @@ from optimizers.job import Job
 from optimizers.recipes import Sizes, recipe_named
 from optimizers.search import Candidate
 from program.agent.loop import AgenticIQA
+from program.agent.resources import Resources
 from program.agent.saving import save
 from program.common.errors import InputError
 from program.running.journal import LineLog
@@ -156,6 +157,8 @@ def _seconds_of_image(job: Job) -> float:
 def _calls_of_a_run(job: Job) -> tuple[int, int]:
     """Return the calls of one whole run: as expected (plans and tool choices are mostly cached) and at most."""
     chosen = job.settings.assessment
+    if Resources(job.settings, job.lm).scores_only(""):
+        return 1, job.settings.wire.attempts * (1 + chosen.max_replan_iterations)
     diagnosis = 0 if chosen.diagnosis == "answer" else _diagnoses(job)
     regions = max((len(s.regions or {}) for members in job.splits.values() for s in members), default=0)
     asked = 1 + 1 + diagnosis * (1 + regions) + 1 + 1  # plan, locate, diagnose each view, choose tools, answer

@@ -43,9 +43,11 @@ def role_of(predictor: str) -> Role:
 
 def optimized_predictors(program: AgenticIQA, roles: Sequence[str], tasks: Sequence[str]) -> tuple[str, ...]:
     """Return the predictors of these roles that the settings and the data ("scoring", "mcq") put to use."""
-    chosen = program.resources.settings.assessment
+    resources = program.resources
     used = {"planner.plan", "executor.select_tools"}
-    used |= {"executor.detect", "executor.analyse"} if chosen.diagnosis == "separate" else {"executor.diagnose"}
+    if resources.eyes() is resources.lm("executor"):  # else the embedded expert looks, which goes by no wording
+        is_separate = resources.settings.assessment.diagnosis == "separate"
+        used |= {"executor.detect", "executor.analyse"} if is_separate else {"executor.diagnose"}
     if "scoring" in tasks:
         used.add("summarizer.score" if program.summarizer.scoring_way() == "probabilities" else "summarizer.classify")
     if "mcq" in tasks:

@@ -234,6 +234,28 @@ def test_demos_reach_a_model_that_reads_no_images_and_say_which_photograph_they_
     )  # so that none is shown with a question about its own photograph
 
 
+@pytest.mark.spec("45/nearest")
+def test_roles_that_score_only_asks_nothing_are_not_optimized(data, loopback, capsys) -> None:
+    server = loopback()
+    assert main(command(data, server.base, "labeled", "--score-only", "--roles", "planner,summarizer")) == 2
+    assert re.match(r"error: roles planner and executor: --score-only asks", capsys.readouterr().err.splitlines()[-1])
+    assert server.stats()["requests"] == 0
+    assert main(command(data, server.base, "labeled", "--score-only", "--dry-run")) == 0
+    plan = json.loads(capsys.readouterr().out)
+    assert main(command(data, server.base, "labeled", "--score-only")) == 0
+    asked = server.stats()
+    assert set(asked["by_field"]) == {"quality_level"}
+    assert asked["requests"] <= plan["expected_calls"]
+
+
+def test_where_the_embedded_expert_looks_no_wording_of_it_is_optimized(loopback) -> None:
+    for modalities, looks in ((("text", "image"), True), (("text",), False)):
+        server = loopback(modalities=modalities)
+        program = AgenticIQA(load_settings().with_model("openai/small-vlm", server.base))
+        names = student.optimized_predictors(program, ("executor", "summarizer"), ("scoring",))
+        assert ("executor.diagnose" in names, "executor.select_tools" in names) == (looks, True)
+
+
 @pytest.mark.parametrize("optimizer", ["random-search", "mipro"])
 def test_no_demo_shows_an_image_that_candidates_are_ranked_or_tested_on(data, loopback, optimizer) -> None:
     server = loopback()
