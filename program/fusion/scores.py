@@ -27,8 +27,8 @@ _PHRASES: Mapping[str, tuple[str, str]] = {
     ),
     "mean": ("is the mean of {tools}", "是 {tools}的平均值"),
     "weighted": ("is the mean of {tools}, weighted by their reliability", "是 {tools}的平均值（按可靠性加权）"),
-    "level": ("is {level}; no tool score was available", "是{level}；没有工具评分"),
-    "unweighed": ("is {level}, model only, with no weight on {tools}", "是{level}，仅用模型；{tools}没有分量"),
+    "level": ("is from the model; no tool score was available", "来自模型；没有工具评分"),
+    "unweighed": ("is from the model only, with no weight on {tools}", "仅来自模型；{tools}没有分量"),
     "fused": ("combines the tools' {span} with {level}", "融合了工具评分 {span} 与{level}"),
     "model": ("the model's expected level of {:.2f}", "模型的期望等级 {:.2f}"),
     "weight": (" at weight {:g}", "（权重 {:g}）"),
@@ -288,7 +288,7 @@ def fusion_note(
         tools=phrases["tool" if len(tool_scores) == 1 else "tools"].format(len(tool_scores)),
         span=phrases["to"].join(f"{s:.2f}" for s in [min(counted), max(counted)][: len(counted)]) if counted else "",
         level=phrases["model"].format(level)
-        + (phrases["weight"].format(fusion.model_weight) if fusion.model_weight != 1 and kind == "fused" else ""),
+        + (phrases["weight"].format(fusion.model_weight) if fusion.model_weight != 1 else ""),
     )
     before = fusion.unmapped(tool_scores, vlm_probabilities, precisions) if fusion.bends else score
     return phrases["fitted" if fusion.bends else "score"].format(score=score, before=before, source=source)
