@@ -16,7 +16,7 @@ from agentic_iqa import AgenticIQA
 from program.evaluate import main as evaluate
 from program.evaluation.judgements import Annotated, reason_figures
 from program.expert import belief
-from program.expert.judge.faults import load_heads, numbers_of
+from program.expert.judge.faults import load_heads, numbers_of, tint_of
 from program.expert.judge.views import Viewer
 from program.expert.measure.signs import SIGN_NAMES, signs
 from program.images.store import IMAGES
@@ -108,6 +108,17 @@ def test_objects_are_not_answered_for(iqa: AgenticIQA) -> None:
 def test_a_grey_picture_has_no_colours_to_be_wrong(iqa: AgenticIQA) -> None:
     grey = np.repeat(photographs.camera()[..., None], 3, axis=2)
     assert not {fault for fault, _ in iqa(grey).faults} & {"colour cast", "muted colours", "oversaturated"}
+
+
+@pytest.mark.parametrize(
+    ("gains", "tone"),
+    [((0.45, 1, 1.15), "blue"), ((0.5, 0.7, 1.1), "blue"), ((0.6, 1.1, 0.6), "green"), ((1.1, 0.7, 0.35), "orange"),
+     ((1.1, 0.5, 1.0), "magenta")],
+)  # fmt: skip
+def test_a_cast_has_the_colour_that_people_see(gains: tuple[float, float, float], tone: str) -> None:
+    grey = CAT.mean(axis=2, keepdims=True)
+    view = Viewer().view(IMAGES.add(np.clip(grey * gains, 0, 255).astype(np.uint8)))
+    assert tint_of(view) == tone
 
 
 def test_signs_of_light_and_smear_are_what_they_say() -> None:

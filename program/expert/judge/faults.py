@@ -242,7 +242,7 @@ def tint_of(view: View) -> str:
     signs = view.signs
     red, blue = (float(np.mean([signs[f"{way}_{c}"] for way in ("shades", "edge", "lights")])) for c in "rb")
     leans = {
-        "yellow": -blue, "red": red - max(blue, 0), "green": -red - blue, "blue": blue - max(red, 0),
+        "yellow": -blue, "red": red - max(blue, 0), "green": -red - blue, "blue": blue - red,
         "magenta": min(red, blue) * 2, "orange": red - blue if red > 0 > blue else -1.0,
     }  # fmt: skip
     return max(leans, key=lambda tone: leans[tone])
