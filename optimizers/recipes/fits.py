@@ -99,7 +99,7 @@ def _finetune(search: Search) -> list[Candidate]:
     if not found:
         search.note = "finetune: the labels say nothing that carries over to other photographs"
         return []
-    corrections = Corrections(found)
+    corrections = Corrections(**found)
     keeps = (False, True) if any(parameters[name].demos for name in scoring) else (False,)
     for keeps_demos in keeps:
         copy = program.deepcopy()

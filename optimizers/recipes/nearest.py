@@ -39,7 +39,7 @@ def chosen_count(photographs: Sequence[Neighbour], vectors: NDArray[np.float16],
     Of labels the mean's squared error counts, of answers whether the most frequent one is wrong; each as a share of
     what the best count leaves.
     """
-    most = Neighbours(max(COUNTS), photographs, vectors)
+    most = Neighbours(count=max(COUNTS), photographs=tuple(photographs), vectors=vectors)
     errors: dict[str, dict[int, list[float]]] = {}
     for photograph, view in zip(photographs, views, strict=True):
         label, query = photograph.label, photograph.query
@@ -80,7 +80,7 @@ def _corrections(search: Search) -> Corrections | None:
     for kind, each in fitted_corrections(search, partial(_reading, search), of_tools=True).items():
         if kind not in found or each.after < found[kind].after:
             found[kind] = each
-    return Corrections(found) if found else None
+    return Corrections(**found) if found else None
 
 
 def _even_share(held: Beliefs) -> float:
@@ -105,7 +105,9 @@ def _calibrate(search: Search, program: AgenticIQA, near: Neighbours) -> str:
     for each in held:
         each.levels = evened(each.levels or {}, even)
     _, weight = best_on_grid(plain, held, (plain.eta,), WEIGHTS[1:])
-    program.summarizer.neighbours = Neighbours(near.count, near.photographs, near.vectors, even)
+    program.summarizer.neighbours = Neighbours(
+        count=near.count, photographs=near.photographs, vectors=near.vectors, even=even
+    )
     if weight != plain.model_weight:
         program.summarizer.fitted = FittedFusion(plain, model_weight=weight)
     return f"; its levels count as mixed with {100 * even:.0f} % of an even spread, at weight {weight:g} beside tools"
@@ -132,7 +134,7 @@ def _run(search: Search) -> list[Candidate]:
     vectors = np.stack([likeness(view) for view in views])
     count = chosen_count(photographs, vectors, views)
     copy = program.deepcopy()
-    copy.summarizer.neighbours = near = Neighbours(count, photographs, vectors)
+    copy.summarizer.neighbours = near = Neighbours(count=count, photographs=tuple(photographs), vectors=vectors)
     copy.summarizer.corrections = corrections = _corrections(search)
     search.note = f"nearest: what people said of the {count} most similar of {len(photographs)} photographs" + (
         f"; scores by what all labels predict: {summary_of(corrections)}" if corrections else ""

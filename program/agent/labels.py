@@ -4,31 +4,28 @@ import base64
 import hashlib
 import json
 from collections import Counter
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from functools import cached_property
-from typing import TYPE_CHECKING, Any, Literal, Self, TypeVar
+from typing import Annotated, Any, Self
 
 import numpy as np
 from numpy.typing import NDArray
-from pydantic import BaseModel, ConfigDict, Field, TypeAdapter, ValidationError, model_validator
+from pydantic import BeforeValidator, ConfigDict, Field, PlainSerializer, ValidationError, model_validator
 
+from program.common.backends import Frozen
 from program.common.errors import first_fault
 from program.common.text import folded
-from program.expert import WIDTH, likeness, moved_text
+from program.expert import WIDTH, Correction, View, likeness, moved_text
 from program.fusion.levels import nearest_level
 from signatures.schemas import LEVEL_WORDS
 
-if TYPE_CHECKING:
-    from program.expert import Correction, View
 
-
-_Saved = TypeVar("_Saved")
-
-
-class _Learned:
+class _Learned(Frozen):
     """What a program keeps of labels in a file of its own; never changed."""
 
-    def __deepcopy__(self, memo: dict[int, Any]) -> Self:
+    model_config = ConfigDict(arbitrary_types_allowed=True)
+
+    def __deepcopy__(self, memo: dict[int, Any] | None = None) -> Self:
         return self
 
     @property
@@ -43,21 +40,19 @@ class _Learned:
 
     def to_json(self) -> dict[str, Any]:
         """Return what a saved program holds of them."""
-        raise NotImplementedError
+        return self.model_dump(exclude_none=True)
+
+    @classmethod
+    def from_json(cls, saved: Mapping[str, Any]) -> Self:
+        """Read what a saved program holds. Raises ValueError, one line, for anything else."""
+        try:
+            return cls.model_validate(saved)
+        except ValidationError as error:
+            raise ValueError(first_fault(error, cls.__name__.casefold())) from error
 
 
-def _checked(read: Callable[[Any], _Saved], saved: Mapping[str, Any], name: str) -> _Saved:
-    """Return what a file holds, as it is read. Raises ValueError, one line, for anything else."""
-    try:
-        return read(saved)
-    except ValidationError as error:
-        raise ValueError(first_fault(error, name)) from error
-
-
-class Neighbour(BaseModel):
+class Neighbour(Frozen):
     """One labelled photograph, as a saved program holds it."""
-
-    model_config = ConfigDict(extra="forbid", frozen=True)
 
     sha256: str = Field(pattern="^[0-9a-f]{64}$")
     group: str
@@ -76,55 +71,50 @@ class Neighbour(BaseModel):
         return self
 
 
-class _SavedNeighbours(BaseModel):
-    model_config = ConfigDict(extra="forbid", frozen=True)
-
-    count: int = Field(ge=1, le=64)
-    photographs: list[Neighbour] = Field(min_length=1)
-    vectors: str
-    """Little-endian half-precision numbers, `WIDTH` a photograph, in base64."""
-    even: float = Field(default=0.0, ge=0, le=1)
-
-    @model_validator(mode="after")
-    def _whole(self) -> "_SavedNeighbours":
-        if len(base64.b64decode(self.vectors, validate=True)) != 2 * WIDTH * len(self.photographs):
-            raise ValueError(f"vectors: {WIDTH} numbers a photograph are needed")
-        return self
+def _vectors_of(value: Any) -> Any:
+    return np.frombuffer(base64.b64decode(value, validate=True), "<f2") if isinstance(value, str) else value
 
 
 class Neighbours(_Learned):
-    """Labelled photographs to look up the nearest `count` of; never changed."""
+    """Labelled photographs to look up the nearest `count` of."""
 
-    def __init__(
-        self, count: int, photographs: Sequence[Neighbour], vectors: NDArray[np.float16], even: float = 0.0
-    ) -> None:
-        """Take the photographs and their N x `WIDTH` likenesses.
+    count: int = Field(ge=1, le=64)
+    photographs: tuple[Neighbour, ...] = Field(min_length=1)
+    vectors: Annotated[
+        NDArray[np.float16], BeforeValidator(_vectors_of),
+        PlainSerializer(lambda vectors: base64.b64encode(vectors.astype("<f2").tobytes()).decode("ascii")),
+    ]  # fmt: skip
+    """Their likenesses, `WIDTH` numbers a photograph, one after the other; saved in base64."""
+    even: float = Field(default=0.0, ge=0, le=1)
+    """The share of an even spread that a language model's level probabilities are mixed with: a model that is told what
+    labels say is surer than they are."""
 
-        `even`, 0..1: the share of an even spread that a language model's level probabilities are mixed with; a model
-        that is told what labels say is surer than they are.
-        """
-        self.count, self.photographs, self.vectors, self.even = count, tuple(photographs), vectors, even
-        self._groups = {photograph.sha256: photograph.group for photograph in photographs}
+    @model_validator(mode="after")
+    def _whole(self) -> Self:
+        if self.vectors.size != WIDTH * len(self.photographs):
+            raise ValueError(f"vectors: {WIDTH} numbers a photograph are needed")
+        return self
 
-    def nearest(self, view: "View", among: Callable[[Neighbour], bool]) -> list[Neighbour]:
+    def nearest(self, view: View, among: Callable[[Neighbour], bool]) -> list[Neighbour]:
         """Return those `among` the photographs that look most like an image, the most alike first.
 
         None is of the image's own group.
         """
-        own, kind = self._groups.get(view.key[0]), view.model.kind
+        own = next((each.group for each in self.photographs if each.sha256 == view.key[0]), None)
+        kind, vectors = view.model.kind, self.vectors.reshape(-1, WIDTH)
         places = [n for n, each in enumerate(self.photographs)
                   if each.kind == kind and each.group != own and among(each)]  # fmt: skip
-        distances = self.vectors[places].astype(np.float32) - likeness(view).astype(np.float32)
+        distances = vectors[places].astype(np.float32) - likeness(view).astype(np.float32)
         order = np.argsort((distances * distances).sum(axis=1), kind="stable")[: self.count]
         return [self.photographs[places[n]] for n in order]
 
-    def levels_text(self, view: "View") -> str | None:
+    def levels_text(self, view: View) -> str | None:
         """Return the levels of the nearest photographs in words, the most alike first; None where there are none."""
         near = self.nearest(view, lambda each: each.label is not None)
         words = [LEVEL_WORDS[nearest_level(each.label) - 1] for each in near if each.label is not None]
         return f"The most similar photographs were rated: {', '.join(words)}." if words else None
 
-    def option_text(self, view: "View", query: str, options: Mapping[str, str]) -> str | None:
+    def option_text(self, view: View, query: str, options: Mapping[str, str]) -> str | None:
         """Return the most frequent right answer to the same question about the nearest photographs, as an option.
 
         One option: of a list of answers, as of several levels, a model of 1.5 billion weights makes less.
@@ -140,31 +130,19 @@ class Neighbours(_Learned):
         known = sum(map(fits, self.photographs))
         return f"Judging by {known} answered questions, the right option is {letters[answer]}."
 
-    def to_json(self) -> dict[str, Any]:
-        """Return what a saved program holds of them."""
-        vectors = base64.b64encode(self.vectors.astype("<f2").tobytes()).decode("ascii")
-        return {
-            "count": self.count,
-            "photographs": [each.model_dump(exclude_none=True) for each in self.photographs],
-            "vectors": vectors,
-            "even": self.even,
-        }
-
-    @classmethod
-    def from_json(cls, saved: Mapping[str, Any]) -> "Neighbours":
-        """Read what a saved program holds. Raises ValueError, one line, for anything else."""
-        found = _checked(_SavedNeighbours.model_validate, saved, "neighbours")
-        vectors = np.frombuffer(base64.b64decode(found.vectors), "<f2").reshape(-1, WIDTH)
-        return cls(found.count, found.photographs, vectors, found.even)
-
 
 class Corrections(_Learned):
-    """A correction for images judged alone ("nr"), beside a reference ("fr"), or for both; never changed."""
+    """A correction for images judged alone ("nr"), beside a reference ("fr"), or for both."""
 
-    def __init__(self, by_kind: Mapping[str, "Correction"]) -> None:
-        self.by_kind = dict(by_kind)
+    nr: Correction | None = None
+    fr: Correction | None = None
 
-    def predicted(self, view: "View", tools: float | None) -> float | None:
+    @property
+    def by_kind(self) -> dict[str, Correction]:
+        """Those that there are."""
+        return {kind: each for kind, each in (("nr", self.nr), ("fr", self.fr)) if each is not None}
+
+    def predicted(self, view: View, tools: float | None) -> float | None:
         """Return the score, 1..5, that the labels predict of an image, whose `tools`' mean may be known.
 
         None for a kind that has none.
@@ -175,16 +153,16 @@ class Corrections(_Learned):
         reading = tools if found.of_tools and tools is not None else view.prior.mean
         return min(5.0, max(1.0, reading + found.shift(view)))
 
-    def precision(self, view: "View") -> float:
+    def precision(self, view: View) -> float:
         """Return the precision of what is `predicted` of an image, where something is."""
         return self.by_kind[view.model.kind].precision
 
-    def shift_text(self, view: "View") -> str | None:
+    def shift_text(self, view: View) -> str | None:
         """Return how the labels move an image's score, as the expert reads it; None for a kind that has none."""
         found = self.by_kind.get(view.model.kind)
         return None if found is None else moved_text(found.shift(view), found.after / found.expected)
 
-    def level_text(self, view: "View", tools: float | None) -> str | None:
+    def level_text(self, view: View, tools: float | None) -> str | None:
         """Return the level that the labels predict, as a language model reads it; None for a kind that has none.
 
         One word: of two levels with "between", or figures, a model of 1.5 billion weights makes less.
@@ -198,15 +176,3 @@ class Corrections(_Learned):
     def count(self) -> int:
         """How many labels they were fitted on."""
         return sum(each.labels for each in self.by_kind.values())
-
-    def to_json(self) -> dict[str, Any]:
-        """Return what a saved program holds of them."""
-        return {kind: each.model_dump() for kind, each in self.by_kind.items()}
-
-    @classmethod
-    def from_json(cls, saved: Mapping[str, Any]) -> "Corrections":
-        """Read what a saved program holds. Raises ValueError, one line, for anything else."""
-        from program.expert import Correction  # loads what measures
-
-        kinds: TypeAdapter[Any] = TypeAdapter(dict[Literal["nr", "fr"], Correction])
-        return cls(_checked(kinds.validate_python, saved, "corrections"))
