@@ -72,15 +72,7 @@ class Planner(dspy.Module):
 
 def rule_plan(boxes: Sequence[str], tools: Sequence[str] = ()) -> Plan:
     """Return the plan for a question that no plan was made of: look at everything with every step, and `tools`."""
-    return Plan(
-        query_type="IQA",
-        query_scope=list(boxes) or [GLOBAL],
-        required_tools=list(tools),
-        distortion_detection=True,
-        distortion_analysis=True,
-        tool_selection=True,
-        tool_execute=True,
-    )
+    return Plan(query_type="IQA", query_scope=list(boxes) or [GLOBAL], required_tools=list(tools))
 
 
 def of_question(plan: Plan, query: str, boxes: Collection[str]) -> tuple[Plan, list[str]]:

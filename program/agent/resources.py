@@ -286,13 +286,8 @@ class Resources:
     @property
     def fusion(self) -> ScoreFusion:
         """How tool scores and level probabilities become one score, where no compile fitted it."""
-        settings = self.settings.fusion
-        is_calibrated = self.known("summarizer").is_calibrated
-        weight, smoothing = (1.0, 0.0) if is_calibrated else (settings.model_weight, settings.smoothing)
-        return ScoreFusion(
-            settings.eta, normalize=settings.normalize, tool_weights=settings.tool_weights, model_weight=weight,
-            smoothing=smoothing,
-        )  # fmt: skip
+        as_stated = {"model_weight": 1.0, "smoothing": 0.0} if self.known("summarizer").is_calibrated else {}
+        return ScoreFusion(**{**dict(self.settings.fusion), **as_stated})
 
     def known(self, role: Role) -> ModelTraits:
         """Return what is known of the model of a role; nothing is asked."""

@@ -50,6 +50,8 @@ _HEADER = "_run.json"
 class Judging(Asking[Row]):
     """From a request to its row; `query` and `options` are asked of each that brings no question of its own."""
 
+    kind = Row
+
     def __init__(self, program: AgenticIQA, query: str | None = None, options: Sequence[str] | None = None) -> None:
         super().__init__(program)
         self._query, self._options = query, None if options is None else list(options)
@@ -61,10 +63,6 @@ class Judging(Asking[Row]):
             asked |= {"options": request.options or self._options}
             asked |= {"query": self._query} if self._query else {}
         return Row.of(request, self.program(**asked))
-
-    def failed(self, request: Request, error: str) -> Row:
-        """Return the row of an image that could not be judged."""
-        return Row.failed(request, error)
 
 
 def judge(

@@ -212,7 +212,10 @@ def results(
     Raises ToolError when nothing was fitted, SettingsError when the file cannot be read or written.
     """
     if strengths:
-        measured = strengths_all(surveyed, Strengths.load(out) if out.exists() else Strengths())
+        good = surveyed.readings[surveyed.readings.raw.notna()]
+        found = {spec.name: strength_of(library_label(spec), good[good.tool == spec.name]) for spec in surveyed.specs}
+        base = Strengths.load(out) if out.exists() else Strengths()
+        measured = base.updated({name: own for name, own in found.items() if own is not None}, surveyed.sources)
         _write(measured, out)
         lines = []
         for name, tool in measured.tools.items():
@@ -225,8 +228,7 @@ def results(
     if not tools:
         reasons = "; ".join(f"{name}: {why}" for name, why in skipped.items())
         raise ToolError(f"calibration on {', '.join(surveyed.sources)}: no tool could be fitted ({reasons})")
-    base = Calibration.load(out) if out.exists() else Calibration()
-    _write(base.updated(tools, surveyed.sources), out)
+    _write((Calibration.load(out) if out.exists() else Calibration()).updated(tools, surveyed.sources), out)
     figures = {
         name: {"n": t.residual.n, "srcc": t.srcc, "rmse": t.residual.rmse, "precision": round(t.error().precision, 4)}
         for name, t in tools.items()
@@ -344,13 +346,6 @@ def _with_correlations(tools: Mapping[str, ToolCalibration], surveyed: Surveyed)
             e, f = (np.array([errors[name][key] for key in common]) for name in (one, other))
             together[one][other] = round(float(e @ f / np.sqrt((e @ e) * (f @ f))), 4)
     return {name: tool.model_copy(update={"correlations": together[name]}) for name, tool in tools.items()}
-
-
-def strengths_all(surveyed: Surveyed, base: Strengths) -> Strengths:
-    """Return the strengths of each surveyed tool over those of `base`."""
-    good = surveyed.readings[surveyed.readings.raw.notna()]
-    every = {spec.name: strength_of(library_label(spec), good[good.tool == spec.name]) for spec in surveyed.specs}
-    return base.updated({name: own for name, own in every.items() if own is not None}, surveyed.sources)
 
 
 def strength_of(library: str, readings: "pd.DataFrame") -> Strength | None:

@@ -159,6 +159,8 @@ OtherAnswers: TypeAlias = Callable[[Sample, Assessment], tuple[dict[str, float |
 class Evaluating(Asking[LabelledRow]):
     """From a sample to its row, with what `others` answer beside the program; texts of the worst misses alone."""
 
+    kind = LabelledRow
+
     def __init__(self, program: Callable[..., Assessment], others: OtherAnswers | None = None) -> None:
         super().__init__(program)
         resources = getattr(program, "resources", None)
@@ -185,10 +187,6 @@ class Evaluating(Asking[LabelledRow]):
         if self._others is not None and request.task != "open":
             beside["baselines"], beside["baseline_cost"] = self._others(request, result)
         return self._misses.trimmed(row.model_copy(update=beside))
-
-    def failed(self, request: Sample, error: str) -> LabelledRow:
-        """Return the row of a sample that got no answer."""
-        return LabelledRow.failed(request, error)
 
 
 def run_samples(
@@ -376,17 +374,18 @@ def _counts_of(rows: Sequence[LabelledRow]) -> Counter[str]:
 def context_of(program: AgenticIQA, *, baselines: bool = False) -> dict[str, JsonValue]:
     """Return what an answer depends on besides the sample: a checkpoint of another context is not continued."""
     settings = program.resources.settings
-    values = settings.model_dump(
-        mode="json",
-        exclude={*PLACES, "compile", "optimizers", "serve", "seed", "wire"},
-    )
+    resources = program.resources
+    values = settings.model_dump(mode="json", exclude={*PLACES, "compile", "optimizers", "serve", "seed", "wire"})
     shipped = {None: "calibration.json", PAPER: "paper_calibration.yaml"}
     name = settings.tools.calibration and str(settings.tools.calibration)
     calibration = CONFIGS / shipped[name] if name in shipped else Path(str(name))
     influences = {"device", "threads", "reduce_above_px", "resize_reference"}
     values["tools"] = settings.tools.model_dump(include=influences) | {"calibration_sha256": file_sha256(calibration)}
+    judged: dict[str, JsonValue] = {}
+    if not resources.known("summarizer").is_calibrated:
+        judged = {"eyes": str(resources.eyes().model), "model_weight": program.summarizer.fusion.model_weight}
     return {
-        **_of_language_models(program),
+        **judged,
         "program_sha256": program_sha256(program),
         "settings_sha256": digest(values),
         "models": {role: program.resources.lm(role).model for role in ("planner", "executor", "summarizer")},
@@ -395,14 +394,6 @@ def context_of(program: AgenticIQA, *, baselines: bool = False) -> dict[str, Jso
         "tools": tool_versions(program),
         "settings": values,
     }
-
-
-def _of_language_models(program: AgenticIQA) -> dict[str, JsonValue]:
-    """Return whose eyes judge and what the model weighs beside the tools, where its judge is not calibrated."""
-    resources = program.resources
-    if resources.known("summarizer").is_calibrated:
-        return {}
-    return {"eyes": str(resources.eyes().model), "model_weight": program.summarizer.fusion.model_weight}
 
 
 def checkpoint_path(settings: Settings, dataset: Dataset, context: dict[str, Any]) -> Path:

@@ -15,7 +15,7 @@ from scipy import special
 from data.manifest import read_manifest
 from program.common.errors import InputError
 from program.evaluation.intervals import CONFIDENCE, MIN_GROUPS, Figure, wilson
-from program.evaluation.metrics import agreements
+from program.evaluation.metrics import agreements, mean
 from program.evaluation.record import LabelledRow
 
 Pair = tuple[LabelledRow, LabelledRow]
@@ -33,7 +33,7 @@ def preference(rows: Sequence[LabelledRow]) -> Figure:
     pairs = _pairs(rows)
     used = [pair for pair in pairs if all(row.counts for row in pair)]
     earned, ends = _earned(used), _Ends.of(used)
-    value, size = _mean(earned), len(used)
+    value, size = mean(earned), len(used)
     low = high = float("nan")
     if size > 1:
         # Where all are right or wrong there is no spread to go by: a photograph counts once.
@@ -47,7 +47,7 @@ def preference_gain(before: Sequence[LabelledRow], after: Sequence[LabelledRow])
     """Return `after - before` of the share with its paired interval, over rows of the same samples that all count."""
     old, new = _pairs(before), _pairs(after)
     change = _earned(new) - _earned(old)
-    value, ends = _mean(change), _Ends.of(old)
+    value, ends = mean(change), _Ends.of(old)
     reach = _NORMAL * math.sqrt(_variance(change, ends)) if len(old) > 1 else float("nan")
     low, high = np.clip([value - reach, value + reach], -1, 1)
     return ends.figure(value, low, high, "paired,")
@@ -112,10 +112,6 @@ def _variance(values: NDArray[np.float64], ends: _Ends) -> float:
     free = max(1, len(by_end) - 2)  # two of them make an independent pair
     widened = max(together * len(by_end) / free, float(left @ left)) / values.size**2
     return float(widened * (special.stdtrit(free, (1 + CONFIDENCE) / 2) / _NORMAL) ** 2)
-
-
-def _mean(values: NDArray[np.float64]) -> float:
-    return float(values.mean()) if values.size else float("nan")
 
 
 _MATTERS = frozenset({"moderate", "strong"})

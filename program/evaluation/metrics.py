@@ -226,7 +226,7 @@ def krcc(truth: ArrayLike, predicted: ArrayLike) -> float:
 def rmse(truth: ArrayLike, predicted: ArrayLike) -> float:
     """Return the root mean squared error in the units of the input, lower is better; nan for no samples."""
     x, y = paired_arrays("rmse", truth, predicted)
-    return math.sqrt(_mean((y - x) ** 2))
+    return math.sqrt(mean((y - x) ** 2))
 
 
 def rmse_resampler(truth: Values, predicted: Values) -> Resampler:
@@ -238,20 +238,20 @@ def rmse_resampler(truth: Values, predicted: Values) -> Resampler:
 def mae(truth: ArrayLike, predicted: ArrayLike) -> float:
     """Return the mean absolute error in the units of the input, lower is better; nan for no samples."""
     x, y = paired_arrays("mae", truth, predicted)
-    return _mean(np.abs(y - x))
+    return mean(np.abs(y - x))
 
 
 def accuracy(truth: Values, predicted: Values) -> float:
     """Return the share of answers equal to the true ones, 0..1, higher is better; nan for no samples."""
     if len(truth) != len(predicted):
         raise InputError(f"accuracy: {len(truth)} true and {len(predicted)} predicted answers; give one for each")
-    return _mean(np.equal(truth, predicted))
+    return mean(np.equal(truth, predicted))
 
 
 def bias(truth: ArrayLike, predicted: ArrayLike) -> float:
     """Return the mean signed error in the units of the input, above 0 for scored too high; nan for no samples."""
     x, y = paired_arrays("bias", truth, predicted)
-    return _mean(y - x)
+    return mean(y - x)
 
 
 def pairwise(truth: ArrayLike, predicted: ArrayLike) -> float:
@@ -284,7 +284,7 @@ def mean_of(each: Callable[[Values, Values], ArrayLike]) -> Callable[[Values, Va
 
 def preference(truth: ArrayLike, predicted: ArrayLike) -> float:
     """Return the share of given pairs that are put in the right order, 0..1, 0.5 for guessing; see `agreements`."""
-    return _mean(agreements(truth, predicted))
+    return mean(agreements(truth, predicted))
 
 
 def agreements(truth: ArrayLike, predicted: ArrayLike) -> _Array:
@@ -368,7 +368,8 @@ def _vector(name: str, role: str, values: ArrayLike) -> _Array:
     return vector
 
 
-def _mean(values: _Array | NDArray[np.bool_]) -> float:
+def mean(values: _Array | NDArray[np.bool_]) -> float:
+    """Return the mean; nan of nothing."""
     return float(np.mean(values)) if values.size else float("nan")
 
 

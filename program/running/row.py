@@ -76,7 +76,38 @@ class Row(Frozen):
     @classmethod
     def of(cls, request: Request, result: Assessment) -> Self:
         """Return an assessment as a row."""
-        return cls(**_fields(request, result))
+        low, high = result.score_interval or (None, None)
+        evidence = result.state.evidence
+        strongest: dict[tuple[str, str], str] = {}  # several faults may be of one type
+        for region, finding in evidence.findings():
+            severities = (finding.severity, strongest.get((region, finding.type), "none"))
+            strongest[region, finding.type] = max(severities, key=SEVERITIES.index)
+        distortions = [
+            f"{kind}: {severity}" + ("" if region == GLOBAL else f" ({evidence.looked_at(region)})")
+            for (region, kind), severity in strongest.items()
+            if severity != "none"
+        ]
+        readings = dict.fromkeys(f"{log.tool} {log.score:.2f}" for log in evidence.tool_logs if log.score is not None)
+        options = read_query(result.state.query, result.state.options).options if result.option is not None else None
+        faults = {
+            f"{name}_{place}": value
+            for place, fault in enumerate(result.faults[:3], 1)
+            for name, value in zip(("fault", "strength"), fault, strict=True)
+        }
+        fields = {
+            **_named(request), **faults, "subject_sharp": result.subject_sharp, "kind": result.state.kind,
+            "reference": result.state.reference_path, "query": result.state.query,
+            "options": json.dumps(options, ensure_ascii=False) if options else None,
+            "status": result.status, "score": result.quality_score if result.level else None, "low": low, "high": high,
+            "level": result.level,
+            "answer": None if isinstance(result.final_answer, float) else result.final_answer, "option": result.option,
+            "tool_mean": None if result.level else result.quality_score,
+            "distortions": "; ".join(distortions[:_MOST_DISTORTIONS]) or None, "tools": "; ".join(readings) or None,
+            "reasoning": result.summary or str(result.final_answer), "notes": "; ".join(result.notes) or None,
+            "error": result.error, "lm_calls": result.usage.lm_calls, "cost_usd": result.usage.cost_usd,
+            "seconds": round(result.usage.seconds.get("total", 0.0), 4),
+        }  # fmt: skip
+        return cls(**fields)
 
     @classmethod
     def failed(cls, request: Request, error: str) -> Self:
@@ -93,40 +124,6 @@ def _named(request: Request) -> dict[str, Any]:
     image = None if request.image is None else str(request.image)
     shown = None if image is None or image.startswith("data:") else image
     return {"id": request.id, "image": shown, "group": request.group, "split": request.split}
-
-
-def _fields(request: Request, result: Assessment) -> dict[str, Any]:
-    low, high = result.score_interval or (None, None)
-    evidence = result.state.evidence
-    strongest: dict[tuple[str, str], str] = {}  # several faults may be of one type
-    for region, finding in evidence.findings():
-        severities = (finding.severity, strongest.get((region, finding.type), "none"))
-        strongest[region, finding.type] = max(severities, key=SEVERITIES.index)
-    distortions = [
-        f"{kind}: {severity}" + ("" if region == GLOBAL else f" ({evidence.looked_at(region)})")
-        for (region, kind), severity in strongest.items()
-        if severity != "none"
-    ]
-    readings = dict.fromkeys(f"{log.tool} {log.score:.2f}" for log in evidence.tool_logs if log.score is not None)
-    options = read_query(result.state.query, result.state.options).options if result.option is not None else None
-    faults = {
-        f"{name}_{place}": value
-        for place, fault in enumerate(result.faults[:3], 1)
-        for name, value in zip(("fault", "strength"), fault, strict=True)
-    }
-    return {
-        **_named(request), **faults, "subject_sharp": result.subject_sharp, "kind": result.state.kind,
-        "reference": result.state.reference_path, "query": result.state.query,
-        "options": json.dumps(options, ensure_ascii=False) if options else None,
-        "status": result.status, "score": result.quality_score if result.level else None, "low": low, "high": high,
-        "level": result.level,
-        "answer": None if isinstance(result.final_answer, float) else result.final_answer, "option": result.option,
-        "tool_mean": None if result.level else result.quality_score,
-        "distortions": "; ".join(distortions[:_MOST_DISTORTIONS]) or None, "tools": "; ".join(readings) or None,
-        "reasoning": result.summary or str(result.final_answer), "notes": "; ".join(result.notes) or None,
-        "error": result.error, "lm_calls": result.usage.lm_calls, "cost_usd": result.usage.cost_usd,
-        "seconds": round(result.usage.seconds.get("total", 0.0), 4),
-    }  # fmt: skip
 
 
 def side_of_minimum(row: Row, minimum: float, sure: float | None = None) -> Literal["above", "below", "not sure"]:

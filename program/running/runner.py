@@ -58,6 +58,8 @@ def one_image() -> Iterator[None]:
 class Asking(Generic[R]):
     """From a request to its row, one after the other, in any number of threads; subclasses say which kind of row."""
 
+    kind: Any
+    """Of row: its `failed` makes the one of a request that got no answer."""
     context: Callable[[], AbstractContextManager[None]] = staticmethod(one_image)
     """What a program is asked in."""
 
@@ -97,7 +99,8 @@ class Asking(Generic[R]):
 
     def failed(self, request: Any, error: str) -> R:
         """Return the row of a request that got no answer."""
-        raise NotImplementedError
+        row: R = self.kind.failed(request, error)
+        return row
 
 
 def run(

@@ -13,12 +13,13 @@ from typing import TYPE_CHECKING, Annotated, Any, TypeVar
 import dspy
 import httpx
 import pandas as pd
-from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, PlainValidator, ValidationError, model_validator
+from pydantic import BaseModel, BeforeValidator, Field, PlainValidator, ValidationError, model_validator
 from pydantic_core import from_json
 from starlette.datastructures import UploadFile
 from starlette.exceptions import HTTPException
 from starlette.requests import Request as HttpRequest
 
+from program.common.backends import Frozen
 from program.common.errors import UNSHOWABLE, ImageError, InputError, first_fault
 from program.common.files import from_base64, plain_file
 from program.common.settings import ServeSettings, Settings
@@ -242,10 +243,8 @@ Options = dict[Annotated[str, Field(max_length=8)], OptionText] | list[OptionTex
 Regions = dict[Annotated[str, Field(min_length=1, max_length=100)], Box]
 
 
-class AssessRequest(BaseModel):
+class AssessRequest(Frozen):
     """One image and what to ask of it. The image comes as base64, or as a path or URL that the settings allow."""
-
-    model_config = ConfigDict(extra="forbid")
 
     image: Picture | None = Field(None, description="the file's bytes as base64 (plain or URL-safe) or as a data: URL")
     image_path: str | None = Field(None, max_length=1000, description="a file under serve.image_folders")
@@ -271,10 +270,8 @@ class AssessRequest(BaseModel):
         return self
 
 
-class BatchRequest(BaseModel):
+class BatchRequest(Frozen):
     """Several images, each with its own question."""
-
-    model_config = ConfigDict(extra="forbid")
 
     items: list[AssessRequest] = Field(min_length=1)
 
