@@ -373,8 +373,7 @@ def _counts_of(rows: Sequence[LabelledRow]) -> Counter[str]:
 
 def context_of(program: AgenticIQA, *, baselines: bool = False) -> dict[str, JsonValue]:
     """Return what an answer depends on besides the sample: a checkpoint of another context is not continued."""
-    settings = program.resources.settings
-    resources = program.resources
+    resources, settings = program.resources, program.resources.settings
     values = settings.model_dump(mode="json", exclude={*PLACES, "compile", "optimizers", "serve", "seed", "wire"})
     shipped = {None: "calibration.json", PAPER: "paper_calibration.yaml"}
     name = settings.tools.calibration and str(settings.tools.calibration)

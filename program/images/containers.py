@@ -200,15 +200,15 @@ def without_preview(data: bytes) -> tuple[bytes, str | None]:
     largest = max(whole, key=lambda d: d.area)
     if largest is first:
         return data, None
-    big = data[2:4] in {b"+\0", b"\0+"}
-    place = slice(8, 16) if big else slice(4, 8)
-    offset = struct.pack(_order(data) + ("Q" if big else "I"), largest.offset)
+    word = _word_of(data)
+    size = struct.calcsize(word)
     text = f"the full picture is judged, not the preview of {first.value(_WIDTH)}x{first.value(_HEIGHT)} before it"
-    return data[: place.start] + offset + data[place.stop :], text
+    return data[:size] + struct.pack(word, largest.offset) + data[2 * size :], text
 
 
-def _order(data: bytes) -> str:
-    return "<" if data[:2] == b"II" else ">"
+def _word_of(data: bytes) -> str:
+    """Return how a TIFF writes addresses, as a format: of 8 bytes in a big one. That of the first begins at as many."""
+    return ("<" if data[:2] == b"II" else ">") + ("Q" if b"+" in data[2:4] else "I")
 
 
 def _directories(data: bytes) -> tuple[_Directory | None, list[_Directory]]:
@@ -216,15 +216,14 @@ def _directories(data: bytes) -> tuple[_Directory | None, list[_Directory]]:
     if data[:4] not in {b"II*\0", b"MM\0*", b"II+\0", b"MM\0+"}:
         return None, []
     try:
-        big = data[2:4] in {b"+\0", b"\0+"}
-        (offset,) = struct.unpack_from(_order(data) + ("Q" if big else "I"), data, 8 if big else 4)
-        first = _directory(data, offset, big)
+        word = _word_of(data)
+        first = _directory(data, *struct.unpack_from(word, data, struct.calcsize(word)))
     except struct.error:
         return None, []
-    return first, list(_further(data, first, big))
+    return first, list(_further(data, first))
 
 
-def _further(data: bytes, first: _Directory, big: bool) -> Iterator[_Directory]:
+def _further(data: bytes, first: _Directory) -> Iterator[_Directory]:
     seen, waiting = {first.offset}, [*first.tags.get(_SUB_IFDS, ())]
     if not first.is_whole:  # else further pages are pages
         waiting.append(first.next_offset)
@@ -233,28 +232,28 @@ def _further(data: bytes, first: _Directory, big: bool) -> Iterator[_Directory]:
         if offset and offset not in seen:
             seen.add(offset)
             try:
-                found = _directory(data, offset, big)
+                found = _directory(data, offset)
             except struct.error:
                 continue  # a broken one is no picture to read
             yield found
             waiting += [*found.tags.get(_SUB_IFDS, ()), found.next_offset]
 
 
-def _directory(data: bytes, offset: int, big: bool) -> _Directory:
+def _directory(data: bytes, offset: int) -> _Directory:
     """Return the directory at an offset. Raises struct.error where the file ends before it does."""
-    order = _order(data)
-    count_as, entry, inline = ("Q", order + "HHQ", 8) if big else ("H", order + "HHI", 4)
-    (count,) = struct.unpack_from(order + count_as, data, offset)
-    at = offset + struct.calcsize(order + count_as)
-    size = struct.calcsize(entry) + inline
+    word = _word_of(data)
+    order, inline = word[0], struct.calcsize(word)
+    counted = word if inline == 8 else f"{order}H"
+    (count,) = struct.unpack_from(counted, data, offset)
+    at, size = offset + struct.calcsize(counted), 4 + 2 * inline
     tags: dict[int, tuple[int, ...]] = {}
     for place in range(at, at + min(count, 65535) * size, size):
-        tag, kind, number = struct.unpack_from(entry, data, place)
+        tag, kind, number = struct.unpack_from(f"{order}HH{word[1]}", data, place)
         if tag in _READ and kind in _INTEGERS and number:
             values = f"{order}{min(number, _MOST_VALUES)}{_INTEGERS[kind]}"
             start = place + size - inline
             if struct.calcsize(f"{order}{_INTEGERS[kind]}") * number > inline:
-                (start,) = struct.unpack_from(order + ("Q" if big else "I"), data, start)
+                (start,) = struct.unpack_from(word, data, start)
             tags[tag] = struct.unpack_from(values, data, start)
-    (following,) = struct.unpack_from(order + ("Q" if big else "I"), data, at + count * size)
+    (following,) = struct.unpack_from(word, data, at + count * size)
     return _Directory(offset, tags, following)

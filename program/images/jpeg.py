@@ -13,8 +13,6 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
-import numpy as np
-
 if TYPE_CHECKING:
     from PIL.JpegImagePlugin import JpegImageFile
 
@@ -169,11 +167,12 @@ def _of_several_parts(frame: _Frame, data: bytes, closed: bytes) -> "JpegImageFi
 
 def _first_that_differs(image: "JpegImageFile", other: "JpegImageFile") -> int | None:
     """Return the first row in which two pictures of one size differ; None where they do not."""
+    from PIL import ImageChops
+
     for top in range(0, image.height, 64):
         area = (0, top, image.width, min(top + 64, image.height))
-        rows = np.asarray(image.crop(area)) != np.asarray(other.crop(area))
-        if rows.any():
-            return top + int(rows.reshape(len(rows), -1).any(axis=1).argmax())
+        if differing := ImageChops.difference(image.crop(area), other.crop(area)).getbbox():
+            return top + differing[1]
     return None
 
 

@@ -2,7 +2,7 @@
 
 import io
 import mimetypes
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
 from functools import cache, partial
 from pathlib import Path
@@ -130,21 +130,17 @@ async def _asked(
     """Yield a place and the jobs sent: one, or up to `most`, which are a list in JSON."""
     kind = request.headers.get("content-type", "").partition(";")[0].strip().lower()
     assessor.check_room()  # before the body is read: nobody shall send it for nothing
-    sent: bytes | list[AssessRequest]
+    read: Callable[[], list[AssessRequest]]
     if kind == FORM:
-        sent = await form_items(request, most or 1)
+        read = partial(list, await form_items(request, most or 1))
     # Pages of other sites can post text/plain and forms without asking; JSON they cannot.
     elif kind == "application/json":
-        sent = await request.body()
+        read = partial(json_items, await request.body(), several=most is not None)
     else:
         raise Refused(415, "request", f"content type {kind[:60]!r}: send application/json or {FORM}")
     with assessor.admitted() as ticket:
         # In a thread: megabytes of JSON would keep all others waiting.
-        items = (
-            sent
-            if isinstance(sent, list)
-            else await anyio.to_thread.run_sync(partial(json_items, sent, several=most is not None))
-        )
+        items = await anyio.to_thread.run_sync(read)
         if len(items) > (most or 1):
             raise Refused(413, "batch", f"items: {len(items)} are over {most or 1}; send them in several requests")
         jobs = await anyio.to_thread.run_sync(jobs_of, items, assessor.settings, Sources(assessor.settings))
