@@ -218,7 +218,8 @@ def prepare_job(
     chosen = roles if roles is not None else settings.compile.roles
     optimized = _roles(chosen, ROLES if rewords and not answers_alone else ("summarizer",))
     if answers_alone and optimized != ("summarizer",):
-        raise InputError("roles planner and executor: --score-only asks a model for answers alone; leave one of both out")
+        mend = "give --roles summarizer, or leave --score-only out"
+        raise InputError(f"roles {', '.join(optimized)}: --score-only asks a model for answers alone; {mend}")
     out = out or settings.programs_dir / Path(data).stem
     job = Job(
         settings, data, tuple(recipe.name for recipe in recipes), optimized, out, Dataset(name=data), {},

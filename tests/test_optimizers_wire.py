@@ -222,7 +222,9 @@ def test_demos_reach_the_prompt_of_every_role_that_is_taught(data, loopback, tok
 
 @pytest.mark.spec("45/nearest")
 @pytest.mark.parametrize("optimizer", ["labeled", "bootstrap"])
-def test_demos_reach_a_model_that_reads_no_images_and_say_which_photograph_they_are_of(data, loopback, optimizer) -> None:
+def test_demos_reach_a_model_that_reads_no_images_and_say_which_photograph_they_are_of(
+    data, loopback, optimizer
+) -> None:
     server = loopback(modalities=("text",), token_probabilities=0)
     assert main(command(data, server.base, optimizer)) == 0
     prompts = [question.body["messages"] for question in server.asked if "quality_probs" in question.fields]
@@ -238,7 +240,7 @@ def test_demos_reach_a_model_that_reads_no_images_and_say_which_photograph_they_
 def test_roles_that_score_only_asks_nothing_are_not_optimized(data, loopback, capsys) -> None:
     server = loopback()
     assert main(command(data, server.base, "labeled", "--score-only", "--roles", "planner,summarizer")) == 2
-    assert re.match(r"error: roles planner and executor: --score-only asks", capsys.readouterr().err.splitlines()[-1])
+    assert re.match(r"error: roles planner, summarizer: --score-only asks", capsys.readouterr().err.splitlines()[-1])
     assert server.stats()["requests"] == 0
     assert main(command(data, server.base, "labeled", "--score-only", "--dry-run")) == 0
     plan = json.loads(capsys.readouterr().out)
