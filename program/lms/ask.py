@@ -127,8 +127,9 @@ def _key(question: Question, signature: type[dspy.Signature]) -> _Key | None:
     if not is_cached or shows_image or question.config.get("logprobs") or adapter_for(lm) is dspy.settings.adapter:
         return None
     parts = (
-        _text_of(signature), lm.model, getattr(lm, "model_type", None), lm.kwargs, question.inputs, question.demos,
-        question.config, question.predictor.config,
+        _text_of(signature),  # type: ignore[arg-type]  # a class is hashable
+        lm.model, getattr(lm, "model_type", None), lm.kwargs, question.inputs, question.demos, question.config,
+        question.predictor.config,
     )  # fmt: skip
     return "agentic_iqa", hashlib.sha256(repr(parts).encode("utf-8", "replace")).hexdigest()
 
