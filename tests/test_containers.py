@@ -122,6 +122,13 @@ def test_reduced_copies_behind_the_picture_change_nothing(photo, preview):
 
 
 @pytest.mark.parametrize("order", "<>")
+def test_an_address_that_no_file_reaches_is_a_damaged_file(order):
+    data = bytes(Tiff(order, big=True).data[:8]) + struct.pack(f"{order}Q", 2**63 + 9) + bytes(64)
+    with pytest.raises(ImageError, match="image 't'"):
+        decode(data, "t")
+
+
+@pytest.mark.parametrize("order", "<>")
 def test_raw_files_are_refused_as_what_they_are(photo, preview, order):
     def sensor(made):
         return made.picture(photo, tags={PHOTOMETRIC: [CFA]})

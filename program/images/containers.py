@@ -218,7 +218,7 @@ def _directories(data: bytes) -> tuple[_Directory | None, list[_Directory]]:
     try:
         word = _word_of(data)
         first = _directory(data, *struct.unpack_from(word, data, struct.calcsize(word)))
-    except struct.error:
+    except (struct.error, OverflowError):  # the latter for an address that no file reaches
         return None, []
     return first, list(_further(data, first))
 
@@ -233,14 +233,14 @@ def _further(data: bytes, first: _Directory) -> Iterator[_Directory]:
             seen.add(offset)
             try:
                 found = _directory(data, offset)
-            except struct.error:
+            except (struct.error, OverflowError):
                 continue  # a broken one is no picture to read
             yield found
             waiting += [*found.tags.get(_SUB_IFDS, ()), found.next_offset]
 
 
 def _directory(data: bytes, offset: int) -> _Directory:
-    """Return the directory at an offset. Raises struct.error where the file ends before it does."""
+    """Return the directory at an offset. Raises struct.error or OverflowError where the file ends before it does."""
     word = _word_of(data)
     order, inline = word[0], struct.calcsize(word)
     counted = word if inline == 8 else f"{order}H"
