@@ -21,6 +21,7 @@ import dspy
 
 from program.agent.assessment import Assessment
 from program.agent.state import ExecutorOutput
+from program.fusion.levels import expected_level
 from signatures.schemas import SEVERITIES
 
 GATE = 0.5
@@ -188,6 +189,6 @@ def _sources(assessment: Assessment, human: float) -> str:
     scores, belief = assessment.state.evidence.readings.scores, assessment.level_probabilities
     if not scores or not belief:
         return ""
-    tools, model = sum(scores) / len(scores), sum(level * p for level, p in belief.items())
+    tools, model = sum(scores) / len(scores), expected_level(belief)
     nearer = "the tools were" if abs(tools - human) < abs(model - human) else "your own level probabilities were"
     return f"Your probabilities say {model:.2f}, the tools' mean {tools:.2f}; {nearer} nearer."

@@ -35,6 +35,7 @@ from program.agent.loop import AgenticIQA
 from program.evaluation.metrics import fit_logistic, plcc, rmse, srcc
 from program.expert import Belief, Correction, Labels, View, belief, properties_of
 from program.fusion import ScoreFusion
+from program.fusion.levels import expected_level
 from program.fusion.scores import FittedFusion
 from signatures.rubric import SENTENCES, TRAITS, rubric_in, with_rubric
 from signatures.schemas import DISTORTION_CATEGORIES
@@ -337,7 +338,7 @@ def _labelled(search: Search) -> Labelled:
     for each in _judged(search, unseen(search.base.program, search.train.examples)):
         if each.levels is not None:
             example = by_id[each.sample]
-            believed.append(sum(level * p for level, p in each.levels.items()))
+            believed.append(expected_level(each.levels))
             views.append(viewer.view(example.image, example.get("reference")))
             truth.append(each.truth)
     traits = [properties_of(view) for view in views]
