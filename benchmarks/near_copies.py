@@ -13,6 +13,7 @@ from numpy.typing import NDArray
 from PIL import Image
 
 from data.manifest import Sample, read_manifest
+from program.gallery.choice import standard_frames
 
 ALIKE = 0.95
 _SIDE = 24
@@ -25,21 +26,19 @@ def main(argv: Sequence[str] | None = None) -> int:
     samples = list(read_manifest(parser.parse_args(argv).manifest))
     held = [sample for sample in samples if sample.split == "test"]
     others = [sample for sample in samples if sample.split != "test"]
-    near = (thumbnails(held) @ thumbnails(others).T).max(axis=1) >= ALIKE
+    near = (standard_frames(thumbnails(held)).T @ standard_frames(thumbnails(others))).max(axis=1) >= ALIKE
     print(f"{int(near.sum())} of {len(held)} test images ({100 * near.mean():.1f} %) have a near copy in training")
     return 0
 
 
 def thumbnails(samples: Sequence[Sample]) -> NDArray[np.float32]:
-    """Return the N x 576 thumbnails of images, each of length 1."""
-    vectors = np.empty((len(samples), _SIDE * _SIDE), np.float32)
-    for row, sample in zip(vectors, samples, strict=True):
+    """Return the grey thumbnails of N images, 24 x 24 x N."""
+    frames = np.empty((_SIDE, _SIDE, len(samples)), np.float32)
+    for place, sample in enumerate(samples):
         with Image.open(sample.image) as image:
             image.draft("L", (64, 64))
-            row[:] = np.asarray(image.convert("L").resize((_SIDE, _SIDE), Image.Resampling.BOX), np.float32).ravel()
-        row -= row.mean()
-        row /= max(float(np.linalg.norm(row)), 1e-9)
-    return vectors
+            frames[..., place] = image.convert("L").resize((_SIDE, _SIDE), Image.Resampling.BOX)
+    return frames
 
 
 if __name__ == "__main__":

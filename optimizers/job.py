@@ -210,14 +210,14 @@ def prepare_job(
     Nothing is asked of a model. Raises InputError or DataError for what cannot be used.
     """
     resources = Resources(settings, lm)
-    rewords, answers_alone = resources.known("summarizer").reads_instructions, resources.scores_only("")
+    rewords = resources.known("summarizer").reads_instructions
     request = optimizer or settings.compile.optimizer
     wants_demos = demos is not None or teacher_lm is not None
     usual = "nearest,fusion" if rewords else f"{'random-search,' * wants_demos}finetune,fusion"
     recipes = _recipes(request or usual)
     chosen = roles if roles is not None else settings.compile.roles
-    optimized = _roles(chosen, ROLES if rewords and not answers_alone else ("summarizer",))
-    if answers_alone and optimized != ("summarizer",):
+    optimized = _roles(chosen, ROLES if rewords and not resources.answers_alone else ("summarizer",))
+    if resources.answers_alone and optimized != ("summarizer",):
         mend = "give --roles summarizer, or leave --score-only out"
         raise InputError(f"roles {', '.join(optimized)}: --score-only asks a model for answers alone; {mend}")
     out = out or settings.programs_dir / Path(data).stem

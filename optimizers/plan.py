@@ -157,7 +157,7 @@ def _seconds_of_image(job: Job) -> float:
 def _calls_of_a_run(job: Job) -> tuple[int, int]:
     """Return the calls of one whole run: as expected (plans and tool choices are mostly cached) and at most."""
     chosen = job.settings.assessment
-    if Resources(job.settings, job.lm).scores_only(""):
+    if Resources(job.settings, job.lm).answers_alone:
         return 1, job.settings.wire.attempts * (1 + chosen.max_replan_iterations)
     diagnosis = 0 if chosen.diagnosis == "answer" else _diagnoses(job)
     regions = max((len(s.regions or {}) for members in job.splits.values() for s in members), default=0)

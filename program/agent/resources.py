@@ -329,11 +329,14 @@ class Resources:
         why = "is asked for a score only" if reads else "reads no images"
         return f"{name} {why}: the embedded expert's findings are used"
 
+    @property
+    def answers_alone(self) -> bool:
+        """Whether a language model is asked for levels and options alone: no plan, no findings, no reasons."""
+        return self.settings.assessment.score_only and not self.known("summarizer").is_free
+
     def scores_only(self, query: str, options: Any = None) -> bool:
         """Return whether a question costs a language model one word: a level or an option, with no reasons."""
-        if not self.settings.assessment.score_only or self.known("summarizer").is_free:
-            return False
-        return read_query(query, options).type is not QueryType.EXPLANATION
+        return self.answers_alone and read_query(query, options).type is not QueryType.EXPLANATION
 
     def lm(self, role: Role) -> dspy.BaseLM:
         """Return the language model of a role: the caller's, else DSPy's setting, else the one in the settings."""

@@ -148,12 +148,12 @@ def _shows_the_same(one: _Looks, two: _Looks) -> NDArray[np.bool_]:
     best = np.zeros((len(one.bits), len(two.bits)), np.float32)
     way = range(-_FARTHEST, _FARTHEST + 1)
     for shift in product(way, way):
-        moved, still = (_standard(part) for part in overlap(shift, one.frames, two.frames))
+        moved, still = (standard_frames(part) for part in overlap(shift, one.frames, two.frames))
         np.maximum(best, moved.T @ still, out=best)
     return best > _SAME
 
 
-def _standard(frames: NDArray[np.float32]) -> NDArray[np.float32]:
+def standard_frames(frames: NDArray[np.float32]) -> NDArray[np.float32]:
     """Return H x W x N frames as columns of mean 0 and length 1, flat ones of 0."""
     columns = frames.reshape(-1, frames.shape[-1])
     columns = columns - columns.mean(axis=0)

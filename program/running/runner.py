@@ -59,7 +59,7 @@ class Asking(Generic[R]):
     """From a request to its row, one after the other, in any number of threads; subclasses say which kind of row."""
 
     kind: Any
-    """Of row: its `failed` makes the one of a request that got no answer."""
+    """The kind of row; its `failed` makes the row of a request that got no answer."""
     context: Callable[[], AbstractContextManager[None]] = staticmethod(one_image)
     """What a program is asked in."""
 
