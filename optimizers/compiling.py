@@ -36,6 +36,7 @@ from optimizers.selection import (
 )  # fmt: skip
 from optimizers.student import EvidenceReplay, Reflections, SearchStopped, optimized_predictors
 from program.agent.loop import AgenticIQA
+from program.agent.rating import Asks
 from program.agent.saving import program_sha256
 from program.common.errors import InputError
 from program.common.pool import progress, time_phase
@@ -107,11 +108,11 @@ class Compile:
                     made[name] = found
                     advance()
             on_train = self.program.deepcopy()
-            on_train.summarizer.asks = self.job.needs_answers
+            on_train.summarizer.asks = "answer" if self.job.needs_answers else "nothing"
             collect = partial(
                 collect_examples, workers=workers, advance=advance, store=self.store, made=made, measured=measured
             )
-            train, validation = collect(on_train, self.train), collect(self.program, self.validation)
+            train, validation = collect(on_train, self.train), collect(self.asking(self.program), self.validation)
         train.gathered.update(validation.gathered)
         self.runs += train.runs + validation.runs
         return train, validation
@@ -132,14 +133,14 @@ class Compile:
                 recipe.name, base, names, train, validation, scored, budget,
                 Objective(job.settings.optimizers.weights), kind, seed, job.settings.compile.workers, self.store,
                 reflection=job.reflection if recipe.reflects else None,
-                teacher=job.teacher(names) if recipe.takes_teacher else None,
+                asks=self.asks, teacher=job.teacher(names) if recipe.takes_teacher else None,
                 log=self.scored, logged=self.known, advance=advance,
             )  # fmt: skip
             printed = io.StringIO()
             # DSPy's optimizers print their progress; it belongs to the log, not between the lines of a table or JSON.
             with (
                 contextlib.redirect_stdout(printed),
-                dspy.context(callbacks=[*dspy.settings.callbacks, self.reflections]),
+                dspy.context(callbacks=[*dspy.settings.callbacks, *([self.reflections] if recipe.reflects else [])]),
             ):
                 try:
                     candidates = recipe.run(search)
@@ -171,6 +172,17 @@ class Compile:
             self.log.withdraw()
             raise InputError(fault)
 
+    @property
+    def asks(self) -> Asks:
+        """How much of an answer is asked for where none is learned from."""
+        return "answer" if self.job.needs_answers else "opening"
+
+    def asking(self, program: AgenticIQA) -> AgenticIQA:
+        """Return a copy of a program whose model is asked for no more than a ranking takes."""
+        copied: AgenticIQA = program.deepcopy()
+        copied.summarizer.asks = self.asks
+        return copied
+
     def replayed(self, program: AgenticIQA, examples: ExampleSet) -> AgenticIQA | EvidenceReplay:
         """Return the program on the evidence at hand, which is every candidate's where only answers are optimized."""
         return program if set(self.job.roles) - {"summarizer"} else EvidenceReplay(program, examples.gathered)
@@ -192,7 +204,7 @@ class Compile:
         bare, replayed = (program.program, True) if isinstance(program, EvidenceReplay) else (program, False)
         sha256 = program_sha256(bare)
         context = {**self.context, "program": name, "program_sha256": sha256}
-        what = [sha256, replayed, others is not None]
+        what = [sha256, replayed, others is not None, bare.summarizer.asks]
         stored = self.store.rows(what, samples)
         if stored is not None:
             rows, seconds = stored
@@ -250,7 +262,7 @@ def _ranked(run: Compile, train: ExampleSet, validation: ExampleSet) -> Ranking:
     """Run the recipes in turn, and return their candidates ranked on validation."""
 
     def judged(candidate: Candidate) -> EvaluationRecord:
-        record = run.judged(candidate.name, run.replayed(candidate.program, train), "validation")
+        record = run.judged(candidate.name, run.replayed(run.asking(candidate.program), train), "validation")
         run.tracked.judged(candidate, validation_figures(record))
         return record
 

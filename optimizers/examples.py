@@ -13,7 +13,7 @@ from contextlib import nullcontext
 from dataclasses import dataclass, field
 from importlib.resources import files
 from pathlib import Path
-from typing import Any, TypeAlias
+from typing import Any, TypeAlias, get_args
 
 import dspy
 
@@ -23,6 +23,7 @@ from optimizers.demos import LabelledDemo, distortion_truth, labelled_demos, pla
 from optimizers.student import EvidenceByInput, inputs_key, role_of
 from program.agent.loop import AgenticIQA
 from program.agent.module import digest
+from program.agent.rating import Asks
 from program.agent.resources import ROLES
 from program.agent.state import AssessmentState
 from program.common.cache import PlainCache
@@ -74,14 +75,16 @@ class Store:
         if self._cache is not None:
             self._cache.set(self._key(parts), value)
 
-    def evidence(self, sample: Sample, *, answered: bool = True) -> tuple[AssessmentState, Questions] | None:
-        """Return what the uncompiled program ended with on a sample, `answered` or not, and what it asked; or None."""
-        stored = self.get("evidence", sample) or (None if answered else self.get("evidence alone", sample))
+    def evidence(self, sample: Sample, asks: Asks = "answer") -> tuple[AssessmentState, Questions] | None:
+        """Return what the uncompiled program ended with on a sample, with what it `asks` or more; or None.
+
+        With it comes what the predictors were asked.
+        """
+        enough = get_args(Asks)[: get_args(Asks).index(asks) + 1]
+        stored = next(filter(None, (self.get("evidence", each, sample) for each in enough)), None)
         return None if stored is None else evidence_of(stored)
 
-    def put_evidence(
-        self, sample: Sample, state: AssessmentState, questions: Questions, *, answered: bool = True
-    ) -> None:
+    def put_evidence(self, sample: Sample, state: AssessmentState, questions: Questions, asks: Asks = "answer") -> None:
         """Store a run of the uncompiled program, unless a tool or a step failed in it."""
         evidence, result = state.executor_evidence, state.summarizer_result
         if self._cache is None or evidence is None or result is None or result.status != "ok":
@@ -89,7 +92,7 @@ class Store:
         if evidence.failed_steps or any(log.error for log in evidence.tool_logs):
             return
         if (value := evidence_json(state, questions)) is not None:
-            self.put("evidence" if answered else "evidence alone", sample, value=value)
+            self.put("evidence", asks, sample, value=value)
 
     def rows(self, what: Sequence[Any], samples: Sequence[Sample]) -> tuple[list[LabelledRow], float] | None:
         """Return the rows of an evaluation of `what`, and the seconds it took; or None."""
@@ -302,7 +305,7 @@ def collect_examples(
 
     def run(sample: Sample) -> tuple[dspy.Example, Evidence | None, bool] | str:
         is_run = sample.id not in measured
-        stored = store.evidence(sample, answered=program.summarizer.asks) if is_run else None
+        stored = store.evidence(sample, program.summarizer.asks) if is_run else None
         found = stored or made.get(sample.id) or gather(sample)
         if sample.id not in made:
             advance()
@@ -310,7 +313,7 @@ def collect_examples(
             return found
         is_new = is_run and stored is None
         if found is not None and is_new:
-            store.put_evidence(sample, *found, answered=program.summarizer.asks)
+            store.put_evidence(sample, *found, program.summarizer.asks)
         return to_example(sample), found, is_new
 
     for sample, of_sample in zip(samples, in_order(run, samples, workers=workers), strict=True):

@@ -18,6 +18,7 @@ from optimizers.objectives import Objective
 from optimizers.student import EvidenceReplay, Student, role_of
 from program.agent.assessment import Assessment
 from program.agent.loop import AgenticIQA
+from program.agent.rating import Asks
 from program.agent.saving import program_sha256
 from program.common.errors import InputError
 from program.common.pool import in_order
@@ -114,6 +115,8 @@ class Search:
     store: Store
     reflection: dspy.BaseLM | None = None
     """The language model that writes instructions."""
+    asks: Asks = "answer"
+    """How much of an answer a fit asks for."""
     teacher: Student | None = None
     """Whose answers become demos; the student's own without it."""
     log: Callable[[Candidate], None] = lambda candidate: None
@@ -294,7 +297,7 @@ def beliefs(search: Search, program: AgenticIQA, examples: Sequence[dspy.Example
     if stored is not None:
         return Beliefs(map(SampleBelief.model_validate, stored))
     plain = program.deepcopy()
-    plain.summarizer.fitted = None
+    plain.summarizer.fitted, plain.summarizer.asks = None, search.asks
     replayed = EvidenceReplay(plain, search.train.gathered)
 
     def ask(example: dspy.Example) -> SampleBelief | None:

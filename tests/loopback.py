@@ -321,6 +321,9 @@ class Loopback:
 
     def _spoilt(self, fault: str | None, question: Any, text: str) -> dict[str, Any]:
         """Return a completion that holds the text, or what the fault makes of it."""
+        # A token has four characters, as in `_used`.
+        whole, text = text, text[: 4 * question.most_tokens if question.most_tokens else None]
+        reason = "stop" if text == whole else "length"
         if fault == "invalid_json":
             text = text[: len(text) // 2]
         elif fault == "wrong_schema":
@@ -328,7 +331,7 @@ class Loopback:
         elif fault == "huge":
             text = _stretched(text, self.huge_bytes)
         self.counts.update(_used(question, text))
-        completion = self._completed(question, text, fault=fault)
+        completion = self._completed(question, text, reason, fault)
         if fault == "empty_choices":
             completion["choices"] = []
         return completion

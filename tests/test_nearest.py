@@ -20,6 +20,7 @@ from program.common.errors import InputError
 from program.common.settings import load_settings
 from program.compile import main
 from program.images.store import IMAGES
+from program.lms.call import ROOM_TO_OPEN
 
 SMALL = "compile: {workers: 2, baselines: false, train_mcq: 8}\ntracking: {traces: 0}\ntools: {device: cpu}\n"
 QUERY = "Rate the perceptual quality of this image."
@@ -158,6 +159,45 @@ def test_levels_that_spread_too_widely_count_as_labels_say(data, loopback, capsy
     raw = {5: 0.9, 3: 0.1} if masses[5] > masses[1] else {1: 0.9, 3: 0.1}
     assert 0.3 < share < 1.0
     assert masses == pytest.approx({c: (1 - share) * raw.get(c, 0) + share / 5 for c in range(1, 6)}, abs=0.006)
+
+
+def by_the_line(question):
+    """Answer with the level that the line of evidence names, before the reasons."""
+    told = re.findall(r"\b(bad|poor|fair|good|excellent)\b", question.inputs.get("similar_photographs", "fair"))
+    return {"quality_level": told[0], "quality_reasoning": "By what is known. " * 5}
+
+
+@pytest.mark.spec("45/nearest")
+def test_what_only_ranks_costs_the_level_and_no_reasons(data, loopback, capsys, caplog):
+    server = loopback(modalities=("text",), rules=[("quality_level", by_the_line)])
+    assert compiled(data, server.base) == 0
+    assert json.loads(capsys.readouterr().out)["chosen"] == "nearest"
+    rooms = [question.most_tokens for question in server.asked if "quality_level" in question.fields]
+    # Validation by both programs, and train to weigh the level, less what was asked of an equal photograph.
+    assert 60 <= rooms.count(ROOM_TO_OPEN) <= 20 + 20 + 32
+    assert len(rooms) - rooms.count(ROOM_TO_OPEN) <= 8  # the test, whose worst rows are shown with their reasons
+    assert "truncated" not in caplog.text
+
+
+@pytest.mark.parametrize("obeys", [True, False])
+def test_a_level_is_the_same_with_its_reasons_cut_off(data, loopback, obeys):
+    """`obeys`: or the model thinks before the level, so that what is cut holds none and is asked for in full."""
+
+    def answer(question):
+        given = by_the_line(question)
+        return given if obeys else f"So. {'I look again. ' * 5}{json.dumps(given)}"
+
+    server = loopback(modalities=("text",), rules=[("quality_level", answer)])
+    program = AgenticIQA(load_settings().with_model("openai/small", server.base))
+    whole = program(image=data / "26-0.png", query=QUERY)
+    assert "By what is known." in whole.quality_reasoning
+    program.summarizer.asks = "opening"
+    alone = program(image=data / "26-0.png", query=QUERY)
+    assert alone.level_probabilities == whole.level_probabilities
+    assert (alone.quality_score, alone.status) == (whole.quality_score, "ok")
+    assert "By what is known." not in alone.quality_reasoning
+    rooms = [question.most_tokens for question in server.asked if "quality_level" in question.fields]
+    assert rooms[0] > rooms[1] == ROOM_TO_OPEN
 
 
 @pytest.mark.spec("45/nearest")

@@ -48,6 +48,10 @@ _SCORED = {
 }
 _WORD = {"quality_level": "fair"}
 _CLASSIFIED = {**_WORD, "quality_reasoning": _SCORED["quality_reasoning"]}
+Asks = Literal["answer", "opening", "nothing"]
+"""How much of an answer a language model is asked for: all, its level or option where that comes first, or nothing:
+then the tools' mean stands in its place. The latter two are for a compile, which goes by levels, options and evidence.
+"""
 _FOUND = {"findings": [{"type": "Blurs", "severity": "moderate", "explanation": "Edges appear soft."}]}
 _CERTAIN = 0.995
 """Mass on one level from which on stated probabilities are no more than that level's name."""
@@ -76,6 +80,7 @@ class Rater(dspy.Module):
         """Labelled photographs, of which the nearest are evidence on a score; likewise."""
         self.corrections: Corrections | None = None
         """What labels add to the tools' mean, or to the embedded expert's reading; likewise."""
+        self.asks: Asks = "answer"
 
     @property
     def fusion(self) -> ScoreFusion:
@@ -235,9 +240,10 @@ class Rater(dspy.Module):
     ) -> Answer[LevelBelief]:
         """Ask for a level's word; its probabilities are its tokens' where the backend gave them, else smoothed."""
         one_word = self.resources.scores_only(str(inputs["query"]))
+        opens = self.asks == "opening" and from_tokens and not finds
 
         def read(p: dspy.Prediction) -> LevelBelief:
-            reasoning = "" if one_word else reasoning_of(p)
+            reasoning = "" if one_word or opens else reasoning_of(p)
             if from_tokens and (tokens := tokens_of(p.get("logprobs"))):
                 try:
                     return LevelBelief(level_masses(tokens), reasoning, "logprobs", _found(p))
@@ -253,6 +259,7 @@ class Rater(dspy.Module):
             form=partial(shaped, finds=finds, word_alone=one_word, level_last=level_last),
             example=_WORD if one_word else {**_FOUND, **_CLASSIFIED} if finds else _CLASSIFIED,
             config={"logprobs": True, "top_logprobs": MOST_ALTERNATIVES} if from_tokens else None,
+            until="quality_level" if opens else None,
         )  # fmt: skip
 
     def _named(self, level: int) -> dict[int, float]:

@@ -59,8 +59,6 @@ class Summarizer(Rater):
         super().__init__(resources)
         self.answer = dspy.Predict(AnswerQuestion)
         self.explain = dspy.Predict(ExplainQuality)
-        self.asks = True
-        """False where evidence alone is gathered: the tools' mean stands in place of an answer."""
 
     def forward(self, state: AssessmentState, image: ImageRef, reference: ImageRef | None = None) -> SummarizerOutput:
         """Return the answer for a state that holds a plan and evidence (either may be None).
@@ -98,7 +96,7 @@ class Summarizer(Rater):
         """Return the fields that the kind of question asks for; what a score's answer names joins the evidence."""
         evidence, is_score = state.evidence, reading.type is QueryType.SCORING
         same = rating_of_same_pixels(chinese=is_chinese(state.query)) if evidence.same_pixels else {}
-        if not self.asks and not self.names_distortions(state):
+        if self.asks == "nothing" and not self.names_distortions(state):
             mean = self.fusion.tool_mean(*tools) if is_score and tools.scores else UNDETERMINED
             fields: dict[str, Any] = {
                 "final_answer": mean, "quality_reasoning": "The model was not asked.", "status": "ok",
@@ -189,11 +187,13 @@ class Summarizer(Rater):
         told = partial(near.option_text, query=query, options=options) if near else None
         inputs = self._beside_similar(inputs, told)
         inputs = {**inputs, "options": options_text(options)}
-        if not self.resources.scores_only(query, options):
+        alone = self.resources.scores_only(query, options)
+        if not alone and self.asks == "answer":
             return self._worded(self.answer, inputs, _ANSWERED, letter_in)
         chinese = is_chinese(query)
         reasons = findings_note(evidence, "", chinese=chinese) or ("未见明显失真。" if chinese else NOTHING_STANDS_OUT)
-        return self._worded(self.answer, inputs, _LETTER, letter_in, reasons=reasons)
+        example = _LETTER if alone else _ANSWERED
+        return self._worded(self.answer, inputs, example, letter_in, reasons=reasons, alone=alone)
 
     def _explain(self, inputs: Mapping[str, Any]) -> dict[str, Any]:
         def stripped(text: str) -> str:
@@ -205,11 +205,11 @@ class Summarizer(Rater):
 
     def _worded(
         self, predictor: dspy.Predict, inputs: Mapping[str, Any], example: Mapping[str, Any],
-        read: Callable[[str], str], reasons: str | None = None,
+        read: Callable[[str], str], reasons: str | None = None, *, alone: bool = False,
     ) -> dict[str, Any]:  # fmt: skip
         """Ask for an answer in words; `read` turns its text into what counts, or raises ValueError.
 
-        Where `reasons` are known, the model is asked for none.
+        Where `reasons` are known, the model is to give none; `alone`: nor is it asked for them.
         """
 
         def check(p: dspy.Prediction) -> tuple[str, str]:
@@ -217,8 +217,8 @@ class Summarizer(Rater):
 
         answer = ask(
             predictor, inputs, lm=self.resources.lm("summarizer"), check=check, example=example,
-            room=_ROOM if reasons is None else ROOM_OF_A_WORD,
-            form=None if reasons is None else partial(shaped, word_alone=True),
+            room=ROOM_OF_A_WORD if alone else _ROOM, form=partial(shaped, word_alone=True) if alone else None,
+            until=None if reasons is None or alone else "final_answer",
         )  # fmt: skip
         if answer.value is None:
             return failed_fields(answer)

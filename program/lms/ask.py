@@ -69,6 +69,7 @@ def ask(
     calls: CallAllowance | None = None,
     room: int | None = None,
     form: Form | None = None,
+    until: str | None = None,
 ) -> Answer[T]:
     """Ask a model up to three times until `check` accepts its answer.
 
@@ -77,8 +78,9 @@ def ask(
     raises ValueError for one that will not do. `lm` None means DSPy's own setting. `calls` is shared by questions that
     are one, put in several ways. `room` is the most tokens that the first answer may take; one that was cut there, and
     a model that thinks aloud, get all that the model's settings allow. `form` changes which outputs are asked for, or
-    their order: the question stays the predictor's, in traces and for optimizers. A model that reads no images is shown
-    none.
+    their order: the question stays the predictor's, in traces and for optimizers. `until` names an output that is all
+    that counts: JSON that begins with it is cut after it, and asked for in full where that fails. A model that reads
+    no images is shown none.
 
     A transport fault (429, 5xx, a lost connection) repeats the call; ladder and repeats share `wire.attempts` calls.
     Raises LMError when the last of them met such a fault, or at once for what no repeat mends (a refused key), and
@@ -98,6 +100,7 @@ def ask(
     question = Question(predictor, demos, present, given, model, dict(config or {}), calls or CallAllowance())
     if traits.takes_references and not traits.thinks:
         question.room = room
+    question.opens = next(iter(signature.output_fields)) == until and not traits.thinks and _is_ours(model)
     if not traits.takes_references:
         limits = image_limits_of(model)
         question.inputs = {name: inline(value, limits) for name, value in present.items()}
@@ -124,12 +127,12 @@ def _key(question: Question, signature: type[dspy.Signature]) -> _Key | None:
     is_cached = known_traits(lm).is_deterministic or in_cache
     shows_image = any(map(_shows, question.inputs.values()))
     # Answers with token probabilities are large: DSPy's own cache keeps those.
-    if not is_cached or shows_image or question.config.get("logprobs") or adapter_for(lm) is dspy.settings.adapter:
+    if not is_cached or shows_image or question.config.get("logprobs") or not _is_ours(lm):
         return None
     parts = (
         _text_of(signature),  # type: ignore[arg-type]  # a class is hashable
         lm.model, getattr(lm, "model_type", None), lm.kwargs, question.inputs, question.demos, question.config,
-        question.predictor.config,
+        question.predictor.config, question.opens,
     )  # fmt: skip
     return "agentic_iqa", hashlib.sha256(repr(parts).encode("utf-8", "replace")).hexdigest()
 
@@ -177,17 +180,16 @@ def _climbed(
     errors: list[str] = []
     raw, hint = "", "\n\nReturn ONLY valid JSON."
     longer_hint = f"{hint} An example of a valid answer:\n{json.dumps(example, ensure_ascii=False)}"
-    for rung, addition in zip(RUNGS, ("", hint, longer_hint), strict=True):
+    rungs = [*zip(RUNGS, ("", hint, longer_hint), strict=True)]
+    for rung, addition in rungs[: question.opens] + rungs:
         if question.calls.left == 0:
             break
         # As DSPy's own adapters do, the model is asked for JSON where its answer could not be read.
         adapter = None if addition else _asking_once(dspy.settings.adapter)
         if addition:
             wording = _worded(signature, signature.instructions + addition)  # type: ignore[arg-type]  # a class is hashable
-        elif adapter is not None and adapter_for(question.lm) is dspy.settings.adapter:
-            wording = asked  # with the absent inputs: `dspy.Refine` knows a predictor by it
-        else:
-            wording = signature
+        else:  # to a user's adapter with the absent inputs: `dspy.Refine` knows a predictor by it
+            wording = signature if _is_ours(question.lm) else asked
         try:
             with dspy.context(adapter=adapter):
                 _log_prompt(rung, wording, question)
@@ -204,13 +206,20 @@ def _climbed(
         except (ValidationError, ValueError) as error:
             errors.append(one_line(str(error)))
         except LMError as error:
-            if not is_unusable(error, question.lm):
-                raise
-            # Log-probabilities may be what cannot be read; the words alone will do.
-            question.config = {k: v for k, v in question.config.items() if k not in {"logprobs", "top_logprobs"}}
+            if not (question.opens and question.calls.left):  # in full, the model may answer
+                if not is_unusable(error, question.lm):
+                    raise
+                # Log-probabilities may be what cannot be read; the words alone will do.
+                question.config = {k: v for k, v in question.config.items() if k not in {"logprobs", "top_logprobs"}}
             errors.append(one_line(str(error)))
         logger.warning("question for %s: %s gave no usable answer: %s", [*signature.output_fields], rung, errors[-1])
+        question.opens = False
     return Answer(None, None, raw, tuple(errors))
+
+
+def _is_ours(lm: dspy.BaseLM) -> bool:
+    """Return whether a model is asked in JSON, in place of through an adapter in DSPy's settings."""
+    return adapter_for(lm) is not dspy.settings.adapter
 
 
 @functools.lru_cache(maxsize=256)

@@ -7,7 +7,7 @@ import time
 from collections.abc import Callable, Collection, Iterator, Mapping
 from contextlib import contextmanager, nullcontext
 from contextvars import ContextVar
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 import dspy
@@ -140,9 +140,12 @@ class ModelCall:
     the engine (a user's own LM), the whole call counts as one request, and is refunded if the cache answered it.
     """
 
-    def __init__(self, lm: dspy.BaseLM, take_call: Callable[[], bool] = lambda: True) -> None:
-        """Prepare a call of an LM; `take_call` takes one more call from the question's allowance."""
-        self._lm, self._take_call, self._free = lm, take_call, known_traits(lm).is_free
+    def __init__(self, lm: dspy.BaseLM, take_call: Callable[[], bool] = lambda: True, *, cuts: bool = False) -> None:
+        """Prepare a call of an LM; `take_call` takes one more call from the question's allowance.
+
+        `cuts`: whether the answer is to be cut, so that DSPy need not warn of it.
+        """
+        self._lm, self._take_call, self._cuts, self._free = lm, take_call, cuts, known_traits(lm).is_free
         self._engine: Any = getattr(lm, "engine", None)
         self._gate = None if self._free else gate_of(lm)
         self._budget = None if self._free else current_budget()
@@ -184,6 +187,8 @@ class ModelCall:
                         receipt.input_tokens = response.usage.input_tokens or 0
                         receipt.output_tokens = response.usage.output_tokens or 0
                         self.is_cut = response.finish_reason == "length"
+                        if self.is_cut and self._cuts:
+                            response = replace(response, finish_reason="stop")
                     return response
             except FeatureRefused as refusal:
                 if not self._take_call():
@@ -253,6 +258,8 @@ logger = logging.getLogger(__name__)
 
 MAX_TEXT = 8_000
 """Characters kept of a text field: a model that runs away must not fill records and traces."""
+ROOM_TO_OPEN = 16
+"""Tokens of an answer that is cut after its first field; a level or a letter in JSON takes 7 to 13."""
 
 
 @dataclass
@@ -286,6 +293,8 @@ class Question:
     """Tokens that the answer may take; None: as the model is set."""
     repeats: int = 0
     """Calls made again after a transport fault."""
+    opens: bool = False
+    """Whether the answer is cut after its first field."""
 
 
 def put(question: Question, signature: type[dspy.Signature]) -> dspy.Prediction:
@@ -322,12 +331,15 @@ def _wait(error: LMError, question: Question) -> None:
 def _call(question: Question, signature: type[dspy.Signature]) -> dspy.Prediction:
     """Put a question once: DSPy repeats nothing here. A service that lacks a feature is asked again without it."""
     lm = question.lm
-    model_call = ModelCall(lm, question.calls.take)
+    model_call = ModelCall(lm, question.calls.take, cuts=question.opens)
     scrubbing = [KeyScrubber(lm)] if known_traits(lm).may_quote_keys else []
     try:
         with (
             dspy.context(
-                lm=lm, adapter=adapter_for(lm), disable_history=False, callbacks=[*scrubbing, *dspy.settings.callbacks]
+                lm=lm,
+                adapter=adapter_for(lm, opens=question.opens),
+                disable_history=False,
+                callbacks=[*scrubbing, *dspy.settings.callbacks],
             ),
             model_call.prepared_lm() as prepared,
             _traced_with(question.traced_inputs),
@@ -341,6 +353,8 @@ def _call(question: Question, signature: type[dspy.Signature]) -> dspy.Predictio
         if isinstance(error.__cause__, InputError):
             raise error.__cause__ from None
         raise
+    if question.opens:
+        return prediction
     if model_call.is_cut:
         room, question.room = question.room, _more_room(question, model_call.answer_text)
         raise ValueError(f"the answer was cut off{f' at {room} tokens' if room else ''}")
@@ -369,10 +383,10 @@ def _more_room(question: Question, text: str) -> int | None:
 
 
 def _config_of(question: Question) -> dict[str, Any]:
-    most = question.lm.kwargs.get("max_tokens")
-    if question.room is None or most is None:
+    most, room = question.lm.kwargs.get("max_tokens"), ROOM_TO_OPEN if question.opens else question.room
+    if room is None or most is None:
         return dict(question.config)
-    return {**question.config, "max_tokens": min(most, question.room)}
+    return {**question.config, "max_tokens": min(most, room)}
 
 
 def is_unusable(error: LMError, lm: dspy.BaseLM) -> bool:

@@ -7,7 +7,7 @@ import logging
 import re
 import threading
 from collections import deque
-from collections.abc import Callable, Hashable, Iterator, Mapping, MutableMapping
+from collections.abc import Callable, Hashable, Iterable, Iterator, Mapping, MutableMapping
 from contextlib import AbstractContextManager, contextmanager
 from dataclasses import replace
 from types import SimpleNamespace
@@ -184,12 +184,13 @@ _LONGEST_WORD = 200
 class KeptAdapter(JSONAdapter):
     """Answers come as JSON, or as one word. Schemas and system messages are kept: DSPy makes them again for every call.
 
-    `shows_form`: whether the system message describes the JSON, for a model whose service takes no schema.
+    `shows_form`: whether the system message describes the JSON, for a model whose service takes no schema. `opens`:
+    whether the first field alone is read, of an answer that may be cut after it; the others are empty.
     """
 
-    def __init__(self, *, shows_form: bool = True) -> None:
+    def __init__(self, *, shows_form: bool = True, opens: bool = False) -> None:
         super().__init__()
-        self.shows_form = shows_form
+        self.shows_form, self.opens = shows_form, opens
 
     def format_system_message(self, signature: Any) -> str:
         """Describe the task."""
@@ -214,6 +215,8 @@ class KeptAdapter(JSONAdapter):
 
     def parse(self, signature: Any, completion: str) -> dict[str, Any]:
         """Read the fields of the final answer; AdapterParseError, with all that was said, where it lacks any."""
+        if self.opens:
+            completion = _opening(completion, signature.output_fields)
         text = final_answer(completion, signature.output_fields)
         if is_word(signature) and "{" not in text:
             text = json.dumps(dict.fromkeys(signature.output_fields, text.strip()[:_LONGEST_WORD]))
@@ -229,7 +232,23 @@ class KeptAdapter(JSONAdapter):
 del KeptAdapter.format
 KeptAdapter.parse = KeptAdapter.parse.__wrapped__  # type: ignore[attr-defined, method-assign]
 
-_JSON, _JSON_BY_SCHEMA = KeptAdapter(), KeptAdapter(shows_form=False)
+_ADAPTERS = {
+    (shows_form, opens): KeptAdapter(shows_form=shows_form, opens=opens)
+    for shows_form in (True, False) for opens in (True, False)
+}  # fmt: skip
+
+
+def _opening(completion: str, fields: Iterable[str]) -> str:
+    r"""Return an answer that may be cut after its first field with that field alone, and the others empty.
+
+    >>> _opening('{"level": "fair", "reasons": "It is', ["level", "reasons"]), _opening('{"level": "fa', ["level"])
+    ('{"level": "fair", "reasons": ""}', '{"level": "fa')
+    """
+    first, *others = fields
+    whole = re.match(rf'\s*\{{\s*("{first}"\s*:\s*"(?:[^"\\]|\\.)*")', completion)
+    if whole is None:
+        return completion
+    return "{" + ", ".join((whole[1], *(f'"{name}": ""' for name in others))) + "}"
 
 
 @functools.lru_cache(maxsize=256)
@@ -270,10 +289,13 @@ def say_once_of_truncation() -> None:
     logging.getLogger("dspy.clients.lm").filters = [passes]
 
 
-def adapter_for(lm: dspy.BaseLM | None) -> dspy.Adapter:
-    """Return the adapter an LM is asked through: its own, else the one in DSPy's settings, else JSON."""
+def adapter_for(lm: dspy.BaseLM | None, *, opens: bool = False) -> dspy.Adapter:
+    """Return the adapter an LM is asked through: its own, else the one in DSPy's settings, else JSON.
+
+    `opens`: whether JSON is read up to its first field alone.
+    """
     traits = known_traits(lm)
-    return traits.adapter or dspy.settings.adapter or (_JSON_BY_SCHEMA if traits.takes_schema else _JSON)
+    return traits.adapter or dspy.settings.adapter or _ADAPTERS[not traits.takes_schema, opens]
 
 
 def events_of(response: lm15.Response) -> Iterator[Any]:
