@@ -1,6 +1,6 @@
 """What to compile, checked before anything is asked of a model."""
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property
 from pathlib import Path
@@ -101,8 +101,7 @@ class Job:
     @property
     def needs_answers(self) -> bool:
         """Whether a recipe learns from what the uncompiled program answers on train; else that costs no call."""
-        learns = {recipe_named(name).teaches for name in self.optimizers} - {"evidence", "fusion"}
-        return bool(learns) or self.is_free or self.cluster is not None
+        return _rewrites(map(recipe_named, self.optimizers)) or self.is_free or self.cluster is not None
 
     def budget(self, name: str) -> RecipeSettings:
         """Return what a recipe may spend."""
@@ -252,7 +251,13 @@ def prepare_job(
     return replace(
         job, dataset=dataset, splits=division.splits, folds=division.folds, kept=division.kept,
         optimizers=tuple(recipe.name for recipe in recipes), notes=notes,
+        roles=optimized if chosen is not None or _rewrites(recipes) else ("summarizer",),
     )  # fmt: skip
+
+
+def _rewrites(recipes: Iterable[Recipe]) -> bool:
+    """Return whether recipes change instructions or demos, of any role; else evidence on scores and their fusion."""
+    return any(recipe.teaches not in {"evidence", "fusion"} for recipe in recipes)
 
 
 def _recipes(names: str) -> list[Recipe]:
@@ -389,9 +394,9 @@ def _drawn(labelled: Sequence[Sample], notes: tuple[str, ...], seed: int) -> _Di
         rest = [sample for sample in samples if fold_of[group_of(sample)] != fold]
         held = [sample for sample in samples if fold_of[group_of(sample)] == fold]
         folds.append({**_by_plan(rest, _TAUGHT, seed), "test": held})
-    told = f"no split in the data, {count} labels of {groups} photographs: cross-validation over {FOLDS} folds by group"
+    note = f"no split in the data, {count} labels of {groups} photographs: cross-validation over {FOLDS} folds by group"
     splits = {**_by_plan(samples, _TAUGHT, seed), "test": samples}
-    return _Division(splits, (*notes, f"{told}, seed {seed}"), tuple(folds))
+    return _Division(splits, (*notes, f"{note}, seed {seed}"), tuple(folds))
 
 
 def _by_plan(samples: Sequence[Sample], fractions: tuple[float, float, float], seed: int) -> Splits:

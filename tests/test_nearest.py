@@ -179,6 +179,16 @@ def test_what_only_ranks_costs_the_level_and_no_reasons(data, loopback, capsys, 
     assert "truncated" not in caplog.text
 
 
+@pytest.mark.spec("45/nearest")
+def test_a_recipe_that_rewrites_no_role_is_planned_for_the_summarizer_alone(data, server, capsys):
+    assert compiled(data, server.base, "--dry-run") == 0
+    plan = json.loads(capsys.readouterr().out)
+    assert compiled(data, server.base, "--dry-run", "--roles", "summarizer") == 0
+    assert json.loads(capsys.readouterr().out) == plan
+    assert compiled(data, server.base, "--dry-run", "--roles", "planner,summarizer") == 0
+    assert json.loads(capsys.readouterr().out)["expected_calls"] > plan["expected_calls"]
+
+
 @pytest.mark.parametrize("obeys", [True, False])
 def test_a_level_is_the_same_with_its_reasons_cut_off(data, loopback, obeys):
     """`obeys`: or the model thinks before the level, so that what is cut holds none and is asked for in full."""
