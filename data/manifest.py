@@ -172,8 +172,8 @@ class ScaleDoubt:
         """The doubt in one line; empty where there is none."""
         if not self._count or self._high > 1 or self._low == 1:
             return ""
-        told = f"{self._count} scores lie in {self._low:g}..{self._high:g} and are read on 1..5, as nothing says their"
-        return f'{told} scale; is it 0..1? then say "mos_range": [0, 1] (--mos-range 0,1)'
+        note = f"{self._count} scores lie in {self._low:g}..{self._high:g} and are read on 1..5, as nothing says their"
+        return f'{note} scale; is it 0..1? then say "mos_range": [0, 1] (--mos-range 0,1)'
 
 
 @dataclass(frozen=True)

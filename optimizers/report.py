@@ -84,14 +84,14 @@ class Compiled:
             "runs": self.runs,
         }
 
-    def words(self, told: Sequence[str] = ()) -> list[str]:
-        """Return the verdict, the best single tool or model, and the notes not yet told."""
+    def words(self, before: Sequence[str] = ()) -> list[str]:
+        """Return the verdict, the best single tool or model, and the notes that were not printed `before`."""
         lines, best = [self.verdict.text], self.verdict.baseline
         if best is not None:
             name = leading(best.figures)
             figure = f"{label(name)} {best.figures[name]}"
             lines.append(f"Best single tool or model on these samples, which favours it: {best.label}, {figure}.")
-        return [*lines, *(f"{note[:1].upper()}{note[1:]}." for note in self.notes if note not in told)]
+        return [*lines, *(f"{note[:1].upper()}{note[1:]}." for note in self.notes if note not in before)]
 
     def sections(self) -> dict[str, str]:
         """Return what the page says of the compile, by heading."""
@@ -343,10 +343,12 @@ def reasons(job: Job, before: EvaluationRecord, gains: Mapping[str, Figure]) -> 
     return f"why that may be: {'; '.join(found or ['the labels ask for what this recipe cannot learn'])}"
 
 
-def show(console: Console, result: Compiled, results: Sequence[Compiled], out: Path, told: Sequence[str] = ()) -> None:
+def show(
+    console: Console, result: Compiled, results: Sequence[Compiled], out: Path, before: Sequence[str] = ()
+) -> None:
     """Print what was gained and learned, the notes, the spread over seeds, and how to go on.
 
-    Notes that were `told` before the compile are not repeated.
+    Notes that were printed `before` the compile are not repeated.
     """
     # No line is wider, but by a path.
     table = comparison_table(result.uncompiled, result.compiled, result.differences)
@@ -356,7 +358,7 @@ def show(console: Console, result: Compiled, results: Sequence[Compiled], out: P
         for sentence in result.learned:
             _say(console, f"- {sentence}", indent="  ")
     console.print()
-    for line in [*result.words(told), *_over_seeds(results)]:
+    for line in [*result.words(before), *_over_seeds(results)]:
         _say(console, line)
     activated = shutil.which("agentic-iqa") is not None
     console.print("\nNext" + ("" if activated else f", after `. {os.path.relpath(sys.prefix)}/bin/activate`"))

@@ -229,10 +229,10 @@ class CrossValidation:
         words = "; ".join(_words(name, self.gains[name], ends=True) for name in names)
         groups = max(figure.groups for figure in self.gains.values())
         compiled = f"compiled on {self.folds - 1} of {self.folds} folds of {groups} photographs"
-        told = f"{compiled} and tested on the other, programs gain {words}"
+        sentence = f"{compiled} and tested on the other, programs gain {words}"
         if not self.adopted:
-            return kept_verdict(told, test)
-        return Verdict(True, f"The compiled program is recommended: {told}.", best_baseline(test))
+            return kept_verdict(sentence, test)
+        return Verdict(True, f"The compiled program is recommended: {sentence}.", best_baseline(test))
 
 
 def _gain(best: EvaluationRecord, uncompiled: EvaluationRecord) -> str:

@@ -92,8 +92,8 @@ def _compile(arguments: argparse.Namespace) -> int:
     return cli.EXIT_PROBLEMS if done.failed or bool(arguments.register) > bool(done.registered) else 0
 
 
-def _write(told: dict[str, Any] | list[str]) -> None:
-    sys.stdout.write((json.dumps(told, indent=2) if isinstance(told, dict) else "\n".join(told)) + "\n")
+def _write(output: dict[str, Any] | list[str]) -> None:
+    sys.stdout.write((json.dumps(output, indent=2) if isinstance(output, dict) else "\n".join(output)) + "\n")
 
 
 def _demos(text: str) -> int:

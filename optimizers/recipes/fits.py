@@ -252,8 +252,8 @@ def _worth_it(plain: ScoreFusion, fused: tuple[float, float], held: Beliefs) -> 
         for name, (eta, weight) in ways.items()
     }
     taken = max(found, key=lambda name: found[name])  # of equal ones the first
-    told = ", ".join(f"{name} {agreement:.3f}" for name, agreement in found.items())
-    return ways[taken], f"SRCC + PLCC on validation: {told}; {taken} is taken"
+    figures = ", ".join(f"{name} {agreement:.3f}" for name, agreement in found.items())
+    return ways[taken], f"SRCC + PLCC on validation: {figures}; {taken} is taken"
 
 
 def _best_curve(fusion: FittedFusion, train: Beliefs, held: Beliefs) -> tuple[list[tuple[float, float]], str]:
@@ -320,8 +320,8 @@ def with_sentences(program: AgenticIQA, sentences: Sequence[str]) -> AgenticIQA:
     """Return a copy whose Summarizer has these sentences in every question's instructions."""
     copy: AgenticIQA = program.deepcopy()
     for _, predictor in copy.summarizer.named_predictors():
-        told = with_rubric(predictor.signature.instructions, sentences)
-        predictor.signature = predictor.signature.with_instructions(told)
+        instructions = with_rubric(predictor.signature.instructions, sentences)
+        predictor.signature = predictor.signature.with_instructions(instructions)
     return copy
 
 

@@ -87,14 +87,14 @@ class Rater(dspy.Module):
         """How tool scores and level probabilities become one score."""
         return self.fitted or self.resources.fusion
 
-    def _beside_similar(self, inputs: Mapping[str, Any], told: Callable[["View"], str | None] | None) -> dict[str, Any]:
-        """Return inputs with what labels of other photographs say of the image as a whole; without `told` nothing."""
-        if told is None:
+    def _beside_similar(self, inputs: Mapping[str, Any], line: Callable[["View"], str | None] | None) -> dict[str, Any]:
+        """Return inputs with what labels of other photographs say of the image as a whole; without `line` nothing."""
+        if line is None:
             return {**inputs, "similar_photographs": None}
         image, reference = inputs["image"], inputs["reference"]
         if reference is None:  # of a region, what the whole is moved by
             image = (inputs["region_crops"] or {}).get(GLOBAL, image)
-        return {**inputs, "similar_photographs": told(self.resources.viewer.view(image, reference))}
+        return {**inputs, "similar_photographs": line(self.resources.viewer.view(image, reference))}
 
     def _levels_text(self, evidence: ExecutorOutput) -> Callable[["View"], str | None] | None:
         """Return what says how people rated others: all labels where something was fitted on them, else the nearest."""
@@ -104,10 +104,10 @@ class Rater(dspy.Module):
         if moved is None:
             return near.levels_text if near else None
 
-        def told(view: "View") -> str | None:
+        def line(view: "View") -> str | None:
             return moved.level_text(view, self.tools_mean(evidence)) or (near.levels_text(view) if near else None)
 
-        return told
+        return line
 
     def tools_mean(self, evidence: ExecutorOutput) -> float | None:
         """Return the tools' mean (1..5) as they read the image; None without a score."""
@@ -297,8 +297,8 @@ def findings_in_words(analysis: Mapping[str, Sequence[Finding]] | None) -> str |
     """
     if not any(finding.fault for findings in (analysis or {}).values() for finding in findings):
         return findings_json(analysis)
-    told = {region: "; ".join(map(_in_words, findings)) for region, findings in (analysis or {}).items()}
-    return "\n".join(words if region == GLOBAL else f"{region}: {words}" for region, words in told.items() if words)
+    texts = {region: "; ".join(map(_in_words, findings)) for region, findings in (analysis or {}).items()}
+    return "\n".join(words if region == GLOBAL else f"{region}: {words}" for region, words in texts.items() if words)
 
 
 def _in_words(finding: Finding) -> str:

@@ -39,8 +39,8 @@ class Finding(Record):
     @classmethod
     def of(cls, answer: DistortionFinding) -> "Finding":
         """Return what a model found, without its region."""
-        told = answer.explanation.strip()
-        return cls(type=answer.type, severity=answer.severity, explanation=told, fault=answer.fault)
+        words = answer.explanation.strip()
+        return cls(type=answer.type, severity=answer.severity, explanation=words, fault=answer.fault)
 
     def facts(self, *left_out: str) -> dict[str, Any]:
         """Return its fields without those left out, and without a fault where none is named."""

@@ -184,8 +184,8 @@ class Summarizer(Rater):
 
         query = str(inputs["query"])
         near = None if self._judge.weighs_demos else self.neighbours
-        told = partial(near.option_text, query=query, options=options) if near else None
-        inputs = self._beside_similar(inputs, told)
+        line = partial(near.option_text, query=query, options=options) if near else None
+        inputs = self._beside_similar(inputs, line)
         inputs = {**inputs, "options": options_text(options)}
         alone = self.resources.scores_only(query, options)
         if not alone and self.asks == "answer":

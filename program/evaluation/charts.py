@@ -41,11 +41,11 @@ def figures_table(record: EvaluationRecord) -> Table:
     """Return one row per figure: value, 95 % interval, samples used and asked."""
     table = Table(title=heading(record), title_justify="left", box=box.SIMPLE_HEAD, show_edge=False, padding=0)
     table.add_column("", no_wrap=True)
-    told = any(figure.ends_text() for _, figure in figure_lines(record))
-    for column in ("value", *(["95 % interval"] if told else []), "used / asked"):
+    has_ends = any(figure.ends_text() for _, figure in figure_lines(record))
+    for column in ("value", *(["95 % interval"] if has_ends else []), "used / asked"):
         table.add_column(column, justify="right", no_wrap=True)
     for name, figure in figure_lines(record):
-        ends = [figure.ends_text() or "-"] if told else []
+        ends = [figure.ends_text() or "-"] if has_ends else []
         table.add_row(name, figure.value_text(), *ends, f"{figure.n} / {figure.asked}")
     table.caption, table.caption_justify = "\n".join(notes(record)), "left"
     return table
@@ -162,8 +162,8 @@ def undefined_lines(figures: Iterable[tuple[str, Figure]]) -> list[str]:
 def _too_few(record: EvaluationRecord) -> Iterator[str]:
     for figure, what in ((record.srcc, "score"), (record.accuracy, "question")):
         if figure is not None and figure.n < FEW:
-            told = f"Only {figure.n} {what}{'s' * (figure.n != 1)}"
-            yield f"{told}: neither figures nor intervals of so few say anything of others."
+            opening = f"Only {figure.n} {what}{'s' * (figure.n != 1)}"
+            yield f"{opening}: neither figures nor intervals of so few say anything of others."
 
 
 def _superfluous(record: EvaluationRecord) -> Iterator[str]:

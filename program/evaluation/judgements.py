@@ -174,10 +174,10 @@ def reason_figures(
     `name` says which faults are named of a picture, the worst first. The constant answer names the fault that is most
     often the worst; "clean" and "silent" have none beside them that would say more than 1 or 0.
     """
-    told = {picture.id: list(name(picture)) for picture in pictures}
+    answers = {picture.id: list(name(picture)) for picture in pictures}
     mains = Counter(picture.main for picture in pictures if picture.main)
     usual = [mains.most_common(1)[0][0]] if mains else []
-    ours, constant = _shares(pictures, lambda p: told[p.id]), _shares(pictures, lambda _: usual)
+    ours, constant = _shares(pictures, lambda p: answers[p.id]), _shares(pictures, lambda _: usual)
     return {
         key: {
             "share": sum(hits) / len(hits), "low": wilson(sum(hits) / len(hits), len(hits))[0],
@@ -191,13 +191,13 @@ def reason_figures(
 def _shares(pictures: Iterable[Annotated], name: Callable[[Annotated], Sequence[str]]) -> dict[str, list[bool]]:
     counts: dict[str, list[bool]] = defaultdict(list)
     for picture in pictures:
-        told = name(picture)
+        faults = name(picture)
         strong = [fault for fault, strength in picture.strengths.items() if strength in _MATTERS]
-        counts["main"] += [list(told[:1]) == [picture.main]] if picture.main else []
-        counts["found"] += [fault in told for fault in strong]
-        counts["right"] += [fault in picture.strengths for fault in told]
-        counts["clean"] += [] if picture.strengths else [bool(told)]
-        counts["silent"] += [not told] if strong else []
+        counts["main"] += [list(faults[:1]) == [picture.main]] if picture.main else []
+        counts["found"] += [fault in faults for fault in strong]
+        counts["right"] += [fault in picture.strengths for fault in faults]
+        counts["clean"] += [] if picture.strengths else [bool(faults)]
+        counts["silent"] += [not faults] if strong else []
     return counts
 
 

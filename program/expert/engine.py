@@ -132,8 +132,8 @@ def _diagnose(viewer: Viewer, lesson: Lesson, inputs: Inputs) -> dict[str, Any]:
     # Of several regions each is spoken of: one that nothing was said of counts as not looked at.
     strongest = [max(view.severities, key=view.severities.__getitem__)] if len(regions) > 1 else []
     listed = {region: list(dict.fromkeys([*categories.get(region, []), *found])) or strongest for region in regions}
-    told = [finding for region, named in listed.items() for finding in findings(view, region, named, say)]
-    return {"findings": told, "distortion_analysis": told}
+    answer = [finding for region, named in listed.items() for finding in findings(view, region, named, say)]
+    return {"findings": answer, "distortion_analysis": answer}
 
 
 def _choose(viewer: Viewer, lesson: Lesson, inputs: Inputs) -> dict[str, Any]:

@@ -352,10 +352,10 @@ def _side(picture: Picture, choosing: Choosing) -> str:
 def _doubt(picture: Picture, side: str) -> str:
     if picture.score is None:
         return "it got no score"
-    told = f"score {picture.score:.1f} of 5"
+    text = f"score {picture.score:.1f} of 5"
     if side == "below":
-        return told
-    return f"{told}, likely {picture.low or picture.score:.1f} to {picture.high or picture.score:.1f}"
+        return text
+    return f"{text}, likely {picture.low or picture.score:.1f} to {picture.high or picture.score:.1f}"
 
 
 def _rating(picture: Picture, verdict: str) -> int | None:

@@ -354,16 +354,16 @@ def miss_trace(sample: str, inputs: Mapping[str, Any], truth: float | str) -> It
     """
     import mlflow
 
-    told: list[Any] = []
+    answers: list[Any] = []
 
     def answered(answer: Any) -> str:
-        told.append(answer)
+        answers.append(answer)
         return str(span.trace_id)
 
     with mlflow.start_span(f"sample {sample}", span_type="CHAIN") as span:
         span.set_inputs({"sample": sample, **inputs})
         yield answered
-        answer = round(told[0], 3) if told and isinstance(told[0], float) else "".join(map(str, told))
+        answer = round(answers[0], 3) if answers and isinstance(answers[0], float) else "".join(map(str, answers))
         span.set_outputs({"answer": answer, "truth": truth})
         tags = {"sample": sample, "truth": truth, "answer": answer, "picture": inputs.get("picture")}
         mlflow.update_current_trace(tags={name: str(value) for name, value in tags.items() if value is not None})

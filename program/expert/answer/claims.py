@@ -382,10 +382,10 @@ def _verdict(look: Look, claim: Claim) -> str:
     if category is None or claim.axis in {"contrast", "distortion", "uneven"}:
         return ""
     faults = _FAULTS.get(claim.axis, ())
-    told = [
+    degrees = [
         each.severity for each in found(look.view) if each.category == category and (not faults or each.fault in faults)
     ]
-    word = max(told, key=SEVERITIES.index, default="none")
+    word = max(degrees, key=SEVERITIES.index, default="none")
     if look.severities[category] != look.view.severities[category]:
         word = severity_word(look.severities[category])  # others looked as well
     if claim.more == (claim.axis == "sharpness"):  # the claim is that there is none of it

@@ -171,9 +171,9 @@ def describe(view: View, found: Found, say: Phrases) -> str:
     if view.difference is not None:
         return _against_reference(view, view.difference, found, say)
     n = view.measured
-    told = item(view, found, say) if found.severity != "none" else say("opening.none", name=say(f"damage.{category}"))
+    lead = item(view, found, say) if found.severity != "none" else say("opening.none", name=say(f"damage.{category}"))
     return say(
-        f"alone.{category}", opening=capitalised(told), n=n, noise=np.expm1(n["noise_p20"]),
+        f"alone.{category}", opening=capitalised(lead), n=n, noise=np.expm1(n["noise_p20"]),
         ratio=np.exp(n["blocking"]), mean=255 * n["brightness"], edges=np.expm1(n["edge1_p99"]),
     )  # fmt: skip
 
@@ -182,15 +182,15 @@ def item(view: View, found: Found, say: Phrases) -> str:
     """Name what is wrong in few words: how strong, of what kind and, where that shows, at which place."""
     if found.fault:
         words = {"strength": "strongly", "degree": "degree", "very": "very"}
-        told = {name: say(f"{table}.{found.severity}") for name, table in words.items()}
+        parts = {name: say(f"{table}.{found.severity}") for name, table in words.items()}
         at = place_of(view, found.fault)
         cell = "" if at is None else say(f"cell.{at}")
-        told |= {
+        parts |= {
             "place": say("place.cell" if cell else "place.picture", cell=cell),
             "at": say("place.at" if cell else "place.all", cell=cell),
         }
         tone = say(f"tone.{tint_of(view)}") if found.fault == "colour cast" else ""
-        return " ".join(say(f"fault.{found.fault}", tone=tone, **told).split())
+        return " ".join(say(f"fault.{found.fault}", tone=tone, **parts).split())
     words = {"severity": say(f"severity.{found.severity}"), "name": _name(view, found.category, say)}
     if view.difference is None and found.category not in {"Noise", "Compression"}:
         return say("item.plain", **words)  # the picture itself differs from place to place
@@ -243,8 +243,8 @@ def summary(view: View, quality: float, say: Phrases) -> str:
             if size
         )
         besides = found(view.aligned) or view.aligned.displaced >= PRESENT
-        told = summary(view.aligned, quality, say) if besides else ""
-        return say.join(say("sentence.shifted", by=by), told)
+        rest = summary(view.aligned, quality, say) if besides else ""
+        return say.join(say("sentence.shifted", by=by), rest)
     there = found(view)
     items = [item(view, each, say) for each in there]
     if view.difference is not None:

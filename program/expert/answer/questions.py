@@ -287,8 +287,8 @@ def _exposure(look: Look, say: Phrases) -> str:
 
 def _fault(look: Look, axis: str, say: Phrases) -> str:
     fault, category = axis_of(axis), look.category(axis)
-    if told := [item(look.view, each, say) for each in found(look.view) if each.category == category]:
-        return say("sentence.spoiled", items=capitalised(say("sentence.list").join(told)))
+    if items := [item(look.view, each, say) for each in found(look.view) if each.category == category]:
+        return say("sentence.spoiled", items=capitalised(say("sentence.list").join(items)))
     if category and severity_word(look.severity(axis)) != severity_word(look.view.severities[category]):
         return say("sentence.in_part")  # of the whole image it cannot be told
     if fault.composite and not look.paired and look.position(fault.composite) >= fault.visible_from:
