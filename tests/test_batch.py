@@ -719,7 +719,7 @@ def test_a_budget_ends_a_batch_and_what_was_judged_is_kept(program, folder, tmp_
     assert len(read_csv(out)) == 5
 
 
-@pytest.mark.parametrize(("error", "times"), [(BudgetSpent("spent"), 1), (dspy.LMError("down"), 3)])
+@pytest.mark.parametrize(("error", "times"), [(BudgetSpent("spent"), 1), (dspy.LMError("down"), 2)])
 def test_what_ends_a_batch_leaves_what_another_worker_has_in_hand(
     program, tmp_path, encoded, monkeypatch, error, times
 ):  # fmt: skip
