@@ -107,12 +107,14 @@ class Compile:
                 for name, found in evidence_on_ray(make, missing, self.job.cluster, measured):
                     made[name] = found
                     advance()
-            on_train = self.program.deepcopy()
-            on_train.summarizer.asks = "answer" if self.job.needs_answers else "nothing"
+            on_train = _asking(self.program, "answer" if self.job.needs_answers else "nothing")
             collect = partial(
                 collect_examples, workers=workers, advance=advance, store=self.store, made=made, measured=measured
             )
-            train, validation = collect(on_train, self.train), collect(self.asking(self.program), self.validation)
+            train, validation = (
+                collect(on_train, self.train),
+                collect(_asking(self.program, self.asks), self.validation),
+            )
         train.gathered.update(validation.gathered)
         self.runs += train.runs + validation.runs
         return train, validation
@@ -177,12 +179,6 @@ class Compile:
         """How much of an answer is asked for where none is learned from."""
         return "answer" if self.job.needs_answers else "opening"
 
-    def asking(self, program: AgenticIQA) -> AgenticIQA:
-        """Return a copy of a program whose model is asked for no more than a ranking takes."""
-        copied: AgenticIQA = program.deepcopy()
-        copied.summarizer.asks = self.asks
-        return copied
-
     def replayed(self, program: AgenticIQA, examples: ExampleSet) -> AgenticIQA | EvidenceReplay:
         """Return the program on the evidence at hand, which is every candidate's where only answers are optimized."""
         return program if set(self.job.roles) - {"summarizer"} else EvidenceReplay(program, examples.gathered)
@@ -217,6 +213,13 @@ class Compile:
         if self.program.resources.runner.counts["failed"] == failed:
             self.store.put_rows(what, samples, record.rows, record.wall_seconds)
         return record
+
+
+def _asking(program: AgenticIQA, asks: Asks) -> AgenticIQA:
+    """Return a copy of a program whose model is asked for so much of an answer."""
+    copied: AgenticIQA = program.deepcopy()
+    copied.summarizer.asks = asks
+    return copied
 
 
 def compile_program(job: Job, *, console: Console | None = None) -> Compiled:
@@ -262,7 +265,7 @@ def _ranked(run: Compile, train: ExampleSet, validation: ExampleSet) -> Ranking:
     """Run the recipes in turn, and return their candidates ranked on validation."""
 
     def judged(candidate: Candidate) -> EvaluationRecord:
-        record = run.judged(candidate.name, run.replayed(run.asking(candidate.program), train), "validation")
+        record = run.judged(candidate.name, run.replayed(_asking(candidate.program, run.asks), train), "validation")
         run.tracked.judged(candidate, validation_figures(record))
         return record
 

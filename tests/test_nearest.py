@@ -210,6 +210,17 @@ def test_a_level_is_the_same_with_its_reasons_cut_off(data, loopback, obeys):
     assert rooms[0] > rooms[1] == ROOM_TO_OPEN
 
 
+def test_where_no_schema_forms_an_answer_none_is_cut(data, loopback):
+    server = loopback(modalities=("text",), rules=[("quality_level", by_the_line)], refuses=["response_format"])
+    program = AgenticIQA(load_settings().with_model("openai/small", server.base))
+    program(image=data / "27-0.png", query=QUERY)  # learns of the refusal
+    program.summarizer.asks = "opening"
+    program(image=data / "26-0.png", query=QUERY)
+    rooms = [question.most_tokens for question in server.asked if "quality_level" in question.fields]
+    assert len(rooms) >= 2
+    assert ROOM_TO_OPEN not in rooms
+
+
 @pytest.mark.spec("45/nearest")
 def test_scores_beyond_those_that_are_trained_on_are_left_out(data, server, capsys):
     (data / "small.yaml").write_text(SMALL.replace("train_mcq: 8", "train_scoring: 31"), "utf-8")

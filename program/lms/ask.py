@@ -79,8 +79,8 @@ def ask(
     are one, put in several ways. `room` is the most tokens that the first answer may take; one that was cut there, and
     a model that thinks aloud, get all that the model's settings allow. `form` changes which outputs are asked for, or
     their order: the question stays the predictor's, in traces and for optimizers. `until` names an output that is all
-    that counts: JSON that begins with it is cut after it, and asked for in full where that fails. A model that reads
-    no images is shown none.
+    that counts: where a schema has JSON begin with it, the answer is cut after it, and asked for in full where that
+    fails. A model that reads no images is shown none.
 
     A transport fault (429, 5xx, a lost connection) repeats the call; ladder and repeats share `wire.attempts` calls.
     Raises LMError when the last of them met such a fault, or at once for what no repeat mends (a refused key), and
@@ -100,7 +100,9 @@ def ask(
     question = Question(predictor, demos, present, given, model, dict(config or {}), calls or CallAllowance())
     if traits.takes_references and not traits.thinks:
         question.room = room
-    question.opens = next(iter(signature.output_fields)) == until and not traits.thinks and _is_ours(model)
+    # Without a schema an answer may begin with anything, and would be paid for twice.
+    begins = traits.takes_schema and not traits.thinks and _is_ours(model)
+    question.opens = begins and next(iter(signature.output_fields)) == until
     if not traits.takes_references:
         limits = image_limits_of(model)
         question.inputs = {name: inline(value, limits) for name, value in present.items()}

@@ -232,10 +232,8 @@ class KeptAdapter(JSONAdapter):
 del KeptAdapter.format
 KeptAdapter.parse = KeptAdapter.parse.__wrapped__  # type: ignore[attr-defined, method-assign]
 
-_ADAPTERS = {
-    (shows_form, opens): KeptAdapter(shows_form=shows_form, opens=opens)
-    for shows_form in (True, False) for opens in (True, False)
-}  # fmt: skip
+_JSON, _JSON_BY_SCHEMA = KeptAdapter(), KeptAdapter(shows_form=False)
+_OPENING_BY_SCHEMA = KeptAdapter(shows_form=False, opens=True)
 
 
 def _opening(completion: str, fields: Iterable[str]) -> str:
@@ -292,10 +290,11 @@ def say_once_of_truncation() -> None:
 def adapter_for(lm: dspy.BaseLM | None, *, opens: bool = False) -> dspy.Adapter:
     """Return the adapter an LM is asked through: its own, else the one in DSPy's settings, else JSON.
 
-    `opens`: whether JSON is read up to its first field alone.
+    `opens`: whether JSON by a schema is read up to its first field alone.
     """
     traits = known_traits(lm)
-    return traits.adapter or dspy.settings.adapter or _ADAPTERS[not traits.takes_schema, opens]
+    by_schema = _OPENING_BY_SCHEMA if opens else _JSON_BY_SCHEMA
+    return traits.adapter or dspy.settings.adapter or (by_schema if traits.takes_schema else _JSON)
 
 
 def events_of(response: lm15.Response) -> Iterator[Any]:
