@@ -131,17 +131,17 @@ def measure(pixels: NDArray[np.uint8]) -> tuple[Named, Maps]:
     native = np.concatenate([_luma(part.astype(np.float32)) for part in parts])
     named = blocking(native)
     shown = viewed(pixels, MAXIMUM_SIDE)
-    rgb = shown.astype(np.float32)
-    luma = native if shown is pixels else _luma(rgb)
+    channels = shown.transpose(2, 0, 1).astype(np.float32, order="C")
+    luma = native if shown is pixels else _luma(shown.astype(np.float32))
     half = halve(luma)
     scales = (luma, half, halve(half))
     found, deviations, fines = zip(
         *(_scene_statistics(plane, f"luma{i}", pairs=i < 3) for i, plane in enumerate(scales, 1)), strict=True
     )
     sharp, maps = measures.sharpness(luma, fines[0], [measures.gradient(plane) for plane in scales], deviations[0])
-    for part in (*found, _colour_statistics(rgb), sharp):
+    for part in (*found, _colour_statistics(*channels), sharp):
         named |= part
-    for part, part_maps in (measures.noise(luma, rgb), measures.exposure(luma), measures.colour(rgb)):
+    for part, part_maps in (measures.noise(luma, *channels), measures.exposure(luma), measures.colour(*channels)):
         named |= part
         maps |= part_maps
     named |= measures.spectrum(luma)
@@ -187,13 +187,13 @@ def _moments(values: Plane) -> dict[str, float]:
     }
 
 
-def _colour_statistics(rgb: Plane) -> dict[str, float]:
+def _colour_statistics(*channels: Plane) -> dict[str, float]:
     """Statistics of opponent colours, linear and logarithmic (Ruderman et al. 1998), at half and quarter size."""
-    red, green, blue = (rgb[:, :, c] for c in range(3))
-    log_red, log_green, log_blue = (np.log1p(halve(c)) for c in (red, green, blue))
+    red, green, blue = (halve(channel) for channel in channels)
+    log_red, log_green, log_blue = (np.log(1 + halved) for halved in (red, green, blue))
     planes = {
-        "red_green": halve(red - green),
-        "yellow_blue": halve(0.5 * (red + green) - blue),
+        "red_green": red - green,
+        "yellow_blue": 0.5 * (red + green) - blue,
         "log_yellow_blue": 32 * (log_red + log_green - 2 * log_blue) / 6**0.5,
         "log_red_green": 32 * (log_red - log_green) / 2**0.5,
     }

@@ -1,6 +1,7 @@
 """Single visible properties of an image and the statistics of natural scenes, by name. Pure numpy/scipy."""
 
 from collections.abc import Callable
+from functools import lru_cache
 from typing import Any
 
 import numpy as np
@@ -174,7 +175,7 @@ def _thinned(values: NDArray[np.float32]) -> NDArray[np.float32]:
 
 
 def _percentiles(values: NDArray[np.float32], **at: float) -> Named:
-    return dict(zip(at, np.percentile(values, list(at.values())).tolist(), strict=True))
+    return dict(zip(at, percentiles(values, tuple(at.values())).tolist(), strict=True))
 
 
 def _logs(of: str, **values: Any) -> Named:
@@ -202,14 +203,21 @@ def _reblur(luma: Plane) -> Named:
     """Blur perceived as the neighbour differences that a strong blur would leave: 0 sharp .. 1 blurred (Crete 2007)."""
     found = []
     for axis in (0, 1):
-        lines = luma if axis == 0 else luma.T
-        padded = np.pad(lines, ((4, 4), (0, 0)), mode="edge")
+        padded = np.pad(luma, ((4, 4), (0, 0)) if axis == 0 else ((0, 0), (4, 4)), mode="edge")
         # Means of nine neighbours differ from one to the next by what enters and what leaves.
-        before, after = np.abs(lines[1:] - lines[:-1]), np.abs(padded[9:] - padded[:-9]) / 9
+        before, after = _steps(luma, 1, axis), _steps(padded, 9, axis)
         total = float(before.sum())
-        found.append(1.0 - float(np.maximum(before - after, 0).sum()) / total if total > 1e-6 else 1.0)
+        after /= 9
+        np.maximum(np.subtract(before, after, out=after), 0, out=after)
+        found.append(1.0 - float(after.sum()) / total if total > 1e-6 else 1.0)
     one, other = found
     return {"reblur": max(one, other), "reblur_mean": 0.5 * (one + other), "reblur_direction": abs(one - other)}
+
+
+def _steps(plane: Plane, apart: int, axis: int) -> Plane:
+    """Return how far values differ that lie so many pixels apart, down (axis 0) or across (1)."""
+    steps = plane[apart:] - plane[:-apart] if axis == 0 else plane[:, apart:] - plane[:, :-apart]
+    return np.asarray(np.abs(steps, out=steps))
 
 
 def _details(luma: Plane, fine: Plane) -> tuple[Named, Maps]:
@@ -223,22 +231,24 @@ def _details(luma: Plane, fine: Plane) -> tuple[Named, Maps]:
         textured = share
     top, left = share.shape[0] // 4, share.shape[1] // 4
     inner = share[top : len(share) - top, left : share.shape[1] - left]
+    usual, most = percentiles(fine_power, (50, 90))
     return {
         **_percentiles(textured, detail_p10=10, detail_median=50, detail_p90=90, detail_p98=98),
         "detail_mean": float((share * weight).sum() / (weight.sum() + 1e-3)),
-        **_logs("detail_power", p90=np.percentile(fine_power, 90), p50=np.percentile(fine_power, 50)),
+        **_logs("detail_power", p90=most, p50=usual),
         "textured_share": float((power > 9.0).mean()), "detail_centre": float(inner.mean() - share.mean()),
     }, {"detail": grid_of(share)}  # fmt: skip
 
 
-def noise(luma: Plane, rgb: Plane) -> tuple[Named, Maps]:
+def noise(luma: Plane, red: Plane, green: Plane, blue: Plane) -> tuple[Named, Maps]:
     """Estimate noise (standard deviation on 0..255) over all pixels and in the flattest blocks, luma and colour.
 
     Source: Immerkaer 1996 (Laplacian difference), Donoho & Johnstone 1994 (median absolute deviation).
     """
     residual = second_difference(luma)
     absolute, square, spread = np.abs(residual), residual * residual, spreads(residual)
-    red_green, blue = (spreads(second_difference(p)) for p in (rgb[..., 0] - rgb[..., 1], rgb[..., 2] - luma))
+    opponents = (spreads(second_difference(plane)) for plane in (red - green, blue - luma))
+    red_green, blue_luma = (float(percentiles(each, 20)) for each in opponents)
     inner = luma[1:-1, 1:-1] if min(luma.shape) >= 3 else luma
     lonely = (absolute > 25) & ((inner < 4) | (inner > 251) | (absolute > 60))
     named = {
@@ -247,10 +257,10 @@ def noise(luma: Plane, rgb: Plane) -> tuple[Named, Maps]:
         **_logs("noise", **_percentiles(spread, flat=5, p20=20, p50=50)),
         **_logs("noise", peaks=float((square * square).mean()) / (float(square.mean()) ** 2 + 1e-6)),
         **_logs("impulse", share=1000 * float(lonely.mean())),
-        **_logs("noise", red_green=np.percentile(red_green, 20), blue=np.percentile(blue, 20)),
+        **_logs("noise", red_green=red_green, blue=blue_luma),
     }
     # Noise shows where the picture itself is quiet.
-    return named, {"noise": grid_of(spread, lambda part: np.percentile(part, 25))}
+    return named, {"noise": grid_of(spread, lambda part: percentiles(part, 25))}
 
 
 def spreads(residual: Plane) -> Plane:
@@ -262,16 +272,19 @@ def second_difference(plane: Plane) -> Plane:
     """Apply [[1,-2,1],[-2,4,-2],[1,-2,1]] / 6: unit gain on white noise, blind to linear shading."""
     if min(plane.shape) < 3:
         return np.zeros_like(plane)
-    fine = bend(bend(plane).T).T
+    fine = bend(bend(plane, 0), 1)
     fine /= 6
     return fine
 
 
-def bend(plane: Plane) -> Plane:
-    """Return the second difference down the columns, in place: much memory costs more time than the arithmetic."""
-    found = -2 * plane[1:-1]
-    found += plane[:-2]
-    found += plane[2:]
+def bend(plane: Plane, axis: int) -> Plane:
+    """Return the second difference down (axis 0) or across (1), in place: memory costs more than the arithmetic."""
+    before, middle, after = (
+        (plane[:-2], plane[1:-1], plane[2:]) if axis == 0 else (plane[:, :-2], plane[:, 1:-1], plane[:, 2:])
+    )
+    found = -2 * middle
+    found += before
+    found += after
     return found
 
 
@@ -299,10 +312,9 @@ def exposure(luma: Plane) -> tuple[Named, Maps]:
     }, {"brightness": [[round(float(v), 5) for v in row] for row in grid / 255]}  # fmt: skip
 
 
-def colour(rgb: Plane) -> tuple[Named, Maps]:
-    """Measure colourfulness, saturation, cast and haze on every second pixel."""
-    small = rgb[::2, ::2]
-    red, green, blue = small[:, :, 0], small[:, :, 1], small[:, :, 2]
+def colour(*channels: Plane) -> tuple[Named, Maps]:
+    """Measure colourfulness, saturation, cast and haze on every second pixel of red, green and blue."""
+    red, green, blue = (np.ascontiguousarray(channel[::2, ::2]) for channel in channels)
     red_green, yellow_blue = red - green, 0.5 * (red + green) - blue
     spread = float(np.hypot(red_green.std(), yellow_blue.std()))
     offset = float(np.hypot(red_green.mean(), yellow_blue.mean()))
@@ -310,7 +322,7 @@ def colour(rgb: Plane) -> tuple[Named, Maps]:
     saturation = np.asarray((top - bottom) / (top + 8.0), dtype=np.float32)
     bright = saturation[top > 24] if (top > 24).any() else saturation.ravel()
     dark_channel = ndimage.minimum_filter(bottom[::2, ::2], 5)
-    middle = float(np.median(saturation))
+    middle = float(percentiles(saturation, 50))
     return {
         "colourfulness": (spread + 0.3 * offset) / 100, "cast_red_green": float(red_green.mean()) / 100,
         "cast_yellow_blue": float(yellow_blue.mean()) / 100, "cast": offset / (spread + 12.0),
@@ -333,10 +345,7 @@ def spectrum(luma: Plane) -> Named:
     window = np.hanning(size).astype(np.float32)
     part = luma[top : top + size, left : left + size]
     power = np.abs(np.fft.rfft2((part - part.mean()) * window[:, None] * window)) ** 2
-    fy, fx = np.fft.fftfreq(size)[:, None], np.fft.rfftfreq(size)[None]
-    radius = np.hypot(fy, fx)
-    edges = np.geomspace(2 / size, 0.5, 13)
-    ring = np.digitize(radius, edges).ravel()
+    fy, fx, radius, edges, ring = _rings(size)
     sums, counts = (np.bincount(ring, weights, 14)[1:13] for weights in (power.ravel(), None))
     level = np.log(sums / np.maximum(counts, 1) + 1.0)
     at = np.log(np.sqrt(edges[1:] * edges[:-1]))
@@ -350,6 +359,14 @@ def spectrum(luma: Plane) -> Named:
         "spectrum_middle": float(rest[5:8].mean()),
         "spectrum_direction": float(abs(np.log((horizontal + 1.0) / (vertical + 1.0)))),
     }  # fmt: skip
+
+
+@lru_cache(4)  # nearly every image is larger than the part that is looked at
+def _rings(size: int) -> tuple[NDArray[Any], ...]:
+    """Return the frequencies down and across a part of this size, their radii, 13 edges of rings, and each one's."""
+    fy, fx = np.fft.fftfreq(size)[:, None], np.fft.rfftfreq(size)[None]
+    radius, edges = np.hypot(fy, fx), np.geomspace(2 / size, 0.5, 13)
+    return fy, fx, radius, edges, np.digitize(radius, edges).ravel()
 
 
 def blocking(luma: Plane) -> dict[str, float]:
@@ -367,7 +384,7 @@ def blocking(luma: Plane) -> dict[str, float]:
 
 
 def _phase_means(luma: Plane, axis: int) -> NDArray[np.float64]:
-    steps = np.abs(np.diff(luma, axis=axis)).mean(axis=1 - axis)
+    steps = _steps(luma, 1, axis).mean(axis=1 - axis)
     if steps.size < 16:
         return np.ones(8)
     return np.array([float(steps[phase::8].mean()) for phase in range(8)])
@@ -386,7 +403,7 @@ def blocking_map(luma: Plane) -> Plane:
     height, width = luma.shape
     if height < 8 or width < 16:
         return np.zeros((1, 1), dtype=np.float32)
-    steps = np.abs(np.diff(luma, axis=1))[: height - height % 8]
+    steps = _steps(luma[: height - height % 8], 1, 1)
     columns = (width - 1) // 8
     tiles = steps[:, : columns * 8].reshape(height // 8, 8, columns, 8).mean(axis=1)
     return np.asarray(tiles[:, :, 7] - tiles[:, :, :7].mean(axis=2), dtype=np.float32)

@@ -212,7 +212,7 @@ def _halo(luma: Plane) -> Named:
     """Measure how far edges overshoot: the curvature beside the strongest slopes, and how often it turns."""
     luma = luma[::2]  # along the rows every second one says as much
     slope = np.abs(luma[:, 2:] - luma[:, :-2])
-    bend = np.abs(measures.bend(luma.T).T)
+    bend = np.abs(measures.bend(luma, 1))
     strong = slope >= percentiles(slope[:, ::2], 95)
     steep, turned = slope[strong].mean(), bend[strong].mean()
     return {
