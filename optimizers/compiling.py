@@ -111,10 +111,8 @@ class Compile:
             collect = partial(
                 collect_examples, workers=workers, advance=advance, store=self.store, made=made, measured=measured
             )
-            train, validation = (
-                collect(on_train, self.train),
-                collect(_asking(self.program, self.asks), self.validation),
-            )
+            train = collect(on_train, self.train)
+            validation = collect(_asking(self.program, self.asks), self.validation)
         train.gathered.update(validation.gathered)
         self.runs += train.runs + validation.runs
         return train, validation

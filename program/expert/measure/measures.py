@@ -205,7 +205,7 @@ def _reblur(luma: Plane) -> Named:
     for axis in (0, 1):
         padded = np.pad(luma, ((4, 4), (0, 0)) if axis == 0 else ((0, 0), (4, 4)), mode="edge")
         # Means of nine neighbours differ from one to the next by what enters and what leaves.
-        before, after = _steps(luma, 1, axis), _steps(padded, 9, axis)
+        before, after = _step_sizes(luma, 1, axis), _step_sizes(padded, 9, axis)
         total = float(before.sum())
         after /= 9
         np.maximum(np.subtract(before, after, out=after), 0, out=after)
@@ -214,7 +214,7 @@ def _reblur(luma: Plane) -> Named:
     return {"reblur": max(one, other), "reblur_mean": 0.5 * (one + other), "reblur_direction": abs(one - other)}
 
 
-def _steps(plane: Plane, apart: int, axis: int) -> Plane:
+def _step_sizes(plane: Plane, apart: int, axis: int) -> Plane:
     """Return how far values differ that lie so many pixels apart, down (axis 0) or across (1)."""
     steps = plane[apart:] - plane[:-apart] if axis == 0 else plane[:, apart:] - plane[:, :-apart]
     return np.asarray(np.abs(steps, out=steps))
@@ -384,7 +384,7 @@ def blocking(luma: Plane) -> dict[str, float]:
 
 
 def _phase_means(luma: Plane, axis: int) -> NDArray[np.float64]:
-    steps = _steps(luma, 1, axis).mean(axis=1 - axis)
+    steps = _step_sizes(luma, 1, axis).mean(axis=1 - axis)
     if steps.size < 16:
         return np.ones(8)
     return np.array([float(steps[phase::8].mean()) for phase in range(8)])
@@ -403,7 +403,7 @@ def blocking_map(luma: Plane) -> Plane:
     height, width = luma.shape
     if height < 8 or width < 16:
         return np.zeros((1, 1), dtype=np.float32)
-    steps = _steps(luma[: height - height % 8], 1, 1)
+    steps = _step_sizes(luma[: height - height % 8], 1, 1)
     columns = (width - 1) // 8
     tiles = steps[:, : columns * 8].reshape(height // 8, 8, columns, 8).mean(axis=1)
     return np.asarray(tiles[:, :, 7] - tiles[:, :, :7].mean(axis=2), dtype=np.float32)
