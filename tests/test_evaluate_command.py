@@ -31,9 +31,29 @@ def store(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return tmp_path_factory.mktemp("mlruns")
 
 
+@pytest.fixture(scope="module")
+def cache(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return tmp_path_factory.mktemp("cache")
+
+
 @pytest.fixture(autouse=True)
-def _shared_store(store: Path, _hermetic: None, monkeypatch: pytest.MonkeyPatch) -> None:
+def _shared(store: Path, cache: Path, tmp_path: Path, _hermetic: None, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("AGENTICIQA_MLRUNS_DIR", str(store))  # making one takes MLflow seconds
+    monkeypatch.setenv("AGENTICIQA_CACHE_DIR", str(cache))  # the photographs are those of every test
+    traced(tmp_path, monkeypatch, 0)  # a trace takes half a second
+
+
+def traced(folder: Path, monkeypatch: pytest.MonkeyPatch, misses: int) -> None:
+    """Let so many misses of each kind be traced."""
+    (folder / "settings.yaml").write_text(f"tracking: {{traces: {misses}}}\n", "utf-8")
+    monkeypatch.setenv("AGENTICIQA_CONFIG", str(folder / "settings.yaml"))
+
+
+@pytest.fixture
+def own_cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """A cache that no other test has used."""
+    monkeypatch.setenv("AGENTICIQA_CACHE_DIR", str(tmp_path / "cache"))
+    return tmp_path / "cache"
 
 
 @pytest.fixture
@@ -93,7 +113,10 @@ def test_json_holds_the_record_with_baselines_and_details(manifest, capsys):
     assert str(manifest.parent.parent) not in json.dumps(record)
 
 
-def test_a_run_is_logged_to_mlflow_with_figures_table_charts_and_report(manifest, store, capsys):
+def test_a_run_is_logged_to_mlflow_with_figures_table_charts_and_report(
+    manifest, tmp_path, store, capsys, monkeypatch
+):
+    traced(tmp_path, monkeypatch, 2)
     _, record = _record(capsys, manifest)
     base = sqlite3.connect(store / "mlflow.db")
     metrics = dict(base.execute("select key, value from latest_metrics where run_uuid = ?", (record["mlflow_run"],)))
@@ -134,11 +157,11 @@ def test_figures_are_printed_though_the_report_cannot_be_written(manifest, tmp_p
     assert "No space left" in printed.err
 
 
-def test_resume_without_a_file_name_takes_up_the_same_evaluation_only(manifest, capsys):
+def test_resume_without_a_file_name_takes_up_the_same_evaluation_only(manifest, own_cache, capsys):
     _, first = _record(capsys, manifest)
     _, again = _record(capsys, manifest, "--resume")
     assert again["srcc"] == first["srcc"]
-    folder = Path(os.environ["AGENTICIQA_CACHE_DIR"]) / "evaluations"
+    folder = own_cache / "evaluations"
     assert len(list(folder.iterdir())) == 1
     _record(capsys, manifest, "--resume", "--split", "validation")
     _record(capsys, manifest, "--resume", "--split", "validation", "--baselines")
@@ -147,10 +170,10 @@ def test_resume_without_a_file_name_takes_up_the_same_evaluation_only(manifest, 
 
 
 @pytest.mark.skipif(os.name == "nt", reason="signals to a child differ on Windows")
-def test_a_killed_command_resumes_with_nothing_lost_or_repeated(manifest, tmp_path, capsys):
+def test_a_killed_command_resumes_with_nothing_lost_or_repeated(manifest, own_cache, tmp_path, capsys):
     command = [sys.executable, "-m", "program.evaluate", str(manifest), "--baselines", "--workers", "1"]
     process = subprocess.Popen(command, cwd=ROOT, stdout=subprocess.PIPE, stderr=subprocess.PIPE)
-    folder = Path(os.environ["AGENTICIQA_CACHE_DIR"]) / "evaluations"
+    folder = own_cache / "evaluations"
     deadline = time.monotonic() + 120
     while time.monotonic() < deadline and process.poll() is None:
         lines = [path.read_bytes().count(b"\n") for path in folder.glob("*.jsonl")] if folder.is_dir() else []
