@@ -115,6 +115,36 @@ class _PromptQueue(queue.Queue):
 
 
 @pytest.fixture
+def undrawn(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Make charts, and save empty files in their place: drawing is half of what a small run takes."""
+    from matplotlib.figure import Figure
+
+    def saved(self, file, *, format=None, **_):
+        content = b"<svg/>" if format == "svg" else b""
+        file.write(content) if hasattr(file, "write") else Path(file).write_bytes(content)
+
+    monkeypatch.setattr(Figure, "savefig", saved)
+
+
+@pytest.fixture
+def untraced(tmp_path_factory: pytest.TempPathFactory, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Trace no misses, which takes half a second each, unless settings of a test's own say otherwise."""
+    file = tmp_path_factory.mktemp("settings") / "untraced.yaml"
+    file.write_text("tracking: {traces: 0}\n", "utf-8")
+    monkeypatch.setenv("AGENTICIQA_CONFIG", str(file))
+
+
+@pytest.fixture
+def few_photographs(blurred_manifest: Path) -> Path:
+    """Of the blurred photographs 32 to train on, 11 to choose by (a fusion needs 10), 8 to test on, and 5 questions."""
+    lines = [json.loads(line) for line in blurred_manifest.read_text("utf-8").splitlines()]
+    most = {"train": 54, "validation": 54, "test": 40}
+    kept = [line for line in lines if int(line["group"]) < (most[line["split"]] if "mos" in line else 15)]
+    blurred_manifest.write_text("".join(json.dumps(line) + "\n" for line in kept), "utf-8")
+    return blurred_manifest
+
+
+@pytest.fixture
 def rng() -> np.random.Generator:
     """A seeded generator."""
     return np.random.default_rng(20260101)

@@ -19,6 +19,7 @@ LINES = [line for language, text in BLOCKS if language == "bash" for line in tex
 
 SMALL = """
 compile: {rerank: 1, baselines: false}
+tracking: {traces: 0}
 optimizers:
   embedded:
     random-search: {demos: 4, starts: 2, steps: 1, search_samples: 12}
@@ -29,16 +30,16 @@ optimizers:
 
 
 @pytest.fixture
-def folder(tmp_path: Path, rng: np.random.Generator, monkeypatch: pytest.MonkeyPatch) -> Path:
+def folder(tmp_path: Path, rng: np.random.Generator, undrawn: None, monkeypatch: pytest.MonkeyPatch) -> Path:
     lines = []
-    for number in range(48):
-        split = "train" if number < 32 else "validation" if number < 44 else "test"
+    for number in range(32):
+        split = "train" if number < 20 else "validation" if number < 28 else "test"
         small = np.kron(rng.integers(0, 256, (6, 8, 3)), np.ones((8, 8, 1))).astype(np.uint8)
         Image.fromarray(small).save(tmp_path / f"{number}.png")
         shared = {"id": str(number), "image": f"{number}.png", "split": split, "labels": "made-up"}
         lines.append({**shared, "mos": 1 + number % 5})
     (tmp_path / "manifest.jsonl").write_text("".join(json.dumps(line) + "\n" for line in lines), "utf-8")
-    (tmp_path / "few.jsonl").write_text("".join(json.dumps(lines[i]) + "\n" for i in (0, 1, 2, 33, 34, 45)), "utf-8")
+    (tmp_path / "few.jsonl").write_text("".join(json.dumps(lines[i]) + "\n" for i in (0, 1, 2, 21, 22, 29)), "utf-8")
     (tmp_path / "small.yaml").write_text(SMALL, "utf-8")
     monkeypatch.setenv("AGENTICIQA_CONFIG", str(tmp_path / "small.yaml"))
     monkeypatch.chdir(tmp_path)

@@ -84,6 +84,7 @@ def _record(capsys, *arguments):
     return code, json.loads(captured.out)
 
 
+@pytest.mark.usefixtures("undrawn")
 def test_json_holds_the_record_with_baselines_and_details(manifest, capsys):
     code, record = _record(capsys, manifest, "--baselines")
     assert code == 0
@@ -157,6 +158,7 @@ def test_figures_are_printed_though_the_report_cannot_be_written(manifest, tmp_p
     assert "No space left" in printed.err
 
 
+@pytest.mark.usefixtures("undrawn")
 def test_resume_without_a_file_name_takes_up_the_same_evaluation_only(manifest, own_cache, capsys):
     _, first = _record(capsys, manifest)
     _, again = _record(capsys, manifest, "--resume")
@@ -170,6 +172,7 @@ def test_resume_without_a_file_name_takes_up_the_same_evaluation_only(manifest, 
 
 
 @pytest.mark.skipif(os.name == "nt", reason="signals to a child differ on Windows")
+@pytest.mark.usefixtures("undrawn")
 def test_a_killed_command_resumes_with_nothing_lost_or_repeated(manifest, own_cache, tmp_path, capsys):
     command = [sys.executable, "-m", "program.evaluate", str(manifest), "--baselines", "--workers", "1"]
     process = subprocess.Popen(command, cwd=ROOT, stdout=subprocess.PIPE, stderr=subprocess.PIPE)
@@ -200,6 +203,7 @@ def test_a_killed_command_resumes_with_nothing_lost_or_repeated(manifest, own_ca
         assert resumed[part] == whole[part], part
 
 
+@pytest.mark.usefixtures("undrawn")
 def test_failed_samples_end_in_exit_code_1_and_are_counted(manifest, tmp_path, capsys):
     (tmp_path / "9.png").write_bytes(b"damaged")
     code, record = _record(capsys, manifest)
@@ -209,6 +213,7 @@ def test_failed_samples_end_in_exit_code_1_and_are_counted(manifest, tmp_path, c
     assert record["details"]["by_distortion"]["d1"]["figures"]["srcc"]["asked"] == 5
 
 
+@pytest.mark.usefixtures("undrawn")
 def test_failed_samples_are_named_with_their_reason_wherever_the_figures_are(
     manifest, tmp_path, store, capsys, monkeypatch
 ):
@@ -278,6 +283,7 @@ def test_labels_that_cannot_be_used_are_refused_before_anything_runs(tmp_path, s
     assert sorted(store.rglob("*")) == before
 
 
+@pytest.mark.usefixtures("undrawn")
 def test_without_a_usable_cache_an_evaluation_goes_on_and_says_that_it_cannot_be_resumed(
     manifest, tmp_path, capsys, caplog, monkeypatch
 ):
@@ -299,6 +305,7 @@ def test_over_all_splits_a_leak_is_no_fault(tmp_path):
     assert len(samples_of(file, load_settings(), None)) == 2
 
 
+@pytest.mark.usefixtures("undrawn")
 def test_python_gets_the_same_record_as_the_command(manifest, capsys):
     _, printed = _record(capsys, manifest)
     record = program.evaluation.evaluate(None, manifest, progress=False)

@@ -15,6 +15,8 @@ from program.common.settings import load_settings
 from program.compile import main
 from program.expert.judge.learning import _solved
 
+pytestmark = pytest.mark.usefixtures("undrawn")
+
 SMALL = "compile: {workers: 2, baselines: false, train_scoring: 20}\ntracking: {traces: 0}\ntools: {device: cpu}\n"
 TRAIN, RUN, VALIDATION, TEST = 40, 20, 12, 8
 PLANTED = 3

@@ -21,21 +21,22 @@ from program.expert.engine import PerceptualEngine
 from program.tools.runner import ToolRunner
 
 SMALL = {
-    "compile": {"rerank": 2},
     "tracking": {"traces": 0},
-    "optimizers": {"embedded": {"random-search": {"demos": 4, "starts": 2, "steps": 2, "search_samples": 40}}},
+    "optimizers": {"embedded": {"random-search": {"demos": 4, "starts": 2, "steps": 2, "search_samples": 12}}},
 }
 
 
 @pytest.fixture
-def compiled(blurred_manifest: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+def compiled(few_photographs: Path, tmp_path: Path, undrawn: None, monkeypatch: pytest.MonkeyPatch):
     """Compile the manifest with a cache folder by name; settings, recipe and seed may differ."""
 
     def make(cache: str = "cache", settings: dict[str, Any] | None = None, seed: int = 0, lm: Any = None,
              optimizer: str = "random-search,fusion") -> Compiled:  # fmt: skip
         monkeypatch.setenv("AGENTICIQA_CACHE_DIR", str(tmp_path / cache))
-        loaded = load_settings(overrides={**SMALL, "seed": seed, **(settings or {})})
-        return compile_program(prepare_job(loaded, str(blurred_manifest), optimizer, tmp_path / "out", lm=lm))
+        # Of the uncompiled program alone no more is read than it asks for.
+        compiling = {"rerank": 2, "baselines": optimizer != "none"}
+        loaded = load_settings(overrides={**SMALL, "compile": compiling, "seed": seed, **(settings or {})})
+        return compile_program(prepare_job(loaded, str(few_photographs), optimizer, tmp_path / "out", lm=lm))
 
     return make
 
@@ -100,7 +101,7 @@ def rescored(manifest: Path) -> None:
 
 
 def darkened(manifest: Path) -> None:
-    for number in range(0, 54, 3):
+    for number in range(0, 40, 3):
         path = manifest.with_name(f"{number}.png")
         Image.open(path).point(lambda value: value // 2).save(path)
 

@@ -38,6 +38,8 @@ from program.images.store import IMAGES
 from program.lms.ask import with_references
 from signatures.schemas import Plan
 
+pytestmark = pytest.mark.usefixtures("undrawn", "untraced")
+
 SMALL = {
     "compile": {"rerank": 2, "baselines": False},
     "optimizers": {"embedded": {"random-search": {"demos": 4, "starts": 2, "steps": 2, "search_samples": 40}}},

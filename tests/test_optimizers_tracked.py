@@ -149,6 +149,7 @@ def one_sentence(monkeypatch):
     monkeypatch.setattr(selection, "clear_gain", lambda new, old: True)
 
 
+@pytest.mark.usefixtures("undrawn")
 @pytest.mark.spec("issue-44/mlflow-prompts-datasets-traces")
 @pytest.mark.filterwarnings("default")  # MLflow turns any warning of its own dependencies into a trace that is lost
 def test_what_a_compile_learned_is_a_prompt_and_its_worst_misses_are_traces(blurred_manifest, tmp_path, one_sentence):
@@ -184,6 +185,7 @@ def test_what_a_compile_learned_is_a_prompt_and_its_worst_misses_are_traces(blur
         assert "base64" not in json.dumps(trace.to_dict(), default=str)
 
 
+@pytest.mark.usefixtures("undrawn", "untraced")
 @pytest.mark.spec("issue-44/mlflow-champion-asked-for")
 @pytest.mark.parametrize(("optimizer", "leads"), [("fusion", False), ("none", True)])
 def test_the_uncompiled_program_leads_only_where_it_was_asked_for(
@@ -200,12 +202,13 @@ def test_the_uncompiled_program_leads_only_where_it_was_asked_for(
     assert "Warning" not in err
 
 
+@pytest.mark.usefixtures("undrawn")
 def test_a_step_that_is_left_out_is_told_and_so_is_what_to_try_next(blurred_manifest, tmp_path, capsys):
     lines = [json.loads(line) for line in blurred_manifest.read_text("utf-8").splitlines()]
     train = [line["id"] for line in lines if line["split"] == "train" and "mos" in line]
     kept = [line for line in lines if line["id"] not in train[20:]]
     blurred_manifest.write_text("".join(json.dumps(line) + "\n" for line in kept), "utf-8")
-    (tmp_path / "small.yaml").write_text(json.dumps(SMALL), "utf-8")
+    (tmp_path / "small.yaml").write_text(json.dumps({**SMALL, "tracking": {"traces": 0}}), "utf-8")
     words = ["--data", str(blurred_manifest), "--config", str(tmp_path / "small.yaml"), "--out", str(tmp_path / "out")]
     assert compile_command([*words, "--dry-run"]) == 0
     told = "fusion is left out: there are 20 scored training and"

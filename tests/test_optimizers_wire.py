@@ -1,14 +1,17 @@
 """Optimizers over a real wire: what they may ask is bounded, what was asked is not asked again, whatever ends them."""
 
+import io
 import json
 import os
 import re
-import shutil
 import signal
 import subprocess
 import sys
 import time
+from contextlib import redirect_stdout
+from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 import dspy
 import numpy as np
@@ -25,6 +28,8 @@ from program.lms.limits import Budget
 from program.lms.traits import ModelTraits
 from program.tracking import Tracker
 from program.tracking.models import interface, log_program, promote, register
+
+pytestmark = pytest.mark.usefixtures("undrawn")
 
 ROOT = Path(__file__).resolve().parents[1]
 
@@ -45,19 +50,57 @@ PROPOSALS = ("new_instruction", "proposed_instruction")
 REFLECTING = ("gepa", pytest.param("mipro", marks=pytest.mark.slow))
 
 
+@dataclass
+class Whole:
+    """An undisturbed compile: its data, the server it asked and what it printed."""
+
+    data: Path
+    server: Any
+    told: dict[str, Any]
+
+    def lead(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        """Let commands use the compile's cache and its MLflow store."""
+        for name in ("cache", "mlruns"):
+            monkeypatch.setenv(f"AGENTICIQA_{name.upper()}_DIR", str(self.data / name))
+
+
+@pytest.fixture(scope="module")
+def whole(tmp_path_factory: pytest.TempPathFactory, loopback_module):
+    """Compile with an optimizer, once for all tests: `whole("gepa")`."""
+    done: dict[str, Whole] = {}
+
+    def make(optimizer: str) -> Whole:
+        if optimizer not in done:
+            made = Whole(written(tmp_path_factory.mktemp("whole")), loopback_module.Loopback().start(), {})
+            done[optimizer] = made
+            with pytest.MonkeyPatch.context() as patch, redirect_stdout(io.StringIO()) as printed:
+                made.lead(patch)
+                assert main(command(made.data, made.server.base, optimizer)) == 0
+            made.told.update(json.loads(printed.getvalue()))
+        return done[optimizer]
+
+    yield make
+    for each in done.values():
+        each.server.stop()
+
+
 @pytest.fixture
-def data(tmp_path: Path, rng: np.random.Generator) -> Path:
+def data(tmp_path: Path) -> Path:
     """Four scored photographs a split, and a settings file of small budgets."""
-    lines = []
+    return written(tmp_path)
+
+
+def written(folder: Path) -> Path:
+    rng, lines = np.random.default_rng(20260101), []
     for number, split in enumerate(["train"] * 4 + ["validation"] * 4 + ["test"] * 4):
         name = f"{number}.png"
         blocks = np.kron(rng.integers(0, 256, (8, 12, 3)), np.ones((8, 8, 1))).astype(np.uint8)
-        Image.fromarray(blocks).save(tmp_path / name)
+        Image.fromarray(blocks).save(folder / name)
         shared = {"id": f"s{number}", "image": name, "split": split, "labels": "made-up"}
         lines.append({**shared, "mos": 1 + number % 4, "mos_std": 0.6})
-    (tmp_path / "small.yaml").write_text(SMALL, "utf-8")
-    (tmp_path / "manifest.jsonl").write_text("".join(json.dumps(line) + "\n" for line in lines), "utf-8")
-    return tmp_path
+    (folder / "small.yaml").write_text(SMALL, "utf-8")
+    (folder / "manifest.jsonl").write_text("".join(json.dumps(line) + "\n" for line in lines), "utf-8")
+    return folder
 
 
 def command(data: Path, base: str, optimizer: str, *more: str) -> list[str]:
@@ -68,7 +111,9 @@ def command(data: Path, base: str, optimizer: str, *more: str) -> list[str]:
 
 
 @pytest.mark.parametrize("optimizer", ["random-search", "mipro", "gepa"])
-def test_calls_stay_under_the_printed_bound_and_a_repeat_asks_nothing(data, loopback, capsys, optimizer) -> None:
+def test_calls_stay_under_the_printed_bound_and_a_repeat_asks_nothing(
+    data, whole, loopback, capsys, monkeypatch, optimizer
+) -> None:
     server = loopback()
     assert main(command(data, server.base, optimizer, "--dry-run")) == 0
     plan = json.loads(capsys.readouterr().out)
@@ -76,8 +121,8 @@ def test_calls_stay_under_the_printed_bound_and_a_repeat_asks_nothing(data, loop
     assert plan["paid"]
     assert [phase["name"] for phase in plan["phases"]] == ["evidence", optimizer, "choose on validation", "test"]
 
-    assert main(command(data, server.base, optimizer)) == 0
-    result = json.loads(capsys.readouterr().out)
+    done = whole(optimizer)
+    data, server, result = done.data, done.server, done.told
     asked = server.stats()["requests"]
     assert 0 < asked <= plan["most_calls"]
     assert result["uncompiled"]["scoring"]["used"] == 4
@@ -86,6 +131,7 @@ def test_calls_stay_under_the_printed_bound_and_a_repeat_asks_nothing(data, loop
     scored = [entry["score"] for entry in logged if entry["event"] == "candidate"]
     assert scored, "no candidate was scored"
 
+    done.lead(monkeypatch)
     assert main(command(data, server.base, optimizer, "--resume")) == 0
     again = json.loads(capsys.readouterr().out)
     assert server.stats()["requests"] == asked
@@ -111,10 +157,10 @@ def test_the_plan_counts_every_seed_and_the_champion(data, loopback, capsys) -> 
 
 
 @pytest.mark.parametrize("optimizer", REFLECTING)
-def test_a_killed_compile_leaves_its_best_and_repeats_no_call_when_resumed(data, loopback, tmp_path, optimizer) -> None:
-    whole = loopback()
-    assert main(command(data, whole.base, optimizer)) == 0
-    shutil.rmtree(data / "program")
+def test_a_killed_compile_leaves_its_best_and_repeats_no_call_when_resumed(
+    data, whole, loopback, tmp_path, optimizer
+) -> None:
+    undisturbed = whole(optimizer).server.stats()["requests"]
     server = loopback(latency_s=0.05)
     arguments = [sys.executable, "-m", "program.compile", *command(data, server.base, optimizer)]
     environment = {**os.environ, "PYTHONPATH": str(ROOT), "LITELLM_LOCAL_MODEL_COST_MAP": "True"}
@@ -137,20 +183,11 @@ def test_a_killed_compile_leaves_its_best_and_repeats_no_call_when_resumed(data,
     left = json.loads((data / "program" / "program.json").read_text("utf-8"))
     assert left["record"]["finished"] is False
 
-    done = subprocess.run(
-        [*arguments, "--resume"],
-        cwd=tmp_path,
-        env=environment,
-        capture_output=True,
-        text=True,
-        timeout=240,
-        check=False,
-    )
-    assert done.returncode == 0, done.stderr[-2000:]
+    assert main(command(data, server.base, optimizer, "--resume")) == 0
     assert json.loads((data / "program" / "program.json").read_text("utf-8"))["record"]["finished"] is True
     # Only calls that were on their way when the process died, one a worker, may have been sent twice.
     asked = server.stats()["requests"]
-    assert before["requests"] < whole.stats()["requests"] <= asked <= whole.stats()["requests"] + 2
+    assert before["requests"] < undisturbed <= asked <= undisturbed + 2
 
 
 def test_a_resumed_compile_refuses_other_data_seeds_and_budgets(data, loopback, capsys) -> None:
@@ -259,11 +296,10 @@ def test_where_the_embedded_expert_looks_no_wording_of_it_is_optimized(loopback)
 
 
 @pytest.mark.parametrize("optimizer", ["random-search", "mipro"])
-def test_no_demo_shows_an_image_that_candidates_are_ranked_or_tested_on(data, loopback, optimizer) -> None:
-    server = loopback()
-    assert main(command(data, server.base, optimizer)) == 0
-    train = {(data / f"{number}.png").read_bytes() for number in range(4)}
-    shown = [image for asked in server.asked for image in asked.images[: -len(asked.last_images)] if asked.last_images]
+def test_no_demo_shows_an_image_that_candidates_are_ranked_or_tested_on(whole, optimizer) -> None:
+    done = whole(optimizer)
+    train = {(done.data / f"{number}.png").read_bytes() for number in range(4)}
+    shown = [image for asked in done.server.asked for image in asked.images[: -len(asked.last_images)] if asked.last_images]
     assert shown, "no demo was shown"
     assert set(shown) <= train
 

@@ -22,6 +22,8 @@ from signatures.rubric import PLAIN, SENTENCES, TRAITS, rubric_in, with_rubric
 from signatures.schemas import DISTORTION_CATEGORIES, LEVEL_WORDS
 from signatures.summarizer import ScoreQuality
 
+pytestmark = pytest.mark.usefixtures("undrawn", "untraced")
+
 QUERY = "Rate the perceptual quality of this image."
 DISTORTIONS = {
     "gaussian_blur": "Blurs", "white_noise": "Noise", "jpeg": "Compression", "color_saturation_2": "Color distortions",

@@ -27,6 +27,8 @@ from program.evaluation.metrics import srcc
 from program.fusion.scores import FittedFusion
 from tests.rows import labelled
 
+pytestmark = pytest.mark.usefixtures("undrawn", "untraced")
+
 N = 200
 TRUTH = np.random.default_rng(5).uniform(1, 5, N)
 NOISE = np.random.default_rng(6).normal(0, 1, N)
