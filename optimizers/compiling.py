@@ -24,16 +24,7 @@ from optimizers.plan import CROSSED, CompileLog, call_plan
 from optimizers.recipes import Recipe, recipe_named
 from optimizers.report import CandidateRuns, Compiled, advice, difference_markdown, learned, reasons
 from optimizers.search import Candidate, Search, scored_examples
-from optimizers.selection import (
-    NO_BETTER,
-    CrossValidation,
-    Ranking,
-    Verdict,
-    best_baseline,
-    kept_verdict,
-    validation_figures,
-    verdict_of,
-)  # fmt: skip
+from optimizers.selection import CrossValidation, Ranking, Verdict, kept_verdict, validation_figures, verdict_of
 from optimizers.student import EvidenceReplay, Reflections, SearchStopped, optimized_predictors
 from program.agent.loop import AgenticIQA
 from program.agent.rating import Asks
@@ -93,7 +84,7 @@ class Compile:
         """Why the uncompiled program stays, where no candidate was better."""
         if self.reflections.all_failed:
             return f"no instruction was written ({self.reflections.note})"
-        return f"{NO_BETTER} on validation"
+        return "no candidate was better on validation"
 
     def gathered(self) -> tuple[ExampleSet, ExampleSet]:
         """Gather the evidence of train and validation, once, and return both with their labelled demos."""
@@ -236,27 +227,25 @@ def _compiled(run: Compile) -> Compiled:
     if job.kept is not None:
         before = _uncompiled(run)
         run.check_direction(before.figures.get("srcc"))
-        return _reported(run, run.uncompiled, before, before, kept_verdict(job.kept, before), {})
+        return _reported(run, run.uncompiled, before, before, kept_verdict(job.kept), {})
     train, validation = run.gathered()
     run.check_direction(train.agreement())
     ranking = _ranked(run, train, validation)
     chosen, table = ranking.best.candidate, ranking.table()
+    kept = kept_verdict(run.kept_because) if ranking.best is ranking.uncompiled else None
     if not job.folds:
         # Saved before the test, so that a kill during it loses nothing.
         run.log.finished(chosen.program, {"chosen": chosen.name, "validation": table})
         before, after = _tested(run, chosen)
-        verdict = verdict_of(
-            chosen.name, ranking.best.record, ranking.uncompiled.record, run.gains(before, after), before,
-            run.kept_because,
-        )  # fmt: skip
+        verdict = kept or verdict_of(ranking.best.record, ranking.uncompiled.record, run.gains(before, after))
         return _reported(run, chosen, before, after, verdict, table)
     before = _uncompiled(run)
-    if ranking.best is ranking.uncompiled:
-        return _reported(run, chosen, before, before, kept_verdict(run.kept_because, before), table)
+    if kept is not None:
+        return _reported(run, chosen, before, before, kept, table)
     after = _crossed(run, train, validation, before, program_sha256(chosen.program))
     crossed = CrossValidation.of(len(job.folds), run.gains(before, after))
     chosen, after = (chosen, after) if crossed.adopted else (run.uncompiled, before)
-    return _reported(run, chosen, before, after, crossed.verdict(before), table, crossed)
+    return _reported(run, chosen, before, after, crossed.verdict(), table, crossed)
 
 
 def _ranked(run: Compile, train: ExampleSet, validation: ExampleSet) -> Ranking:
@@ -328,7 +317,6 @@ def _reported(
     if run.others is not None:
         # The compiled program's rows hold its own fusion ablation; the tools alone are the same for both.
         before, after = with_baselines(before), with_baselines(after)
-        verdict = replace(verdict, baseline=best_baseline(before))
     if (failed := run.reflections.note) and failed not in verdict.text:
         run.notes.append(failed)
     result = Compiled(

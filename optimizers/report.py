@@ -19,7 +19,7 @@ from rich.console import Console
 from optimizers.job import Job
 from optimizers.recipes import recipe_named
 from optimizers.search import Candidate
-from optimizers.selection import CrossValidation, Verdict, label, leading
+from optimizers.selection import CrossValidation, Verdict, best_baseline, label, leading
 from program.agent.loop import AgenticIQA
 from program.agent.saving import program_sha256
 from program.evaluation.charts import comparison_table, scatter_plot
@@ -73,7 +73,7 @@ class Compiled:
             "uncompiled": self.uncompiled.summary(),
             "compiled": self.compiled.summary(),
             "difference": {name: figure.model_dump(mode="json") for name, figure in self.differences.items()},
-            "baseline": self.verdict.baseline.model_dump(mode="json") if self.verdict.baseline else None,
+            "baseline": best.model_dump(mode="json") if (best := best_baseline(self.uncompiled)) else None,
             "verdict": self.verdict.text,
             "helped": self.verdict.helped,
             "learned": self.learned,
@@ -86,7 +86,7 @@ class Compiled:
 
     def words(self, before: Sequence[str] = ()) -> list[str]:
         """Return the verdict, the best single tool or model, and the notes that were not printed `before`."""
-        lines, best = [self.verdict.text], self.verdict.baseline
+        lines, best = [self.verdict.text], best_baseline(self.uncompiled)
         if best is not None:
             name = leading(best.figures)
             figure = f"{label(name)} {best.figures[name]}"

@@ -11,8 +11,6 @@ from program.evaluation.figures import compare
 from program.evaluation.intervals import METRICS, Figure
 from program.evaluation.record import Baseline, EvaluationRecord
 
-NO_BETTER = "no candidate was better"
-
 SCORE_STEP, PLCC_STEP = 0.002, 0.005
 """Smaller differences in score decide nothing: PLCC does then, and where that is no larger either, RMSE."""
 DEARER = 1.05
@@ -173,24 +171,15 @@ def _value(record: EvaluationRecord, name: str) -> float:
 
 @dataclass(frozen=True)
 class Verdict:
-    """Whether compiling helped, in one sentence, and the best simpler way on the same samples."""
+    """Whether compiling helped, in one sentence."""
 
     helped: bool
     """A candidate was better on validation, so it is the recommended program."""
     text: str
-    baseline: Baseline | None
 
 
-def verdict_of(
-    chosen: str, best: EvaluationRecord, uncompiled: EvaluationRecord, differences: Mapping[str, Figure],
-    test: EvaluationRecord, kept_because: str = f"{NO_BETTER} on validation",
-) -> Verdict:  # fmt: skip
-    """Return the verdict: what validation recommends, and what the test samples then said of it.
-
-    `kept_because` says why the uncompiled program stays, where it does.
-    """
-    if chosen == "uncompiled":
-        return kept_verdict(kept_because, test)
+def verdict_of(best: EvaluationRecord, uncompiled: EvaluationRecord, differences: Mapping[str, Figure]) -> Verdict:
+    """Return the verdict on what validation recommends: by how much it is better there, and what test said of it."""
     names = [name for name in ("preference", "srcc", "plcc", "rmse", "accuracy") if name in differences]
     words = "; ".join(_words(name, differences[name]) for name in names)
     ways = {differences[name].sign * METRICS[name].direction for name in names} - {0}
@@ -199,12 +188,12 @@ def verdict_of(
     text = f"{opening} on test: {words}. On validation it is {_gain(best, uncompiled)}."
     if "srcc" in names and differences["rmse"].sign == differences["srcc"].sign == 1:
         text += " The order of images is better, and their scores lie further from the labels: compare, do not grade."
-    return Verdict(True, text, best_baseline(test))
+    return Verdict(True, text)
 
 
-def kept_verdict(why: str, test: EvaluationRecord) -> Verdict:
+def kept_verdict(why: str) -> Verdict:
     """Return the verdict where the uncompiled program is the one that is saved."""
-    return Verdict(False, f"The uncompiled program is kept, and recommended: {why}.", best_baseline(test))
+    return Verdict(False, f"The uncompiled program is kept, and recommended: {why}.")
 
 
 @dataclass(frozen=True)
@@ -223,7 +212,7 @@ class CrossValidation:
         first = gains.get(leading(gains))
         return cls(folds, dict(gains), first is not None and first.sign > 0 and not first.descriptive)
 
-    def verdict(self, test: EvaluationRecord) -> Verdict:
+    def verdict(self) -> Verdict:
         """Say what the folds say."""
         names = [name for name in ("preference", "srcc", "rmse", "accuracy") if name in self.gains]
         words = "; ".join(_words(name, self.gains[name], ends=True) for name in names)
@@ -231,8 +220,8 @@ class CrossValidation:
         compiled = f"compiled on {self.folds - 1} of {self.folds} folds of {groups} photographs"
         sentence = f"{compiled} and tested on the other, programs gain {words}"
         if not self.adopted:
-            return kept_verdict(sentence, test)
-        return Verdict(True, f"The compiled program is recommended: {sentence}.", best_baseline(test))
+            return kept_verdict(sentence)
+        return Verdict(True, f"The compiled program is recommended: {sentence}.")
 
 
 def _gain(best: EvaluationRecord, uncompiled: EvaluationRecord) -> str:

@@ -247,7 +247,7 @@ def test_several_seeds_and_the_best_tool_are_told_by_preferences(capsys: pytest.
         new, gains = summarize(after), compare(rows, after)
         return Compiled(
             program=AgenticIQA(), folder=Path("p"), chosen="x", seed=seed, uncompiled=old, compiled=new,
-            differences=gains, verdict=verdict_of("x", new, old, gains, old), validation={}, curve=[], notes=[],
+            differences=gains, verdict=verdict_of(new, old, gains), validation={}, curve=[], notes=[],
             difference="", seconds={}, runs=0,
         )  # fmt: skip
 

@@ -193,7 +193,7 @@ def test_a_compile_asks_a_clear_gain_of_a_fusion(blurred_manifest, tmp_path, mon
 
 def test_the_verdict_says_what_got_worse_with_what_got_better() -> None:
     before, after = record(PLAIN), record(TRUTH + 0.3 * NOISE + 0.7)
-    found = verdict_of("random-search/a", after, before, compare(before.rows, after.rows), before)
+    found = verdict_of(after, before, compare(before.rows, after.rows))
     assert found.helped
     assert "RMSE +0." in found.text
     assert "(worse)" in found.text.partition("RMSE")[2]
@@ -206,14 +206,12 @@ def test_a_verdict_opens_with_what_the_test_shows() -> None:
     """A gain on validation that test does not have is no gain."""
     other = np.random.default_rng(8).normal(0, 0.05, len(PLAIN))
     before, after, better = record(PLAIN), record(PLAIN + other), record(TRUTH + 0.1 * NOISE)
-    found = verdict_of("random-search/changed/14", better, before, compare(before.rows, after.rows), before)
+    found = verdict_of(better, before, compare(before.rows, after.rows))
     assert found.text.startswith("No sure gain on test: SRCC ")
     assert "random-search" not in found.text
-    worse = verdict_of("x", better, before, compare(better.rows, before.rows), before)
+    worse = verdict_of(better, before, compare(better.rows, before.rows))
     assert worse.text.startswith("Compiling did harm on test: SRCC -")
-    assert verdict_of("x", better, before, compare(before.rows, better.rows), before).text.startswith(
-        "Compiling helped"
-    )
+    assert verdict_of(better, before, compare(before.rows, better.rows)).text.startswith("Compiling helped")
 
 
 @pytest.mark.spec("issue-44/summary")
@@ -232,7 +230,7 @@ def test_why_nothing_was_gained_is_said_and_not_where_something_was(blurred_mani
 
 def test_the_verdict_of_a_map_tells_the_scale_that_it_was_taken_for() -> None:
     before, after = record(PLAIN + 0.5), record(PLAIN)
-    found = verdict_of("uncompiled+map", after, before, compare(before.rows, after.rows), before)
+    found = verdict_of(after, before, compare(before.rows, after.rows))
     shown = f"(RMSE {value(after, 'rmse'):.3f} after {value(before, 'rmse'):.3f})"
     assert f"On validation it is as good in order and nearer to the labels {shown}." in found.text
     assert "(better)" in found.text.partition("RMSE -")[2]
