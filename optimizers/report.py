@@ -136,12 +136,10 @@ def log_compile(
     run: RunHandle, job: Job, result: Compiled, results: Sequence[Compiled], *, name: str | None = None
 ) -> None:
     """Log what was chosen, its figures, the program as a model, and its prompts; `name` is its registered one."""
-    from program.tracking.models import interface
-
     record, program = result.compiled, result.program
     splits = {split: job.samples(split) for split in ("train", "validation")}
     log_origin(run, record, {**splits, "test": record.rows})
-    log_program(run, result.folder, program_sha256(program), interface())
+    log_program(run, result.folder, program_sha256(program))
     chosen = result.chosen if len(results) == 1 else f"{result.chosen}, seed {result.seed}"
     run.log_params({"chosen": chosen, **learned_params(program)})
     validation = result.validation.get(result.chosen, {})

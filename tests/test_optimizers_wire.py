@@ -27,7 +27,7 @@ from program.compile import main
 from program.lms.limits import Budget
 from program.lms.traits import ModelTraits
 from program.tracking import Tracker
-from program.tracking.models import interface, log_program, promote, register
+from program.tracking.models import log_program, promote, register
 
 pytestmark = pytest.mark.usefixtures("undrawn")
 
@@ -230,7 +230,7 @@ def test_the_budget_holds_for_judging_the_champion_too(data, loopback, capsys, m
     settings = load_settings()
     tracker = Tracker(settings.mlruns_dir, "champion")
     with tracker.run("by hand") as run:
-        log_program(run, save(other, data / "other"), program_sha256(other), interface())
+        log_program(run, save(other, data / "other"), program_sha256(other))
         version = register(tracker, run, "mine", {})
     promote(tracker, version)
 

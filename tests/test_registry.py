@@ -28,7 +28,7 @@ from program.evaluation.figures import summarize
 from program.evaluation.intervals import Figure
 from program.evaluation.record import EvaluationRecord
 from program.tracking import Tracker
-from program.tracking.models import CHAMPION, check_name, fetch, find_champion, interface, log_program
+from program.tracking.models import CHAMPION, check_name, fetch, find_champion, log_program
 from tests.rows import labelled
 
 ROOT = Path(__file__).resolve().parents[1]
@@ -73,7 +73,7 @@ def _registered(base, settings, name, record, rival=None):
     job = SimpleNamespace(out=folder, settings=settings, splits={"test": []}, optimizers=("rubric",))
     tracker = Tracker(settings.mlruns_dir, "registry")
     with tracker.run("compile") as run, pytest.MonkeyPatch.context() as patch:
-        log_program(run, folder, program_sha256(AgenticIQA(settings)), interface())
+        log_program(run, folder, program_sha256(AgenticIQA(settings)))
         patch.setattr("optimizers.command.run_samples", lambda *_, **__: rival)
         return register_compiled(name, job, record, tracker, run), tracker
 
@@ -198,7 +198,7 @@ def test_the_same_program_from_two_folders_is_registered_twice(base, settings):
         job = SimpleNamespace(settings=settings, splits={"test": []}, optimizers=("rubric",))
         tracker = Tracker(settings.mlruns_dir, "registry")
         with tracker.run("compile") as run:
-            log_program(run, save(program, base / out), program_sha256(program), interface())
+            log_program(run, save(program, base / out), program_sha256(program))
             versions.append(register_compiled("twins", job, _record([1.0, 2.0, 3.0]), tracker, run))
     assert [program_sha256(load(version.uri, settings)) for version in versions] == [program_sha256(program)] * 2
 

@@ -19,7 +19,6 @@ from program.tracking.runs import reason
 from program.tracking.store import open_client, short_hash
 
 if TYPE_CHECKING:
-    import pandas as pd
     from mlflow.entities.model_registry import RegisteredModel
     from mlflow.models import ModelSignature
 
@@ -48,30 +47,20 @@ class Version:
         return f"{SCHEME}{self.name}/{self.version}"
 
 
-def check_name(name: str) -> str:
-    """Return a name a program can be registered under; InputError for one that could not be asked for again."""
+def check_name(name: str) -> None:
+    """Raise InputError for a name that a registered program could not be asked for by."""
     if not re.fullmatch(r"[A-Za-z0-9][A-Za-z0-9 _.-]{0,99}", name):
         raise InputError(f"name {name!r}: cannot be registered; use letters, digits, spaces, '.', '-' and '_'")
-    return name
 
 
-@dataclass(frozen=True)
-class Interface:
-    """What a served program takes and gives: MLflow's typed columns, and an example of a request."""
-
-    signature: "ModelSignature"
-    example: "pd.DataFrame"
-    script: Path
-    """The code that answers (models-from-code)."""
-
-
-def log_program(run: "RunHandle", folder: Path, sha256: str, interface: Interface) -> None:
+def log_program(run: "RunHandle", folder: Path, sha256: str) -> None:
     """Log a compiled program's folder as the served model of the run that made it.
 
     The model is this project's code with the folder as artifact: MLflow pickles nothing, and language models are
     attached where it is loaded, from the settings and the environment there.
     """
     import mlflow
+    import pandas as pd
 
     def log(model_id: str) -> None:
         run.enter_experiment()
@@ -85,11 +74,12 @@ def log_program(run: "RunHandle", folder: Path, sha256: str, interface: Interfac
             mlflow.pyfunc.log_model(
                 name="program",
                 model_id=model_id,
-                python_model=str(interface.script),
+                python_model=str(_ROOT / "program" / "service" / "model.py"),
                 artifacts={"program": str(program)},
                 code_paths=[str(_ROOT / package) for package in _PACKAGES],
-                signature=interface.signature,
-                input_example=interface.example,
+                signature=interface(),
+                # A path, as no artifact is to hold an image's bytes in text.
+                input_example=pd.DataFrame([{"image_path": "photo.jpg", "query": DEFAULT_QUERY}]),
                 pip_requirements=_requirements(),
             )
 
@@ -216,19 +206,12 @@ OUTPUTS = {
 null for a row that could not be assessed."""
 
 
-def interface() -> Interface:
-    """Return the typed columns of a request and of an answer, all of which may be left out or empty, and an example."""
-    import pandas as pd
+def interface() -> "ModelSignature":
+    """Return the typed columns of a request and of an answer, all of which may be left out or empty."""
     from mlflow.models import ModelSignature
     from mlflow.types.schema import ColSpec, Schema
 
     inputs = [ColSpec("string", name, required=False) for name in _TEXTS]
     inputs += [ColSpec("binary", name, required=False) for name in BYTES]
     outputs = [ColSpec(kind, name, required=False) for name, kind in OUTPUTS.items()]
-    # A path, as no artifact is to hold an image's bytes in text.
-    row = {"image_path": "photo.jpg", "query": DEFAULT_QUERY}
-    return Interface(
-        signature=ModelSignature(inputs=Schema(inputs), outputs=Schema(outputs)),
-        example=pd.DataFrame([row]),
-        script=_ROOT / "program" / "service" / "model.py",
-    )
+    return ModelSignature(inputs=Schema(inputs), outputs=Schema(outputs))

@@ -39,7 +39,9 @@ class RunHandle:
         self._store, self._name, self._result = store, name, result
         self._root: RunHandle = self if parent is None else parent._root
         self._broken = False
-        self._id, self._model, self._data = "", "", ("", "")
+        self._id, self._data = "", ("", "")
+        self.model_id: str | None = None
+        """The linked LoggedModel's; None where there is none, or the store broke."""
         self.prompts: list[PromptVersion] = []
         """The prompt versions of the program that the run made."""
         if parent is not None:
@@ -95,8 +97,8 @@ class RunHandle:
 
         now = int(time.time() * 1000)
         about: dict[str, Any] = {}
-        if self._model:
-            about = {"model_id": self._model, "dataset_name": self._data[0], "dataset_digest": self._data[1]}
+        if self.model_id:
+            about = {"model_id": self.model_id, "dataset_name": self._data[0], "dataset_digest": self._data[1]}
         entries = [
             Metric(name, float(value), now, step, **about)
             for name, value in metrics.items()
@@ -110,11 +112,8 @@ class RunHandle:
         from mlflow.entities import Dataset, DatasetInput, InputTag
         from mlflow.exceptions import MlflowException
 
-        self._data = name[:500], digest[:_MAX_DIGEST]
-        dataset = Dataset(
-            name=name[:500], digest=digest[:_MAX_DIGEST], source_type="local",
-            source=json.dumps({"uri": source}), profile=None, schema=None,
-        )  # fmt: skip
+        name, digest = self._data = name[:500], digest[:_MAX_DIGEST]
+        dataset = Dataset(name, digest, source_type="local", source=json.dumps({"uri": source}))
         entry = DatasetInput(dataset=dataset, tags=[InputTag(key="mlflow.data.context", value=context)])
 
         def write() -> None:
@@ -141,24 +140,19 @@ class RunHandle:
             found = client.search_logged_models([experiment], f"tags.`{_PROGRAM}` = '{sha256}'")
             whole = [model.model_id for model in found if str(model.status) == "READY"]
             if whole:
-                self._model = whole[0]
+                self.model_id = whole[0]
             elif log is not None:
                 model = client.create_logged_model(experiment, "program", self._id, {_PROGRAM: sha256}).model_id
                 log(model)
                 client.finalize_logged_model(model, "READY")
-                self._model = model
-            if self._model and log is not None:
-                client.log_outputs(self._id, [LoggedModelOutput(self._model, step=0)])
-            elif self._model:
-                client.log_inputs(self._id, models=[LoggedModelInput(self._model)])
+                self.model_id = model
+            if self.model_id and log is not None:
+                client.log_outputs(self._id, [LoggedModelOutput(self.model_id, step=0)])
+            elif self.model_id:
+                client.log_inputs(self._id, models=[LoggedModelInput(self.model_id)])
 
         self.set_tags({_PROGRAM: sha256})
         self._write(write)
-
-    @property
-    def model_id(self) -> str | None:
-        """The linked LoggedModel's id; None where there is none, or the store broke."""
-        return self._model or None
 
     def log_prompts(self, name: str, prompts: Mapping[str, tuple[str, str]]) -> None:
         """Log each text, with what changed in it if anything did, as a version of the prompt NAME.KEY.
