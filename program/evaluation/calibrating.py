@@ -159,10 +159,7 @@ def measure_all(
     names: Sequence[str] | None = None,
     on_image: Callable[[], None] = lambda: None,
 ) -> Surveyed:
-    """Run the ready tools (or the named ones) over labelled images; ToolError for an unknown name.
-
-    Expensive tools run only when named.
-    """
+    """Run the ready tools, or those named (expensive ones only so), over labelled images; ToolError if unknown."""
     missing = runner.unavailable()
     affordable = [spec for spec in runner.registry.specs() if spec.cost != "expensive"]
     wanted = [runner.registry.get(name) for name in names] if names else affordable

@@ -3,7 +3,6 @@
 import base64
 import io
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from typing import Any
 
 import matplotlib
 import numpy as np
@@ -21,6 +20,9 @@ _LABEL = 14
 """Columns of a baseline's name, so that the figures beside it fit into 80."""
 
 _ORDER = ("model", "tools", "mean", "fusion", "tool")
+
+_STYLES = {"better": "green", "worse": "red"}
+"""Of what a difference says."""
 
 
 def heading(record: EvaluationRecord) -> str:
@@ -124,7 +126,7 @@ def _gain_text(metric: str, gain: Figure | None) -> Text:
         return Text("-" if gain is None else "undefined")
     words = gain_words(metric, gain)
     shown = words if words == "the same" else f"{gain.value_text('+')} {gain.ends_text('+')} {words}".replace("  ", " ")
-    return Text(shown, {"better": "green", "worse": "red"}.get(words, ""))
+    return Text(shown, _STYLES.get(words, ""))
 
 
 def notes(record: EvaluationRecord) -> list[str]:
@@ -181,12 +183,6 @@ def figure_cell(figure: Figure | None, sign: str = "", style: str = "") -> Text:
     return Text("-" if figure is None else f"{figure.value_text(sign)}\n{figure.ends_text(sign)}".rstrip(), style)
 
 
-def gain_cell(metric: str, gain: Figure | None) -> Text:
-    """Return a difference, green where it is surely for the better and red where surely for the worse."""
-    better = 0 if gain is None else gain.sign * METRICS[metric].direction
-    return figure_cell(gain, "+", {1: "green", 0: "", -1: "red"}[better])
-
-
 def _baseline_table(record: EvaluationRecord, ways: Sequence[Baseline], columns: Sequence[str]) -> Table:
     metric = columns[0]
     basis = record.figures[metric]
@@ -205,7 +201,8 @@ def _baseline_table(record: EvaluationRecord, ways: Sequence[Baseline], columns:
         gain = way.gain[metric]
         label = way.label + (f"\n(n = {gain.n})" if gain.n != basis.n else "")
         cells = [figure_cell(way.figures.get(name)) for name in columns]
-        table.add_row(label, *cells, gain_cell(metric, gain), end_section=last)
+        cells.append(figure_cell(gain, "+", _STYLES.get(gain_words(metric, gain), "")))
+        table.add_row(label, *cells, end_section=last)
     table.caption, table.caption_justify = "Brackets: 95 % intervals,\npaired in the last column.", "left"
     return table
 
@@ -219,7 +216,6 @@ BLUE, ORANGE, INK, FAINT, SOFT = "#3b6fd4", "#e08a1e", "#1f2933", "#e3e8ee", "#6
 _COLOURS = (
     "#4269d0", "#efb118", "#3ca951", "#ff725c", "#a463f2", "#6cc5b0", "#9c6b4e", "#ff8ab7", "#9498a0", "#17becf",
 )  # fmt: skip
-_TITLE: dict[str, Any] = {"loc": "left", "fontsize": 11, "fontweight": "bold", "color": INK, "pad": 10}
 
 _MAX_POINTS, _MAX_BARS = 1500, 30
 _LEVELS = {"1": "1 bad", "2": "2 poor", "3": "3 fair", "4": "4 good", "5": "5 excellent"}
@@ -278,9 +274,8 @@ def scatter_plot(records: Mapping[str, EvaluationRecord]) -> Plot:
         plot.legend(points, names, title=by, loc="outside right center", frameon=False, fontsize=9)
     lines, names = axes[0].get_legend_handles_labels()
     plot.legend(lines, names, loc="outside lower center", ncols=2, frameon=False, fontsize=9)
-    title = plain(heading(next(iter(records.values()))))
-    judge = next(iter(records.values())).dataset.judge
-    plot.suptitle(f"Agreement with {judge} · {title}", fontsize=13, color=INK)
+    first = next(iter(records.values()))
+    plot.suptitle(f"Agreement with {first.dataset.judge} · {plain(heading(first))}", fontsize=13, color=INK)
     return plot
 
 
@@ -325,7 +320,7 @@ def _panel(
 def _bars(parts: Mapping[str, Part], metric: str, title: str, limits: tuple[float, float]) -> Plot:
     known = {name: part for name, part in parts.items() if part.figures[metric].value is not None}
     shown = sorted(known.items(), key=lambda item: item[1].figures[metric].value or 0.0)[-_MAX_BARS:]
-    plot, axis = _canvas(5.6, max(2.4, 1.2 + 0.34 * len(shown)))
+    plot, axis = _canvas(f"{title} (n)", max(2.4, 1.2 + 0.34 * len(shown)))
     values, lows, highs = _numbers(part.figures[metric] for _, part in shown)
     places = np.arange(len(shown))
     axis.barh(places, values, height=0.62, color=BLUE, alpha=0.85, zorder=2)
@@ -333,14 +328,13 @@ def _bars(parts: Mapping[str, Part], metric: str, title: str, limits: tuple[floa
     axis.set_yticks(places, [f"{plain(name)}  ({part.n})" for name, part in shown])
     axis.set_xlim(max(limits[0], lows.min(initial=0.0) - 0.02), limits[1] + 0.02)
     axis.grid(axis="x", color=FAINT, linewidth=0.8)
-    axis.set_title(f"{title} (n)", **_TITLE)
     if len(known) > len(shown):
         axis.set_xlabel(f"the {len(shown)} highest of {len(known)}")
     return plot
 
 
 def _levels(parts: Mapping[str, Part]) -> Plot:
-    plot, axis = _canvas(5.6, 3.9)
+    plot, axis = _canvas("Error by the label's level (bias above 0: scored too high)", 3.9)
     places = np.arange(len(parts))
     for shift, metric, colour, label in ((-0.2, "mae", BLUE, "mean absolute error"), (0.2, "bias", ORANGE, "bias")):
         values, lows, highs = _numbers(part.figures[metric] for part in parts.values())
@@ -350,14 +344,15 @@ def _levels(parts: Mapping[str, Part]) -> Plot:
     axis.set_xticks(places, [f"{_LEVELS[level]}\n(n = {part.n})" for level, part in parts.items()], fontsize=9)
     axis.grid(axis="y", color=FAINT, linewidth=0.8)
     axis.set_ylabel("points of the 1..5 scale")
-    axis.set_title("Error by the label's level (bias above 0: scored too high)", **_TITLE)
     axis.legend(frameon=False, fontsize=9)
     return plot
 
 
 def _calibration(details: Details) -> Plot:
-    plot, axis = _canvas(5.6, 3.9)
     bins, error = details.calibration_bins, details.figures.get("calibration_error")
+    shown = error.value_text() if error is not None else "undefined"
+    title = f"Calibration of the level probabilities (ECE {shown}, n = {sum(b.n for b in bins)})"
+    plot, axis = _canvas(title, 3.9)
     axis.plot([0, 1], [0, 1], color=SOFT, linewidth=1, linestyle=(0, (4, 3)), label="calibrated", zorder=1)
     values, lows, highs = _numbers(b.right for b in bins)
     places = [b.confidence for b in bins]
@@ -367,15 +362,13 @@ def _calibration(details: Details) -> Plot:
     axis.grid(color=FAINT, linewidth=0.8)
     axis.set_xlabel("probability given to the likeliest level")
     axis.set_ylabel("share of times it was right")
-    shown = error.value_text() if error is not None else "undefined"
-    axis.set_title(f"Calibration of the level probabilities (ECE {shown}, n = {sum(b.n for b in bins)})", **_TITLE)
     return plot
 
 
 def _confusion(counts: Mapping[str, Mapping[str, int]]) -> Plot:
     letters = list(counts)
     grid = np.array([[counts[t][p] for p in letters] for t in letters])
-    plot, axis = _canvas(5.6, min(5.6, max(2.6, 1.2 + 0.5 * len(letters))))
+    plot, axis = _canvas("True and answered options", min(5.6, max(2.6, 1.2 + 0.5 * len(letters))))
     axis.imshow(grid, cmap="Blues", vmin=0, vmax=max(1, grid.max()) * 1.15)
     for (row, column), count in np.ndenumerate(grid):
         colour = "white" if count > 0.6 * grid.max() else INK
@@ -387,14 +380,14 @@ def _confusion(counts: Mapping[str, Mapping[str, int]]) -> Plot:
     axis.set_xlabel("answered")
     axis.set_ylabel("true")
     axis.spines[:].set_visible(False)
-    axis.set_title("True and answered options", **_TITLE)
     return plot
 
 
-def _canvas(width: float, height: float) -> tuple[Plot, Axes]:
-    plot = Plot(figsize=(width, height), layout="constrained")
+def _canvas(title: str, height: float) -> tuple[Plot, Axes]:
+    plot = Plot(figsize=(5.6, height), layout="constrained")
     axis = plot.subplots()
     _style(axis)
+    axis.set_title(title, loc="left", fontsize=11, fontweight="bold", color=INK, pad=10)
     return plot, axis
 
 

@@ -337,9 +337,7 @@ def evaluate(
     dataset = Dataset(name="samples")
     if isinstance(samples, ManifestSplit):
         sha256 = manifest_sha256(samples.manifest)
-        dataset = Dataset(
-            name=samples.name, manifest_sha256=sha256, split=samples.split, judge=samples.judge
-        )  # fmt: skip
+        dataset = Dataset(name=samples.name, manifest_sha256=sha256, split=samples.split, judge=samples.judge)
     context = context_of(program, baselines=baselines)
     if checkpoint is None and dataset.manifest_sha256 is not None:
         checkpoint = checkpoint_path(settings, dataset, context)

@@ -15,10 +15,6 @@ from program.common.errors import InputError
 from program.evaluation import metrics
 from program.evaluation.metrics import Parameters, Resampler, Values, fit_logistic, paired_arrays
 
-PartOf = Literal["by_distortion", "by_level", "by_question_type"]
-
-_INFINITE = float("inf")
-
 _Array = NDArray[np.float64]
 
 
@@ -40,7 +36,7 @@ class Metric:
     """Whether it is a matter of differences: of two samples, or where all are the same, it says nothing."""
     curve: Literal[0, 4, 5] = 0
     """The parameters of the curve that is fitted first: it passes through as many points, whatever they are."""
-    bounds: tuple[float, float] = (-_INFINITE, _INFINITE)
+    bounds: tuple[float, float] = (-np.inf, np.inf)
     """The values that are possible; no interval reaches beyond them."""
     scale: Literal["plain", "fisher", "wilson"] = "plain"
     """What the interval is built on: the values, Fisher's z of correlations, or Wilson's formula for shares."""
@@ -60,7 +56,7 @@ class Metric:
     """What it says in a word or two, where two programs are compared in a terminal; those without one are not there."""
     card: str = ""
     """A headline's meaning in two words. Those that have one get a card on the page and a column beside baselines."""
-    parts: tuple[PartOf, ...] = ()
+    parts: tuple[Literal["by_distortion", "by_level", "by_question_type"], ...] = ()
     """For which parts of the samples it is worked out too."""
 
     def __call__(self, truth: Values, predicted: Values) -> float:
@@ -142,7 +138,7 @@ METRICS: dict[str, Metric] = {
         bootstrap_limit=2000, headline=True,
     ),
     "rmse": Metric(
-        "RMSE ↓", metrics.rmse, direction=-1, bounds=(0, _INFINITE), closed_form=metrics.rmse_resampler,
+        "RMSE ↓", metrics.rmse, direction=-1, bounds=(0, np.inf), closed_form=metrics.rmse_resampler,
         headline=True, word="error (RMSE)", card="points of 1..5", parts=("by_distortion",),
     ),
     "accuracy": Metric(
@@ -155,10 +151,10 @@ METRICS: dict[str, Metric] = {
     ),
     "plcc_logistic4": _after_logistic("PLCC ↑", metrics.plcc, 4, bounds=(-1, 1), scale="fisher"),
     "plcc_logistic5": _after_logistic("PLCC ↑", metrics.plcc, 5, bounds=(-1, 1), scale="fisher"),
-    "rmse_logistic4": _after_logistic("RMSE ↓", metrics.rmse, 4, bounds=(0, _INFINITE), direction=-1),
-    "rmse_logistic5": _after_logistic("RMSE ↓", metrics.rmse, 5, bounds=(0, _INFINITE), direction=-1),
+    "rmse_logistic4": _after_logistic("RMSE ↓", metrics.rmse, 4, bounds=(0, np.inf), direction=-1),
+    "rmse_logistic5": _after_logistic("RMSE ↓", metrics.rmse, 5, bounds=(0, np.inf), direction=-1),
     "mae": Metric(
-        "MAE ↓", metrics.mae, direction=-1, bounds=(0, _INFINITE),
+        "MAE ↓", metrics.mae, direction=-1, bounds=(0, np.inf),
         closed_form=metrics.mean_of(lambda x, y: np.abs(np.subtract(y, x))), parts=("by_level",),
     ),
     "bias": Metric(
@@ -263,12 +259,7 @@ class Figure(Frozen):
 
 
 def interval(
-    metric: str,
-    truth: Values,
-    predicted: Values,
-    groups: Sequence[Hashable] | None = None,
-    *,
-    seed: int = 0,
+    metric: str, truth: Values, predicted: Values, groups: Sequence[Hashable] | None = None, *, seed: int = 0
 ) -> Figure:
     """Return `metric` with its 95 % interval by the rule of this module's table.
 
@@ -390,20 +381,18 @@ def _varied(metric: Metric, truth: Values, predictions: Sequence[Values], plan: 
     return np.array([[metric(x[keep], y[keep]) for keep in kept] for y in map(np.asarray, predictions)])
 
 
-def _percentiles(values: _Array) -> tuple[float, float]:
+def _percentiles(values: _Array) -> _Array:
     defined = values[np.isfinite(values)]  # a resample of one value repeated has no correlation
     if defined.size < 2:
-        return float("nan"), float("nan")
-    low, high = np.quantile(defined, [(1 - CONFIDENCE) / 2, (1 + CONFIDENCE) / 2])
-    return float(low), float(high)
+        return np.full(2, np.nan)
+    return np.quantile(defined, [(1 - CONFIDENCE) / 2, (1 + CONFIDENCE) / 2])
 
 
-def _jackknife(value: float, left_out: _Array, *, fisher: bool = False) -> tuple[float, float]:
+def _jackknife(value: float, left_out: _Array, *, fisher: bool = False) -> _Array:
     """Return `value -+ t(G - 1) sqrt((G - 1)/G sum((v_g - mean v)^2))`, on `atanh` when `fisher`."""
     fisher = fisher and bool(np.all(np.abs(np.append(left_out, value)) < 1))  # a perfect one has no z
     centre, values = (np.arctanh(value), np.arctanh(left_out)) if fisher else (value, left_out)
     count = values.size
     error = np.sqrt((count - 1) / count * np.sum((values - values.mean()) ** 2))
     ends = centre + np.array([-1.0, 1.0]) * special.stdtrit(count - 1, (1 + CONFIDENCE) / 2) * error
-    low, high = np.tanh(ends) if fisher else ends
-    return float(low), float(high)
+    return np.asarray(np.tanh(ends) if fisher else ends)

@@ -77,9 +77,7 @@ class _Ends:
         unit = "an image" if self.note else "a photograph"
         method = f"{how} over pairs, those that share {unit} going together{self.note}"
         size, reason = len(self.names), None if self.names else "no pair of images that both got a score"
-        return Figure(
-            value=value, low=low, high=high, n=size, groups=self.photographs, method=method, reason=reason
-        )  # fmt: skip
+        return Figure(value=value, low=low, high=high, n=size, groups=self.photographs, method=method, reason=reason)
 
 
 def _pairs(rows: Sequence[LabelledRow]) -> list[Pair]:

@@ -213,10 +213,7 @@ def plcc_resampler(truth: Values, predicted: Values) -> Resampler:
 
 
 def krcc(truth: ArrayLike, predicted: ArrayLike) -> float:
-    """Return Kendall's rank correlation tau-b, -1..1, higher is better.
-
-    nan for constant input or n < 2. Source: Kendall 1945, Biometrika 33.
-    """
+    """Return Kendall's tau-b (1945, Biometrika 33), -1..1, higher is better; nan for constant input or n < 2."""
     x, y = paired_arrays("krcc", truth, predicted)
     if _undefined(x) or _undefined(y):
         return float("nan")

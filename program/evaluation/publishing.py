@@ -195,14 +195,11 @@ def _ladder(record: EvaluationRecord, ways: list[Baseline], columns: list[str]) 
 
 def _model_line(record: EvaluationRecord) -> str:
     """Say how well a language model agrees with the labels by itself, and what it weighs; nothing of the expert."""
-    weight = record.context.get("model_weight")
-    rows = [row for row in record.rows if row.task == "scoring" and "expected_level" in row.beliefs]
-    pairs = [(row.truth, row.beliefs["expected_level"]) for row in rows if isinstance(row.truth, float)]
-    if weight is None or not pairs:
+    weight, (truth, levels) = record.context.get("model_weight"), _labels_and_beliefs(record.rows, "expected_level")
+    if weight is None or not truth:
         return ""
-    truth, levels = zip(*pairs, strict=True)
     agreement = ", ".join(f"{name.upper()} {interval(name, truth, levels).value_text()}" for name in ("srcc", "rmse"))
-    return f"the model alone: {agreement} (n = {len(pairs)}); next to the tools its weight is {weight:g}"
+    return f"the model alone: {agreement} (n = {len(truth)}); next to the tools its weight is {weight:g}"
 
 
 def show(record: EvaluationRecord, page: Path | None) -> None:
@@ -276,7 +273,8 @@ def headlines(record: EvaluationRecord, program: AgenticIQA) -> dict[str, float 
     values: dict[str, float | None] = {name: f.value for name, f in record.figures.items() if name in _LISTED}
     values |= {f"{name}_{end}": getattr(record.figures[name], end) for name in list(values)[:1] for end in _ENDS}
     for name, belief in (("model_srcc", "expected_level"), ("tools_srcc", "tool_mean")):
-        values[name] = _srcc_of(record.rows, belief)
+        truth, beliefs = _labels_and_beliefs(record.rows, belief)
+        values[name] = interval("srcc", truth, beliefs).value if truth else None
     simple = [way.figures["srcc"].value or -1 for way in record.baselines.values() if "srcc" in way.figures]
     fusion = program.summarizer.fusion
     values |= {
@@ -298,10 +296,9 @@ def _rounded(values: Mapping[str, float | None]) -> dict[str, float | None]:
     return {name: value if value is None else round(value, 4) for name, value in values.items()}
 
 
-def _srcc_of(rows: Iterable[LabelledRow], belief: str) -> float | None:
-    pairs = [(row.truth, value) for row in rows if row.task == "scoring" and row.counts
-             and (value := row.beliefs.get(belief)) is not None]  # fmt: skip
-    return interval("srcc", *zip(*pairs, strict=True)).value if pairs else None
+def _labels_and_beliefs(rows: Iterable[LabelledRow], belief: str) -> tuple[list[Any], list[float]]:
+    used = [row for row in rows if row.task == "scoring" and row.counts and belief in row.beliefs]
+    return [row.truth for row in used], [row.beliefs[belief] for row in used]
 
 
 def log_misses(run: RunHandle, record: EvaluationRecord, program: AgenticIQA, samples: Iterable[Sample]) -> None:

@@ -251,8 +251,6 @@ def _usage(usage: Usage) -> dict[str, Any]:
     return {"lm_calls": usage.lm_calls, "tokens": tokens, "cost_usd": usage.cost_usd, "spent": spent}
 
 
-SCHEMA_VERSION: Literal[2] = 2
-
 _PACKAGES = ("agentic-iqa", "dspy", "pyiqa", "torch", "numpy", "scipy", "scikit-image", "pillow", "mlflow", "pydantic")
 
 
@@ -388,7 +386,7 @@ class Readings(Frozen):
 class EvaluationRecord(Figures):
     """Everything needed to read, compare and repeat an evaluation. Round-trips through JSON."""
 
-    schema_version: Literal[2] = SCHEMA_VERSION
+    schema_version: Literal[2] = 2
     dataset: Dataset = Dataset()
     scoring: Counts = Counts()
     mcq: Counts = Counts()
