@@ -10,7 +10,13 @@ import dspy
 from signatures.schemas import DistortionFinding, RegionBox, RegionDistortions, ToolChoice
 
 
-class DetectDistortions(dspy.Signature):
+class _Shown(dspy.Signature):
+    image: dspy.Image = dspy.InputField(desc="the image to judge")
+    reference: dspy.Image | None = dspy.InputField(desc="the undistorted reference image")
+    query: str = dspy.InputField(desc="the user's question")
+
+
+class DetectDistortions(_Shown):
     """You are an expert in image quality. Name the distortions that are visible in each region of the image.
 
     Use only these categories: Blurs, Color distortions, Compression, Noise, Brightness change, Sharpness, Contrast.
@@ -18,28 +24,22 @@ class DetectDistortions(dspy.Signature):
     from it.
     """
 
-    image: dspy.Image = dspy.InputField(desc="the image to judge")
-    reference: dspy.Image | None = dspy.InputField(desc="the undistorted reference image")
-    query: str = dspy.InputField(desc="the user's question")
     regions: list[str] = dspy.InputField(desc='regions to look at; "Global" is the whole image')
     distortion_set: list[RegionDistortions] = dspy.OutputField(desc="categories per region, most visible first")
 
 
-class AnalyseDistortions(dspy.Signature):
+class AnalyseDistortions(_Shown):
     """You are an expert in image quality. For each listed distortion, judge how strong it is and what it does.
 
     severity is none, slight, moderate, severe or extreme. explanation is one sentence on what is visible, and where.
     fault is what a photographer would call it. When a reference image is given, judge the differences from it.
     """
 
-    image: dspy.Image = dspy.InputField(desc="the image to judge")
-    reference: dspy.Image | None = dspy.InputField(desc="the undistorted reference image")
-    query: str = dspy.InputField(desc="the user's question")
     distortion_set: str = dspy.InputField(desc="distortion categories per region, as JSON")
     distortion_analysis: list[DistortionFinding] = dspy.OutputField(desc="one finding per listed distortion")
 
 
-class DiagnoseDistortions(dspy.Signature):
+class DiagnoseDistortions(_Shown):
     """You are an expert in image quality. Find the distortions in each region and judge how strong each one is.
 
     Use only these categories: Blurs, Color distortions, Compression, Noise, Brightness change, Sharpness, Contrast.
@@ -50,9 +50,6 @@ class DiagnoseDistortions(dspy.Signature):
     from it.
     """
 
-    image: dspy.Image = dspy.InputField(desc="the image to judge")
-    reference: dspy.Image | None = dspy.InputField(desc="the undistorted reference image")
-    query: str = dspy.InputField(desc="the user's question")
     regions: list[str] = dspy.InputField(desc='regions to look at; "Global" is the whole image')
     distortion_set: str | None = dspy.InputField(desc="distortions to judge per region, as JSON")
     findings: list[DistortionFinding] = dspy.OutputField(desc="distortions, most visible first")

@@ -43,9 +43,7 @@ _DEGREES = {"a little": 0.25, "very much": 1.0}
 _STRETCHES = {"more": 1.25, "much more": 1.6, "less": 0.8, "much less": 0.6}
 _FAULT = "|".join(f"(?:{pattern})" for _, pattern in _FAULTS.values())
 _IGNORE = re.compile(rf"ignore (?:any |all |the )?({_FAULT})")
-_COUNTS = re.compile(
-    rf"({_FAULT}) counts? (?:about )?({'|'.join(_FACTORS)})(?: as much)?(?: as (usual|{_FAULT}))?"
-)  # fmt: skip
+_COUNTS = re.compile(rf"({_FAULT}) counts? (?:about )?({'|'.join(_FACTORS)})(?: as much)?(?: as (usual|{_FAULT}))?")
 _LIKED = re.compile(
     r"(?P<trait>(?:strong|rich|vivid) colou?rs?|(?:strong|high) contrast|bright light|(?:fine|sharp) detail) "
     r"(?:is|are) (?P<un>dis)?liked(?: (?P<degree>a little|very much))?"
