@@ -145,9 +145,7 @@ def _seed_folders(out: Path, first: int, count: int) -> list[Path]:
     return [out] if count == 1 else [out.with_name(f"{out.name}-seed{first + n}") for n in range(count)]
 
 
-def _registered(
-    name: str, job: Job, record: EvaluationRecord, tracker: Tracker, run: RunHandle
-) -> Registered | None:  # fmt: skip
+def _registered(name: str, job: Job, record: EvaluationRecord, tracker: Tracker, run: RunHandle) -> Registered | None:
     # Of two that end together the second is compared with the first.
     turn = nullcontext() if tracker.remote else locked(job.settings.mlruns_dir / "registry.lock")
     try:

@@ -175,10 +175,8 @@ def label_probabilities(quality: float) -> LevelProbabilities:
     quality = min(5.0, max(1.0, quality))
     lower = min(4, math.floor(quality))
     share = round(quality - lower, 6)
-    masses = dict.fromkeys(LEVEL_WORDS, 0.0)
-    masses[LEVEL_WORDS[lower - 1]] = round(1 - share, 6)
-    masses[LEVEL_WORDS[lower]] = share
-    return LevelProbabilities(**masses)
+    masses = {LEVEL_WORDS[lower - 1]: round(1 - share, 6), LEVEL_WORDS[lower]: share}
+    return LevelProbabilities(**(dict.fromkeys(LEVEL_WORDS, 0.0) | masses))
 
 
 def _ruled_plan(inputs: Inputs, resources: Resources) -> Plan:
@@ -256,21 +254,12 @@ _MEANING = (
 """Of the levels from 1 to 5, as the questions explain them."""
 
 
-def _judge(example: dspy.Example) -> str:
-    judge = str(example.get("judge", "people"))
-    return judge[0].upper() + judge[1:]
-
-
-def _level_word(score: float) -> str:
-    return LEVEL_WORDS[nearest_level(score) - 1]
-
-
 def _answered(example: dspy.Example, inputs: Inputs, resources: Resources) -> Label | None:
     letter = example.get("answer")
     if letter is None:
         return None
-    text = example.options[letter]
-    outputs = {"final_answer": letter, "quality_reasoning": f"{_judge(example)} chose {letter}. {text}."}
+    judge, text = str(example.get("judge", "people")), example.options[letter]
+    outputs = {"final_answer": letter, "quality_reasoning": f"{judge[0].upper()}{judge[1:]} chose {letter}. {text}."}
     return f"{example.query} {text}", outputs
 
 
@@ -281,7 +270,7 @@ _LABELS: dict[str, Callable[[dspy.Example, Inputs, Resources], Label | None]] = 
     "executor.diagnose": _diagnosed,
     "executor.select_tools": _selected,
     "summarizer.score": partial(_rated, output="quality_probs", answer=label_probabilities),
-    "summarizer.classify": partial(_rated, output="quality_level", answer=_level_word),
+    "summarizer.classify": partial(_rated, output="quality_level", answer=lambda q: LEVEL_WORDS[nearest_level(q) - 1]),
     "summarizer.answer": _answered,
 }
 """The right answer to a question that a predictor was asked, or None where nobody knows it."""

@@ -76,10 +76,7 @@ class Store:
             self._cache.set(self._key(parts), value)
 
     def evidence(self, sample: Sample, asks: Asks = "answer") -> tuple[AssessmentState, Questions] | None:
-        """Return what the uncompiled program ended with on a sample, with what it `asks` or more; or None.
-
-        With it comes what the predictors were asked.
-        """
+        """Return what the uncompiled program ended with and asked on a sample, with what it `asks` or more; or None."""
         enough = get_args(Asks)[: get_args(Asks).index(asks) + 1]
         stored = next(filter(None, (self.get("evidence", each, sample) for each in enough)), None)
         return None if stored is None else evidence_of(stored)
@@ -218,10 +215,7 @@ class ExampleSet:
 
 
 def choose_samples(samples: Iterable[Sample], *, scoring: int | None, mcq: int | None, seed: int) -> list[Sample]:
-    """Return at most so many scoring and multiple-choice samples, spread evenly over the distortions, seeded.
-
-    None means all.
-    """
+    """Return at most so many scoring and multiple-choice samples (None: all), spread over the distortions, seeded."""
     chosen: list[Sample] = []
     pool = sorted(samples, key=lambda s: s.id)
     for task, count in (("scoring", scoring), ("mcq", mcq)):

@@ -11,15 +11,7 @@ from rich.console import Console
 
 from data.catalogue import resolve_dataset
 from data.manifest import Layout, Sample, ScaleDoubt, Split, left_out, manifest_sha256, read_manifest
-from data.splits import (
-    FRACTIONS,
-    check_contents,
-    check_leaks,
-    group_of,
-    joined_by_content,
-    plan_folds,
-    plan_splits,
-)  # fmt: skip
+from data.splits import FRACTIONS, check_contents, check_leaks, group_of, joined_by_content, plan_folds, plan_splits
 from optimizers.examples import choose_samples
 from optimizers.recipes import Recipe, recipe_named
 from optimizers.student import Student, metered_lm
@@ -151,8 +143,8 @@ class Job:
 
     def teacher(self, names: Sequence[str]) -> Student | None:
         """Return the program that a student's demos are bootstrapped from, or None without a teacher."""
-        teacher_lm = self.teacher_lm
-        return None if teacher_lm is None else Student(AgenticIQA(self.settings.with_model(teacher_lm)), names)
+        lm = self.teacher_lm
+        return None if lm is None else Student(AgenticIQA(self.settings.with_model(lm)), names)
 
     def params(self) -> dict[str, Any]:
         """Return what tells this compile from others, in the few words of its MLflow run."""

@@ -193,8 +193,7 @@ class CandidateRuns:
     def judged(self, candidate: Candidate, figures: Mapping[str, float | None]) -> None:
         """Log the figures of a candidate on validation."""
         if self._run is not None:
-            named = ("srcc", "accuracy")
-            values = {f"validation_{name}": value for name, value in figures.items() if name in named}
+            values = {f"validation_{name}": figures[name] for name in ("srcc", "accuracy") if name in figures}
             self._of(self._run, candidate).log_metrics(values)
 
     def chosen(self, name: str) -> None:

@@ -141,6 +141,11 @@ class Search:
         """Return the name of a candidate that adds a change to the best program so far."""
         return change if self.base.name == "uncompiled" else f"{self.base.name}+{change}"
 
+    def nothing(self, why: str) -> list[Candidate]:
+        """Tell the user why a recipe proposes nothing."""
+        self.note = why
+        return []
+
     def metric(self, example: dspy.Example, prediction: Any, trace: Any = None) -> float | bool:
         """Return the objective, 0..1; a verdict while bootstrapping (`trace` given)."""
         assessment, outcome = self._answered(example, prediction)

@@ -184,10 +184,7 @@ _FIELD = re.compile(r"^(?=\[\[ ## |Respond with )", re.MULTILINE)
 
 
 def metered_lm(lm: dspy.BaseLM) -> dspy.BaseLM:
-    """Return a copy of an LM whose prompts fit it and whose calls count in the budget in force.
-
-    One without an engine of its own is returned as it is.
-    """
+    """Return a copy of an LM whose prompts fit it and whose calls count in the budget; without an engine, itself."""
     return lm.copy(engine=_ReflectionEngine(lm)) if hasattr(getattr(lm, "engine", None), "complete") else lm
 
 

@@ -24,10 +24,9 @@ from typing import NamedTuple
 
 import dspy
 import numpy as np
-from numpy.typing import NDArray
 
 from optimizers.recipes import Bound, Recipe
-from optimizers.search import Beliefs, Candidate, Search, beliefs, scored_examples, unseen
+from optimizers.search import Array, Beliefs, Candidate, Search, beliefs, scored_examples, unseen
 from optimizers.selection import PLCC_STEP
 from optimizers.student import role_of
 from program.agent.labels import Corrections
@@ -55,7 +54,6 @@ _MOST = 8
 _CHANCE = 10.8
 """What a sentence has to lower n log(squared error) by: chance does so once in 1,000 (chi-squared, one degree)."""
 
-Array = NDArray[np.float64]
 _Judges = list[tuple[AgenticIQA, list[dspy.Example]]]
 
 
@@ -93,13 +91,11 @@ def _finetune(search: Search) -> list[Candidate]:
     program, parameters = search.base.program, dict(search.student.named_parameters())
     scoring = [name for name in ("summarizer.score", "summarizer.classify") if name in parameters]
     if not scoring or not program.resources.known("summarizer").weighs_demos:
-        search.note = "finetune: corrects the scores of the embedded expert alone"
-        return []
+        return search.nothing("finetune: corrects the scores of the embedded expert alone")
     instructions, candidates = parameters[scoring[0]].signature.instructions, []
     found = fitted_corrections(search, lambda _, view: belief(view, (), instructions))
     if not found:
-        search.note = "finetune: the labels say nothing that carries over to other photographs"
-        return []
+        return search.nothing("finetune: the labels say nothing that carries over to other photographs")
     corrections = Corrections(**found)
     keeps = (False, True) if any(parameters[name].demos for name in scoring) else (False,)
     for keeps_demos in keeps:
@@ -159,11 +155,10 @@ def _fusion(search: Search) -> list[Candidate]:
     judges, count = _judges(search, program)
     scored = [example for example in search.validation.examples if example.get("answer") is None]
     if count < _LEAST or len(scored) < _LEAST_VALIDATION:
-        search.note = (
+        return search.nothing(
             f"fusion: not fitted: {count} scored training samples can be judged without a demo of their photograph; "
             f"{_LEAST} are needed"
         )
-        return []
     train = _judged(search, judges)
     held = beliefs(search, program, scored)
     plain = program.summarizer.fusion
@@ -201,9 +196,10 @@ def fitted_curve(kind: str, fused: Array, truth: Array) -> list[tuple[float, flo
     grid = np.linspace(1.0, 5.0, 17)
     if kind == "none" or np.ptp(fused) < 1e-6:
         return []
+    slope, offset = np.polyfit(fused, truth, 1)
+    line = slope * grid + offset
     if kind == "line":
-        slope, offset = np.polyfit(fused, truth, 1)
-        values = slope * grid + offset
+        values = line
     elif kind == "logistic":
         values = np.asarray(fit_logistic(truth, fused, 4)(grid))
     else:
@@ -211,10 +207,7 @@ def fitted_curve(kind: str, fused: Array, truth: Array) -> list[tuple[float, flo
 
         # Smoothed by a line through a fifth of its weight: steps of a few samples are noise.
         steps = IsotonicRegression(out_of_bounds="clip").fit(fused, truth).predict(grid)
-        slope, offset = np.polyfit(fused, truth, 1)
-        values = 0.8 * np.convolve(np.pad(steps, 1, mode="edge"), [0.25, 0.5, 0.25], "valid") + 0.2 * (
-            slope * grid + offset
-        )
+        values = 0.8 * np.convolve(np.pad(steps, 1, mode="edge"), [0.25, 0.5, 0.25], "valid") + 0.2 * line
     if not np.all(np.isfinite(values)) or values[-1] - values[0] < 0.1:
         return []
     # Strictly increasing inside the scale, whatever the fit does at its ends: ranks must not be tied.
@@ -242,10 +235,7 @@ def best_on_grid(
 
 
 def _worth_it(plain: ScoreFusion, fused: tuple[float, float], held: Beliefs) -> tuple[tuple[float, float], str]:
-    """Return the eta and model weight of the better part alone, unless both fused agree better on validation.
-
-    Also what is told of it.
-    """
+    """Return eta and model weight of the better part alone, unless both fused agree better on validation; and words."""
     ways = {"model only": (0.0, 1.0), "tools only": (plain.eta or 1.0, 0.0), "both fused": fused}
     found = {
         name: _agreement(held.truth, held.fused(FittedFusion(plain, eta=eta, model_weight=weight)))
@@ -352,16 +342,13 @@ def _labelled(search: Search) -> Labelled:
 
 def _rubric(search: Search) -> list[Candidate]:
     if all(role_of(name) != "summarizer" for name in search.student.names):
-        search.note = "rubric: changes the Summarizer alone, which --roles leaves out"
-        return []
+        return search.nothing("rubric: changes the Summarizer alone, which --roles leaves out")
     images = _labelled(search)
     if len(images.truth) < _LEAST:
-        search.note = f"rubric: {len(images.truth)} scored training samples are no demos; {_LEAST} are needed"
-        return []
+        return search.nothing(f"rubric: {len(images.truth)} scored training samples are no demos; {_LEAST} are needed")
     sentences = chosen_sentences(images)
     if not sentences:
-        search.note = "rubric: no sentence brings scores nearer to the labels by more than chance"
-        return []
+        return search.nothing("rubric: no sentence brings scores nearer to the labels by more than chance")
     plural = "s" * (len(sentences) != 1)
     search.note = f"rubric: {len(sentences)} sentence{plural} fitted on {len(images.truth)} scores"
     lengths = sorted({1, 2, 3, 5, len(sentences)} & set(range(1, len(sentences) + 1)), reverse=True)

@@ -26,8 +26,6 @@ from program.fusion.levels import expected_level
 from program.fusion.scores import FittedFusion, evened
 from program.images.refs import parse_url
 
-__all__ = ("chosen_count",)
-
 COUNTS = (4, 8, 16)
 _LEAST = 30
 """Labelled photographs below which the nearest are not near."""
@@ -116,11 +114,11 @@ def _calibrate(search: Search, program: AgenticIQA, near: Neighbours) -> str:
 def _run(search: Search) -> list[Candidate]:
     program = search.base.program
     if all(role_of(name) != "summarizer" for name in search.student.names):
-        search.note = "nearest: changes the Summarizer alone, which --roles leaves out"
-        return []
+        return search.nothing("nearest: changes the Summarizer alone, which --roles leaves out")
     if program.resources.known("summarizer").weighs_demos:
-        search.note = "nearest: the embedded expert weighs its demos by likeness already; random-search chooses them"
-        return []
+        return search.nothing(
+            "nearest: the embedded expert weighs its demos by likeness already; random-search chooses them"
+        )
     photographs, views = [], []
     for example in search.train.examples:
         search.advance()
@@ -129,8 +127,7 @@ def _run(search: Search) -> list[Candidate]:
             photographs.append(neighbour)
             views.append(view)
     if len(photographs) < _LEAST:
-        search.note = f"nearest: {len(photographs)} labelled training photographs; {_LEAST} are needed"
-        return []
+        return search.nothing(f"nearest: {len(photographs)} labelled training photographs; {_LEAST} are needed")
     vectors = np.stack([likeness(view) for view in views])
     count = chosen_count(photographs, vectors, views)
     copy = program.deepcopy()
