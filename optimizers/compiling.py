@@ -95,8 +95,8 @@ class Compile:
             if self.job.cluster is not None:
                 missing = [each for each in (*self.train, *self.validation) if self.store.evidence(each) is None]
                 make = partial(AgenticIQA, self.job.settings)
-                for name, found in evidence_on_ray(make, missing, self.job.cluster, measured):
-                    made[name] = found
+                for name, outcome in evidence_on_ray(make, missing, self.job.cluster, measured):
+                    made[name] = outcome
                     advance()
             on_train = _asking(self.program, "answer" if self.job.needs_answers else "nothing")
             collect = partial(

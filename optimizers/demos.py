@@ -157,7 +157,7 @@ def _named_distortions(example: dspy.Example, resources: Resources, state: Asses
         return known[1]
     if state is None or state.evidence.distortion_analysis is None:
         return {}
-    return {"findings": [DistortionFinding(**found.model_dump()) for _, found in state.evidence.findings()]}
+    return {"findings": [DistortionFinding(**finding.model_dump()) for _, finding in state.evidence.findings()]}
 
 
 def plan_by_rule(questions: Sequence[tuple[str, Inputs]], resources: Resources) -> dict[str, Any] | None:

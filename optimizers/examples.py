@@ -204,13 +204,13 @@ class ExampleSet:
 
     def agreement(self) -> Figure:
         """Return the SRCC of the uncompiled program's scores with the labels."""
-        found = []
+        scores = []
         for example in self.examples:
             state = self.gathered.get(inputs_key(example.inputs()))
             result = None if state is None else state.summarizer_result
             if example.get("quality") is not None and result is not None and result.rating is not None:
-                found.append((example.quality, result.rating, example.group))
-        truth, rated, groups = zip(*found, strict=True) if found else ((), (), ())
+                scores.append((example.quality, result.rating, example.group))
+        truth, rated, groups = zip(*scores, strict=True) if scores else ((), (), ())
         return interval("srcc", truth, rated, groups)
 
 
@@ -300,15 +300,15 @@ def collect_examples(
     def run(sample: Sample) -> tuple[dspy.Example, Evidence | None, bool] | str:
         is_run = sample.id not in measured
         stored = store.evidence(sample, program.summarizer.asks) if is_run else None
-        found = stored or made.get(sample.id) or gather(sample)
+        outcome = stored or made.get(sample.id) or gather(sample)
         if sample.id not in made:
             advance()
-        if isinstance(found, str):
-            return found
+        if isinstance(outcome, str):
+            return outcome
         is_new = is_run and stored is None
-        if found is not None and is_new:
-            store.put_evidence(sample, *found, program.summarizer.asks)
-        return to_example(sample), found, is_new
+        if outcome is not None and is_new:
+            store.put_evidence(sample, *outcome, program.summarizer.asks)
+        return to_example(sample), outcome, is_new
 
     for sample, of_sample in zip(samples, in_order(run, samples, workers=workers), strict=True):
         if isinstance(of_sample, str):
@@ -340,16 +340,16 @@ def evidence_on_ray(
     that are only `measured`.
     """
     gathered = ray_engine(lambda: Gathering(make(), measured), cluster, Sample, _from_line, _line)
-    yield from ((sample.id, found) for (_, sample), found in gathered(enumerate(samples)) if found is not None)
+    yield from ((sample.id, outcome) for (_, sample), outcome in gathered(enumerate(samples)) if outcome is not None)
 
 
-def _line(found: Evidence | str | None) -> str:
-    return json.dumps(evidence_json(*found) if isinstance(found, tuple) else found)
+def _line(outcome: Evidence | str | None) -> str:
+    return json.dumps(evidence_json(*outcome) if isinstance(outcome, tuple) else outcome)
 
 
 def _from_line(text: str) -> Evidence | str | None:
-    found = json.loads(text)
-    return evidence_of(found) if isinstance(found, dict) else found
+    value = json.loads(text)
+    return evidence_of(value) if isinstance(value, dict) else value
 
 
 def _each_once(demos: dict[str, list[LabelledDemo]]) -> dict[str, list[LabelledDemo]]:

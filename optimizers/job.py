@@ -126,15 +126,15 @@ class Job:
     def reflection(self) -> dspy.BaseLM | None:
         """The model that writes instructions: the settings', else the Summarizer's; None where that one reads none."""
         role, summarizer = self.settings.models.reflection, self.settings.models.summarizer
-        given = self.lm if role is None else None
+        own_lm = self.lm if role is None else None
         if role is None:
             sampling = {"temperature": 1.0, "max_tokens": max(summarizer.max_tokens, 8000)}
             role = summarizer.model_copy(update=sampling)
-        lm = given.copy(temperature=1.0) if given is not None else lm_of(role, cache_dir=self.settings.kept_dir)
+        lm = own_lm.copy(temperature=1.0) if own_lm is not None else lm_of(role, cache_dir=self.settings.kept_dir)
         traits = known_traits(lm)
         if not traits.reads_instructions:
             return None
-        if given is None and not traits.takes_references:
+        if own_lm is None and not traits.takes_references:
             raise InputError(
                 f"reflection model {role.backend!r}: is reached through LiteLLM, which cannot be shown the images; "
                 "give one with --reflection-lm that DSPy speaks to itself, as openai/gpt-4o"
@@ -304,10 +304,10 @@ def upside_down(job: Job, agreement: Figure) -> str | None:
     )
 
 
-def _roles(given: str | Sequence[str] | None, usual: tuple[str, ...]) -> tuple[str, ...]:
-    if given is None:
+def _roles(choice: str | Sequence[str] | None, usual: tuple[str, ...]) -> tuple[str, ...]:
+    if choice is None:
         return usual
-    names = [n.strip() for n in given.split(",")] if isinstance(given, str) else list(given)
+    names = [n.strip() for n in choice.split(",")] if isinstance(choice, str) else list(choice)
     for name in names:
         if name not in ROLES:
             raise InputError(f"role {name!r}: unknown{did_you_mean(name, ROLES)}")

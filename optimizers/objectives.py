@@ -96,14 +96,14 @@ def distortion_agreement(findings: Mapping[str, str], truth: Mapping[str, str]) 
     >>> distortion_agreement({"Blurs": "severe"}, {"Blurs": "moderate"})
     0.75
     """
-    seen = {c for c, s in findings.items() if s != "none"}
+    visible = {c for c, s in findings.items() if s != "none"}
     real = {c for c, s in truth.items() if s != "none"}
-    if not seen and not real:
+    if not visible and not real:
         return 1.0
-    both = seen & real
+    both = visible & real
     if not both:
         return 0.0
-    f1 = 2 * len(both) / (len(seen) + len(real))
+    f1 = 2 * len(both) / (len(visible) + len(real))
     apart = sum(abs(SEVERITIES.index(findings[c]) - SEVERITIES.index(truth[c])) for c in both) / len(both)
     return f1 * (1 - apart / 4)
 

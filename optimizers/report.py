@@ -246,12 +246,12 @@ def _new_neighbours(before: AgenticIQA, after: AgenticIQA) -> str | None:
     return f"{said} the {near.count} most similar of {len(near.photographs)} photographs."
 
 
-def _correction(found: Correction) -> str:
+def _correction(fit: Correction) -> str:
     lines = [
-        f"- fitted on {found.labels} labels, penalty {found.penalty:g} (the variance of a label)",
-        f"- RMSE on train: {found.before:.3f}; corrected, without the labels of its own group: {found.after:.3f}",
+        f"- fitted on {fit.labels} labels, penalty {fit.penalty:g} (the variance of a label)",
+        f"- RMSE on train: {fit.before:.3f}; corrected, without the labels of its own group: {fit.after:.3f}",
     ]
-    for name, (count, mean, deviation) in found.moves.items():
+    for name, (count, mean, deviation) in fit.moves.items():
         shown = "all photographs" if name == "all" else f"{count} with {name.lower()}"
         lines.append(f"- {shown}: moved by {mean:+.2f} on average, standard deviation {deviation:.2f}")
     return "\n".join(lines)
@@ -328,16 +328,16 @@ def reasons(job: Job, before: EvaluationRecord, gains: Mapping[str, Figure]) -> 
     """Return in one line why nothing may have been gained; None where a test figure is surely better."""
     if any(gain.sign * METRICS[name].direction > 0 for name, gain in gains.items()):
         return None
-    found, first, count = [], gains.get(leading(before.figures)), len(job.samples("train"))
+    causes, first, count = [], gains.get(leading(before.figures)), len(job.samples("train"))
     if before.srcc is not None and (before.srcc.value or 0.0) > _AGREED:
-        found.append(f"the program had these images in the labels' order already (SRCC {before.srcc.value:.2f})")
+        causes.append(f"the program had these images in the labels' order already (SRCC {before.srcc.value:.2f})")
     if count < _FEW:
-        found.append(f"{count} training samples are few")
+        causes.append(f"{count} training samples are few")
     if first is not None and first.low is not None and first.high is not None:
         half = (first.high - first.low) / 2
         if half > _COARSE:
-            found.append(f"on {first.n} test samples a gain below {half:.2f} could be chance")
-    return f"why that may be: {'; '.join(found or ['the labels ask for what this recipe cannot learn'])}"
+            causes.append(f"on {first.n} test samples a gain below {half:.2f} could be chance")
+    return f"why that may be: {'; '.join(causes or ['the labels ask for what this recipe cannot learn'])}"
 
 
 def show(

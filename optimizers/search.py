@@ -230,9 +230,9 @@ class Search:
 
     def _answered(self, example: dspy.Example, prediction: Any) -> tuple[Assessment | None, Outcome]:
         self.advance()
-        given = prediction if isinstance(prediction, dspy.Prediction) else dspy.Prediction()
-        assessment = given.get("assessment")
-        return assessment, self._add(given.get("candidate", ""), example, assessment)
+        answer = prediction if isinstance(prediction, dspy.Prediction) else dspy.Prediction()
+        assessment = answer.get("assessment")
+        return assessment, self._add(answer.get("candidate", ""), example, assessment)
 
 
 def scored_examples(examples: Sequence[dspy.Example], most: int | None, seed: int) -> list[dspy.Example]:
@@ -328,7 +328,7 @@ def beliefs(search: Search, program: AgenticIQA, examples: Sequence[dspy.Example
         )
 
     answers = in_order(ask, examples, workers=search.workers)
-    given = Beliefs(belief for belief in answers if belief is not None)
-    if len(given) == len(examples):
-        search.store.put(*key, value=[belief.model_dump() for belief in given])
-    return given
+    all_beliefs = Beliefs(belief for belief in answers if belief is not None)
+    if len(all_beliefs) == len(examples):
+        search.store.put(*key, value=[belief.model_dump() for belief in all_beliefs])
+    return all_beliefs

@@ -68,20 +68,20 @@ class EvidenceReplay:
         self.program, self._gathered = program, gathered
         self.resources = program.resources
 
-    def __call__(self, **given: Any) -> Assessment:
+    def __call__(self, **arguments: Any) -> Assessment:
         """Assess one image; in full where no evidence was gathered for it."""
-        shown = {name: given[name] for name in ("image", "reference") if given.get(name)}
+        shown = {name: arguments[name] for name in ("image", "reference") if arguments.get(name)}
         images = {n: s if isinstance(s, dspy.Image) else dspy.Image(IMAGES.add(s).url) for n, s in shown.items()}
-        inputs = {name: value for name, value in {**given, **images}.items() if value}
+        inputs = {name: value for name, value in {**arguments, **images}.items() if value}
         gathered = self._gathered.get(inputs_key(inputs))
         if gathered is None:
             return self.program(**inputs)
         state = gathered.model_copy()
         if self.program.summarizer.names_distortions(state):
             state.executor_evidence = state.evidence.with_findings(None)
-        seen = {name: IMAGES.find(image.url) for name, image in images.items()}
+        pictures = {name: IMAGES.find(image.url) for name, image in images.items()}
         with meter() as usage, wire_scope(self.resources.settings):
-            output = self.program.summarizer(state=state, **seen)
+            output = self.program.summarizer(state=state, **pictures)
         return Assessment(**dict(output), state=state, usage=usage)
 
 

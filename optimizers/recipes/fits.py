@@ -64,7 +64,7 @@ def fitted_corrections(
 
     The reading is the expert's, or with `of_tools` the tools' mean.
     """
-    viewer, found = search.base.program.resources.viewer, {}
+    viewer, corrections = search.base.program.resources.viewer, {}
     for kind in ("nr", "fr"):
         scored = [example for example in search.train.examples if example.get("quality") is not None]
         examples = [example for example in scored if (example.get("reference") is None) == (kind == "nr")]
@@ -77,8 +77,8 @@ def fitted_corrections(
             label = min(5.0, max(1.0, float(example.quality)))
             labels.add(view, reading(example, view), label, example.group)
         if (correction := labels.correction(search.seed)) is not None:
-            found[kind] = correction
-    return found
+            corrections[kind] = correction
+    return corrections
 
 
 def _moved(search: Search, corrections: Corrections, demo: dspy.Example) -> dspy.Example:
@@ -93,10 +93,10 @@ def _finetune(search: Search) -> list[Candidate]:
     if not scoring or not program.resources.known("summarizer").weighs_demos:
         return search.nothing("finetune: corrects the scores of the embedded expert alone")
     instructions, candidates = parameters[scoring[0]].signature.instructions, []
-    found = fitted_corrections(search, lambda _, view: belief(view, (), instructions))
-    if not found:
+    by_kind = fitted_corrections(search, lambda _, view: belief(view, (), instructions))
+    if not by_kind:
         return search.nothing("finetune: the labels say nothing that carries over to other photographs")
-    corrections = Corrections(**found)
+    corrections = Corrections(**by_kind)
     keeps = (False, True) if any(parameters[name].demos for name in scoring) else (False,)
     for keeps_demos in keeps:
         copy = program.deepcopy()
@@ -237,13 +237,13 @@ def best_on_grid(
 def _worth_it(plain: ScoreFusion, fused: tuple[float, float], held: Beliefs) -> tuple[tuple[float, float], str]:
     """Return eta and model weight of the better part alone, unless both fused agree better on validation; and words."""
     ways = {"model only": (0.0, 1.0), "tools only": (plain.eta or 1.0, 0.0), "both fused": fused}
-    found = {
+    agreements = {
         name: _agreement(held.truth, held.fused(FittedFusion(plain, eta=eta, model_weight=weight)))
         for name, (eta, weight) in ways.items()
     }
-    taken = max(found, key=lambda name: found[name])  # of equal ones the first
-    figures = ", ".join(f"{name} {agreement:.3f}" for name, agreement in found.items())
-    return ways[taken], f"SRCC + PLCC on validation: {figures}; {taken} is taken"
+    best = max(agreements, key=lambda name: agreements[name])  # of equal ones the first
+    figures = ", ".join(f"{name} {agreement:.3f}" for name, agreement in agreements.items())
+    return ways[best], f"SRCC + PLCC on validation: {figures}; {best} is taken"
 
 
 def _best_curve(fusion: FittedFusion, train: Beliefs, held: Beliefs) -> tuple[list[tuple[float, float]], str]:

@@ -74,11 +74,11 @@ def _reading(search: Search, example: dspy.Example, view: View) -> Belief:
 
 def _corrections(search: Search) -> Corrections | None:
     """Return what labels add to the expert's own reading, or to the tools' mean: which predicts other groups better."""
-    found = fitted_corrections(search, lambda _, view: view.prior)
+    by_kind = fitted_corrections(search, lambda _, view: view.prior)
     for kind, each in fitted_corrections(search, partial(_reading, search), of_tools=True).items():
-        if kind not in found or each.after < found[kind].after:
-            found[kind] = each
-    return Corrections(**found) if found else None
+        if kind not in by_kind or each.after < by_kind[kind].after:
+            by_kind[kind] = each
+    return Corrections(**by_kind) if by_kind else None
 
 
 def _even_share(held: Beliefs) -> float:

@@ -223,9 +223,9 @@ class _DemoSearch:
 
 def _random_bound(budget: RecipeSettings, sizes: Sizes) -> Bound:
     tried = budget.starts + budget.steps
-    given = sizes.train if budget.bootstrapped else 0
+    bootstrapping = sizes.train if budget.bootstrapped else 0
     scored = min(budget.search_samples, max(sizes.train, sizes.validation))
-    return Bound(given + (tried + bool(given)) * scored, candidates=tried + 1 + budget.all_demos)
+    return Bound(bootstrapping + (tried + bool(bootstrapping)) * scored, candidates=tried + 1 + budget.all_demos)
 
 
 RANDOM_SEARCH = Recipe(

@@ -210,9 +210,9 @@ def results(
     """
     if strengths:
         good = surveyed.readings[surveyed.readings.raw.notna()]
-        found = {spec.name: strength_of(library_label(spec), good[good.tool == spec.name]) for spec in surveyed.specs}
+        by_tool = {spec.name: strength_of(library_label(spec), good[good.tool == spec.name]) for spec in surveyed.specs}
         base = Strengths.load(out) if out.exists() else Strengths()
-        measured = base.updated({name: own for name, own in found.items() if own is not None}, surveyed.sources)
+        measured = base.updated({name: own for name, own in by_tool.items() if own is not None}, surveyed.sources)
         _write(measured, out)
         lines = []
         for name, tool in measured.tools.items():

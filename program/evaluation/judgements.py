@@ -143,20 +143,20 @@ def annotated(file: Path) -> list[Annotated]:
             f"file {str(file)!r}: cannot be read as JSON lines ({error}); give annotated faults"
         ) from error
     images = _images(file) if any("image" not in record for record in records) else {}
-    found = []
+    pictures = []
     for number, record in enumerate(records, 1):
         try:
             image = file.parent / record["image"] if "image" in record else images[record["id"]]
             strengths = {fault["fault"]: fault["strength"] for fault in record["faults"]}
-            found.append(Annotated(record["id"], image, strengths, record["main"]))
+            pictures.append(Annotated(record["id"], image, strengths, record["main"]))
         except (KeyError, TypeError) as error:
             raise InputError(
                 f"file {str(file)!r}: line {number} has no {error}; give id, faults, main and an image, or the id of a "
                 "manifest in a folder next to it"
             ) from error
-    if not found:
+    if not pictures:
         raise InputError(f"file {str(file)!r}: is empty; give a line for each picture")
-    return found
+    return pictures
 
 
 def _images(file: Path) -> dict[str, Path]:

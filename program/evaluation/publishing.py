@@ -75,10 +75,10 @@ def _thumbnail(path: Place) -> str | None:
 def _found(row: LabelledRow) -> str | None:
     """Return the worst fault or the strongest distortion that was found in the whole image, if any."""
     evidence: Any = row.evidence or {}
-    found = [f for f in evidence.get("findings", ()) if f["region"] == GLOBAL and f["severity"] != "none"]
-    if found and found[0].get("fault"):  # faults come with the worst first
-        return str(found[0]["fault"])
-    strongest = max(found, key=lambda f: SEVERITIES.index(f["severity"]), default=None)
+    findings = [f for f in evidence.get("findings", ()) if f["region"] == GLOBAL and f["severity"] != "none"]
+    if findings and findings[0].get("fault"):  # faults come with the worst first
+        return str(findings[0]["fault"])
+    strongest = max(findings, key=lambda f: SEVERITIES.index(f["severity"]), default=None)
     return CATEGORY_WORDS[strongest["type"]] if strongest else None
 
 

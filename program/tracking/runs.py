@@ -137,8 +137,8 @@ class RunHandle:
 
         def write() -> None:
             experiment = self._store.experiment_id
-            found = client.search_logged_models([experiment], f"tags.`{_PROGRAM}` = '{sha256}'")
-            whole = [model.model_id for model in found if str(model.status) == "READY"]
+            models = client.search_logged_models([experiment], f"tags.`{_PROGRAM}` = '{sha256}'")
+            whole = [model.model_id for model in models if str(model.status) == "READY"]
             if whole:
                 self.model_id = whole[0]
             elif log is not None:
