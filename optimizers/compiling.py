@@ -127,12 +127,9 @@ class Compile:
                 asks=self.asks, teacher=job.teacher(names) if recipe.takes_teacher else None,
                 log=self.scored, logged=self.known, advance=advance,
             )  # fmt: skip
-            printed = io.StringIO()
+            printed, watchers = io.StringIO(), [self.reflections] if recipe.reflects else []
             # DSPy's optimizers print their progress; it belongs to the log, not between the lines of a table or JSON.
-            with (
-                contextlib.redirect_stdout(printed),
-                dspy.context(callbacks=[*dspy.settings.callbacks, *([self.reflections] if recipe.reflects else [])]),
-            ):
+            with contextlib.redirect_stdout(printed), dspy.context(callbacks=[*dspy.settings.callbacks, *watchers]):
                 try:
                     candidates = recipe.run(search)
                 except (LMError, AdapterParseError):

@@ -32,7 +32,6 @@ _LOOKED_AT = 16
 """Images whose size stands for all."""
 _SECONDS_AROUND = 6.0
 """To start, to report and to log."""
-_CHOICE = "choose on validation"
 CROSSED = "cross-validation"
 
 
@@ -136,7 +135,7 @@ def _searches(
         asked.append((recipe.name, bound.runs, expected, most * asking + bound.reflections))
         ranked += min(job.settings.compile.rerank, bound.candidates) * sizes.validation
     # The uncompiled program's answers are those of the evidence, from the cache.
-    asked.append((_CHOICE, ranked, one[0] * (ranked - sizes.validation), one[1] * ranked))
+    asked.append(("choose on validation", ranked, one[0] * (ranked - sizes.validation), one[1] * ranked))
     if job.folds:
         # The search of a fold is at most as large as the one over all.
         tested, folds = len(job.splits["test"]), len(job.folds)

@@ -160,10 +160,6 @@ class Search:
         words = self.objective.feedback(example, assessment, role_of(predictor) if predictor else None)
         return dspy.Prediction(score=outcome.agreement, feedback=words)
 
-    def shuffled_train(self) -> list[dspy.Example]:
-        """Return the training examples in a seeded order."""
-        return scored_examples(self.train.examples, None, self.seed)
-
     def score_on(self, student: Student, examples: Sequence[dspy.Example]) -> float:
         """Return a candidate's score on a set of examples, -1..1 (see `set_score`), running it where need be."""
         digest = student.digest()

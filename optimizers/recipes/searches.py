@@ -17,7 +17,7 @@ from dspy.teleprompt import GEPA, BootstrapFewShot
 
 from optimizers.demos import STRATEGIES, Places, choose_demos, demo_count, image_url, showable_demos, with_demos
 from optimizers.recipes import Bound, Recipe, Sizes
-from optimizers.search import ALL_ERRORS, Candidate, Search
+from optimizers.search import ALL_ERRORS, Candidate, Search, scored_examples
 from optimizers.student import Student
 from program.common.settings import RecipeSettings
 from program.expert import Viewer, telling
@@ -91,10 +91,10 @@ def _mipro(search: Search) -> list[Candidate]:
         num_threads=search.workers, seed=search.seed + 1, max_bootstrapped_demos=1, max_labeled_demos=1,
         max_errors=ALL_ERRORS,
     )  # fmt: skip
+    train = scored_examples(search.train.examples, None, search.seed)
     final = optimizer.compile(
-        search.student, trainset=search.shuffled_train(), valset=search.scored, num_trials=search.budget.trials,
-        minibatch=False,
-    )  # fmt: skip
+        search.student, trainset=train, valset=search.scored, num_trials=search.budget.trials, minibatch=False
+    )
     return search.complete_candidates(final)
 
 
@@ -115,7 +115,8 @@ def _gepa(search: Search) -> list[Candidate]:
         log_dir=None,  # its state would be a pickle: none is written, and none read
         warn_on_score_mismatch=False,
     )  # fmt: skip
-    final = optimizer.compile(search.student, trainset=search.shuffled_train(), valset=search.scored)
+    train = scored_examples(search.train.examples, None, search.seed)
+    final = optimizer.compile(search.student, trainset=train, valset=search.scored)
     return search.complete_candidates(final)
 
 
@@ -214,11 +215,10 @@ class _DemoSearch:
         return {**places, name: tuple(same)}
 
     def _score(self, student: Student) -> float:
-        search = self._search
         urls = {image_url(demo) for _, predictor in student.named_parameters() for demo in predictor.demos}
         photographs = {group for url, group in self._groups.items() if url in urls}
         examples = [example for example in self._pool if example.group not in photographs]
-        return search.score_on(student, examples)
+        return self._search.score_on(student, examples)
 
 
 def _random_bound(budget: RecipeSettings, sizes: Sizes) -> Bound:

@@ -32,10 +32,6 @@ from program.fusion.levels import nearest_level
 _MAX_PARTS = 60
 """A field with more values than this names samples, not kinds of them."""
 
-_THRESHOLDS = (2.0, 2.5, 3.0, 3.5, 4.0)
-
-_STAGES = ("executor", "planner", "summarizer")
-
 _Inputs = tuple[Sequence[LabelledRow], Values, Values]
 
 
@@ -171,7 +167,7 @@ def _gate(used: Sequence[LabelledRow], seed: int) -> tuple[GatePoint, ...]:
         GatePoint(
             threshold=threshold, precision=_share(rows, stopped, below, seed), recall=_share(rows, below, stopped, seed)
         )
-        for threshold in _THRESHOLDS
+        for threshold in (2.0, 2.5, 3.0, 3.5, 4.0)
         if (below := truth < threshold).any() and (stopped := predicted < threshold).any()
     )
 
@@ -250,7 +246,7 @@ def _sums(amounts: Iterable[Mapping[str, float | None]]) -> dict[str, Any]:
 def _stages(spent: dict[str, float]) -> dict[str, Cost]:
     stages: dict[str, dict[str, Any]] = {
         stage: {kind: round(spent[name], 6) for kind in Cost.model_fields if (name := f"{kind}_{stage}") in spent}
-        for stage in _STAGES
+        for stage in ("executor", "planner", "summarizer")
     }
     return {stage: Cost(**costs) for stage, costs in stages.items() if costs}
 
@@ -268,10 +264,8 @@ def _pace(
     if paid := [each for each in spenders if each.get("lm_calls")]:
         asked = _sums(paid)
         tokens, seconds = asked["input_tokens"] + asked["output_tokens"], asked.get("seconds_summarizer", 0.0)
-        pace |= {
-            "tokens_per_image": round(tokens / len(paid), 1),
-            "model_seconds_per_image": round(seconds / len(paid), 3),
-        }
+        pace["tokens_per_image"] = round(tokens / len(paid), 1)
+        pace["model_seconds_per_image"] = round(seconds / len(paid), 3)
     if readings := spent.get("tool_readings"):
         pace["tool_failure_rate"] = round(spent.get("tool_failures", 0.0) / readings, 6)
     return pace

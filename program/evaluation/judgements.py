@@ -112,7 +112,6 @@ def _variance(values: NDArray[np.float64], ends: _Ends) -> float:
     return float(widened * (special.stdtrit(free, (1 + CONFIDENCE) / 2) / _NORMAL) ** 2)
 
 
-_MATTERS = frozenset({"moderate", "strong"})
 LINES = {
     "main": "main fault named first", "found": "moderate and strong faults found",
     "right": "named faults that are there", "clean": "clean pictures with an invented fault",
@@ -190,7 +189,7 @@ def _shares(pictures: Iterable[Annotated], name: Callable[[Annotated], Sequence[
     counts: dict[str, list[bool]] = defaultdict(list)
     for picture in pictures:
         faults = name(picture)
-        strong = [fault for fault, strength in picture.strengths.items() if strength in _MATTERS]
+        strong = [fault for fault, strength in picture.strengths.items() if strength in {"moderate", "strong"}]
         counts["main"] += [list(faults[:1]) == [picture.main]] if picture.main else []
         counts["found"] += [fault in faults for fault in strong]
         counts["right"] += [fault in picture.strengths for fault in faults]

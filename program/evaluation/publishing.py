@@ -242,8 +242,7 @@ def log_evaluation(
     run.log_params({**origin_params(record.dataset), **words, **learned_params(program)})
     run.link_model(program_sha256(program))
     run.log_metrics({**headlines(record, program), "seconds": record.wall_seconds})
-    rows = islice(record.rows, _MAX_TABLE_ROWS)
-    run.log_table([row.columns() for row in rows], "samples")
+    run.log_table([row.columns() for row in record.rows[:_MAX_TABLE_ROWS]], "samples")
     for plot_name, plot in plots.items():
         run.log_plot(plot, plot_name)
     run.log_content(record.summary(), "result.json")
