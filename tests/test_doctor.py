@@ -149,9 +149,24 @@ def test_a_refused_key_is_told_without_the_key(loopback, capsys, monkeypatch):
 
 def test_torch_of_another_build_is_explained(monkeypatch):
     monkeypatch.setitem(sys.modules, "torchvision", None)
-    check = TORCH()
+    check = TORCH("auto")
     assert check.status == "failed"
     assert "install torch and torchvision together" in check.mend
+
+
+@pytest.mark.parametrize(
+    ("device", "has_cuda", "status", "end"),
+    [
+        ("auto", False, "ok", "on cpu"), ("auto", True, "ok", "on cuda"), ("cpu", True, "ok", "on cpu"),
+        ("cuda", True, "ok", "on cuda"), ("cuda", False, "failed", "sees no CUDA device, and tools.device is cuda"),
+    ],
+)  # fmt: skip
+def test_the_device_that_tools_get_is_told(device, has_cuda, status, end, monkeypatch):
+    monkeypatch.setattr("torch.cuda.is_available", lambda: has_cuda)
+    check = TORCH(device)
+    assert check.status == status
+    assert check.detail.endswith(end)
+    assert (check.mend is None) == (status == "ok")
 
 
 def test_a_store_that_cannot_be_opened_fails_with_its_mend(tmp_path, capsys, monkeypatch):

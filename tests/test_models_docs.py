@@ -45,7 +45,7 @@ def server(loopback, tmp_path, monkeypatch, picture):
         lm15, "RouterConfig",
         lambda **k: real(**{"base_urls": {"openai-chat": running.base} if "providers" not in k else None, **k}),
     )  # fmt: skip
-    monkeypatch.setattr(checks, "_torch", lambda: checks.Check("torch", "ok", "not looked at"))
+    monkeypatch.setattr(checks, "_torch", lambda _: checks.Check("torch", "ok", "not looked at"))
     monkeypatch.setattr(checks, "_store", lambda _: checks.Check("MLflow store", "ok", "not looked at"))
     for name in ("OPENAI_API_KEY", "LAB_API_KEY"):
         monkeypatch.setenv(name, "a-key-for-the-docs")

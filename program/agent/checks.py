@@ -21,7 +21,7 @@ from program.common.settings import Settings
 from program.lms.call import KeyScrubber
 from program.lms.dspy_private import adapter_for
 from program.lms.traits import ModelTraits, known_traits, own_record, traits_of
-from program.tools.registry import installed_version
+from program.tools.registry import Device, installed_version
 from signatures.executor import NameColours
 
 PACKAGES = ("dspy", "litellm", "openai", "mlflow", "numpy", "scipy", "pillow")
@@ -53,7 +53,7 @@ def local_checks(settings: Settings) -> list[Check]:
     names = [*KEYS, *(entry.key_env for entry in settings.models.backends.values() if entry.key_env)]
     keys = ", ".join(f"{name} {'set' if os.environ.get(name) else 'not set'}" for name in dict.fromkeys(names))
     return [
-        _packages(), _torch(), _tools(settings), _store(settings), _cache(settings.cache_dir),
+        _packages(), _torch(settings.tools.device), _tools(settings), _store(settings), _cache(settings.cache_dir),
         Check("keys", "ok", keys), _optional("pyiqa", PYIQA, ("pyiqa",), "pip install pyiqa"),
         *(
             _optional(f"[{name}]", use, packages, f"pip install 'agentic-iqa[{name}]'")
@@ -73,7 +73,7 @@ def _packages() -> Check:
     return Check("packages", "ok", detail)
 
 
-def _torch() -> Check:
+def _torch(device: Device) -> Check:
     try:
         import torch
         import torchvision
@@ -81,8 +81,12 @@ def _torch() -> Check:
         reason = " ".join(str(error).split())[:120]
         mend = "install torch and torchvision together, from one index: pip install --force-reinstall torch torchvision"
         return Check("torch", "failed", f"torch and torchvision cannot be used together ({reason})", mend)
-    device = "cuda" if torch.cuda.is_available() else "cpu"
-    return Check("torch", "ok", f"torch {torch.__version__} with torchvision {torchvision.__version__}, on {device}")
+    versions = f"torch {torch.__version__} with torchvision {torchvision.__version__}"
+    has_cuda = torch.cuda.is_available()
+    if device == "cuda" and not has_cuda:
+        mend = "set tools.device (AGENTICIQA_DEVICE) to auto or cpu, or install torch with CUDA and NVIDIA's driver"
+        return Check("torch", "failed", f"{versions} sees no CUDA device, and tools.device is cuda", mend)
+    return Check("torch", "ok", f"{versions}, on {'cuda' if has_cuda and device != 'cpu' else 'cpu'}")
 
 
 def _tools(settings: Settings) -> Check:
