@@ -1,9 +1,11 @@
 """Tools at their limits: large images, references of another size, tools that hang, inputs that are written to."""
 
+import gc
 import subprocess
 import sys
 import threading
 import time
+import weakref
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
@@ -52,6 +54,43 @@ def _runner(**options):
     # Limits for small pictures, which settings do not allow.
     tools = settings.tools.model_copy(update=options)
     return ToolRunner(settings.model_copy(update={"tools": tools, "cache_dir": cache_dir}), REGISTRY)
+
+
+def test_work_that_fails_leaves_none_of_its_memory_behind():
+    """A device that ran out of memory is full until it does: waiting for Python's search for cycles is too late."""
+    made = []
+
+    def work():
+        tensor = torch.ones(8)
+        made.append(weakref.ref(tensor))
+        raise torch.OutOfMemoryError("CUDA out of memory.")
+
+    gc.disable()
+    try:
+        with pytest.raises(torch.OutOfMemoryError) as caught:
+            loading.within(20, work)
+        del caught
+        deadline = time.monotonic() + 5
+        while made[0]() is not None and time.monotonic() < deadline:
+            time.sleep(0.01)
+        assert made[0]() is None
+    finally:
+        gc.enable()
+
+
+def test_a_device_that_is_full_now_loses_no_tool_for_good(alone, scene, monkeypatch):
+    import pyiqa
+
+    def full(*_, **__):
+        raise torch.OutOfMemoryError("CUDA out of memory. Tried to allocate 20.00 MiB.")
+
+    image, reference = (IMAGES.add(p) for p in scene)
+    runner = _runner()
+    with monkeypatch.context() as patch:
+        patch.setattr(pyiqa, "create_metric", full)
+        error = runner.measure("NLPD", image, reference).error
+    assert error == "tool 'NLPD': cpu has no memory left to load it; use another tool"
+    assert runner.measure("NLPD", image, reference).error is None
 
 
 def test_a_large_image_is_measured_averaged_down_and_says_so(scene):

@@ -314,6 +314,44 @@ def test_a_device_that_is_not_there_is_named(tmp_path, pictures):
     assert _runner(tmp_path, device="auto").measure("PIQE", *_refs(pictures, "noisy")).error is None
 
 
+def test_readings_of_a_device_and_of_the_processor_are_never_mixed(tmp_path, pictures, monkeypatch):
+    """Some differ by a tenth; a GPU can be there and hidden, or torch be a build without CUDA."""
+    import torch
+
+    from program.tools import runner
+
+    def seen(device, tool="PIQE"):
+        reading = _runner(tmp_path, device=device).measure(tool, image)
+        return reading.raw, reading.cached
+
+    image, values = IMAGES.add(pictures["noisy"]), iter((1.0, 2.0, 3.0))
+    monkeypatch.setattr(registry, "_has_accelerator", lambda: True)
+    monkeypatch.setattr(runner, "evaluate", lambda *_: next(values))
+    monkeypatch.setattr(torch.cuda, "is_available", lambda: False)
+    assert [seen("auto"), seen("auto"), seen("cpu")] == [(1, False), (1, True), (1, True)]
+    monkeypatch.setattr(torch.cuda, "is_available", lambda: True)
+    assert [seen("auto"), seen("auto"), seen("cuda"), seen("cpu")] == [(2, False), (2, True), (2, True), (1, True)]
+    # What always runs on the processor is read once.
+    assert [seen(device, "LiteNR") for device in ("cuda", "cpu", "auto")] == [(3, False), (3, True), (3, True)]
+
+
+def test_pyiqa_convolves_in_full_precision_on_a_cuda_device(monkeypatch):
+    import pyiqa
+    import torch
+
+    cudnn, found = torch.backends.cudnn, []
+    for name in ("allow_tf32", "deterministic", "flags"):
+        monkeypatch.setattr(cudnn, name, getattr(cudnn, name))
+    monkeypatch.setattr(torch.cuda, "is_available", lambda: True)
+    metric = pyiqa.create_metric("psnr", device=torch.device("cpu"))
+    metric.net.register_forward_hook(lambda *_: found.append((cudnn.allow_tf32, cudnn.deterministic)))
+    for _ in range(2):
+        assert loading.device_of("auto", REGISTRY.get("PSNR")) == "cuda"
+        metric(torch.zeros(1, 3, 32, 32), torch.zeros(1, 3, 32, 32))
+    assert found == [(False, True)] * 2
+    assert (cudnn.allow_tf32, cudnn.deterministic) == (False, True)
+
+
 @pytest.mark.parametrize(("tool", "low", "high"), [("NIQE", 1, 30), ("BRISQUE", -20, 150)])
 def test_tools_with_parameter_files_run_on_human_scored_images(tmp_path, shared_data, tool, low, high):
     params = shared_data / "params"

@@ -70,7 +70,12 @@ def within(seconds: float, work: Callable[[], _T]) -> _T:
         jobs.put(None)
         raise Overdue(future)
     _idle.append(jobs)
-    return future.result()
+    try:
+        return future.result()
+    finally:
+        # Else an error and this frame hold each other, and with them the work's tensors, until Python looks for cycles:
+        # a device that ran out of memory would stay full.
+        del future
 
 
 def _work_off(jobs: "SimpleQueue[_Job | None]") -> None:
@@ -122,6 +127,8 @@ def _make(spec: ToolSpec, parameters: Path | None, device: str, *, fetch: bool =
         with _building(spec, parameters, fetch=fetch):
             # Our tensors are in range; looking for their extremes takes longer than the fastest tools.
             return library.create_metric(spec.function, device=torch.device(device), check_input_range=False, **options)
+    except torch.OutOfMemoryError as error:  # for now: others may use the device, too
+        raise ToolError(f"tool {spec.name!r}: {device} has no memory left to load it; use another tool") from error
     except Exception as error:  # Border: whatever a third-party metric raises becomes one line.
         reason = f"cannot be loaded ({one_line(error)[:300]})"
         logger.warning("tool %s: %s; it is left out from here on", spec.name, reason)
@@ -222,7 +229,7 @@ def evaluate(
     Same value as pyiqa's own metric on the files with the same number of torch threads. Thread-safe.
     Raises ToolError when the tool cannot be loaded, returns no finite number or takes too long.
     """
-    device = _resolve(tools.device, spec)
+    device = device_of(tools.device, spec)
     images = [pixels for pixels in (image, reference) if pixels is not None]
     try:
         with _borrowed(spec, parameters, device, tools.load_timeout_s) as model:
@@ -238,18 +245,33 @@ def evaluate(
     return raw
 
 
-def _resolve(device: Device, spec: ToolSpec) -> str:
+def device_of(device: Device, spec: ToolSpec) -> str:
+    """Return `cpu` or `cuda`: where a tool runs under this setting. Raises ToolError for a device that is not there."""
     if device == "cpu" or spec.takes == "pixels":
         return "cpu"
     import torch
 
     if torch.cuda.is_available():
-        # Convolutions in the reduced precision of TensorFloat-32 would move readings in the third digit.
-        torch.backends.cudnn.allow_tf32 = False
+        _keep_precision()
         return "cuda"
     if device == "cuda":
         raise ToolError("device 'cuda': torch sees no CUDA device; set tools.device to cpu or auto")
     return "cpu"
+
+
+def _keep_precision() -> None:
+    """Keep convolutions on a CUDA device in full precision for the whole process: TensorFloat-32 has 11 bits.
+
+    pyiqa runs each metric under `cudnn.flags(deterministic=True)`, which allows TensorFloat-32 unless told otherwise:
+    PIQE and BRISQUE, which subtract means of squares, then moved by up to half. Threads leave such a block at different
+    times, so that what it sets has to hold outside it, too.
+    """
+    import torch
+
+    cudnn = torch.backends.cudnn
+    cudnn.allow_tf32, cudnn.deterministic = False, True
+    if not isinstance(cudnn.flags, partial):
+        cudnn.flags = partial(cudnn.flags, allow_tf32=False)
 
 
 class _Pool:

@@ -277,12 +277,19 @@ def leave_out(spec: ToolSpec, reason: str, mend: str = "") -> ToolError:
     return ToolError(f"tool {spec.name!r}: {reason}{mend}")
 
 
+def likely_device(device: Device, spec: ToolSpec) -> str:
+    """Return `cpu` or `cuda`: where a tool runs, as far as that can be said without importing torch."""
+    if spec.takes == "pixels" or (device == "auto" and not _has_accelerator()):
+        return "cpu"
+    return "cuda" if device == "auto" else device
+
+
 @cache
-def resolved_device(device: Device) -> str:
-    """Return what a device setting comes to here, as far as that can be said without importing torch."""
-    accelerators = ("/dev/nvidiactl", "/dev/dxg", "/dev/kfd")
-    nothing_there = os.name == "posix" and not any(os.path.exists(path) for path in accelerators)
-    return "cpu" if device == "auto" and nothing_there else device
+def _has_accelerator() -> bool:
+    hidden = os.environ.get("CUDA_VISIBLE_DEVICES") in {"", "-1"}  # as Ray does for a worker without a share of a GPU
+    if hidden or (installed_version("torch") or "").endswith("+cpu"):
+        return False
+    return os.name != "posix" or any(os.path.exists(path) for path in ("/dev/nvidiactl", "/dev/dxg", "/dev/kfd"))
 
 
 @cache

@@ -14,12 +14,12 @@ from numpy.typing import NDArray
 from program.common.cache import PlainCache
 from program.common.errors import InputError, ToolError, one_line
 from program.common.pool import single_flight
-from program.common.settings import Settings, ToolSettings
+from program.common.settings import Settings
 from program.images.decoding import READING_RULES
 from program.images.refs import reduced_size, reduction, whole_pixels
 from program.images.store import IMAGES, LARGEST, Box, ImageRef
 from program.tools.calibration import PAPER, Calibration, PaperCalibration
-from program.tools.loading import evaluate
+from program.tools.loading import device_of, evaluate
 from program.tools.registry import (
     Measurement,
     Mode,
@@ -28,8 +28,8 @@ from program.tools.registry import (
     file_sha256,
     installed_version,
     left_out,
+    likely_device,
     parameter_path,
-    resolved_device,
     what_is_missing,
 )
 from program.tracking import tool_span
@@ -140,9 +140,11 @@ class ToolRunner:
         if reason is not None:
             raise ToolError(f"tool {spec.name!r}: {reason}")
         parameters = parameter_path(spec, self.settings.params_dir)
-        key = _key(spec, parameters, target, self.settings)
-        stored = raw = self._stored(key)
+        device = likely_device(self.settings.device, spec)
+        stored = raw = self._stored(_key(spec, parameters, target, device, self.settings.threads))
         if stored is None:
+            # torch is needed from here on, and knows: readings of both devices never share a key.
+            key = _key(spec, parameters, target, device_of(self.settings.device, spec), self.settings.threads)
             # Two threads that judge one image (a score and a question of it) must not both measure it.
             with single_flight(key):
                 stored = self._stored(key)
@@ -207,9 +209,11 @@ def open_calibration(path: Path | None) -> Calibration:
     return Calibration.load(path)
 
 
-def _key(spec: ToolSpec, parameters: Path | None, target: Target, tools: ToolSettings) -> str:
+def _key(spec: ToolSpec, parameters: Path | None, target: Target, device: str, threads: int) -> str:
     """Return everything a raw value depends on as one line; calibration is not among it: it is applied afterwards."""
     box = ",".join(f"{v:g}" for v in target.box) if target.box else "-"
+    # Readings kept under "cuda" and "auto" were taken in the reduced precision of TensorFloat-32.
+    place = "cuda-fp32" if device == "cuda" else device
     return "|".join(
         (
             spec.key,
@@ -218,6 +222,6 @@ def _key(spec: ToolSpec, parameters: Path | None, target: Target, tools: ToolSet
             target.image.sha256,
             target.reference.sha256 if target.reference else "-",
             box,
-            f"{READING_RULES}/{target.factor}/{resolved_device(tools.device)}/{tools.threads}",
+            f"{READING_RULES}/{target.factor}/{place}/{threads}",
         )
     )
