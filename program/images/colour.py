@@ -10,28 +10,24 @@ import struct
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
-from typing import TYPE_CHECKING
 
 import numpy as np
+from PIL import Image, ImageCms
 
 from program.images.containers import nclx_of
-
-if TYPE_CHECKING:
-    from PIL.Image import Image as PILImage
-    from PIL.ImageCms import ImageCmsTransform
 
 
 @dataclass(frozen=True, slots=True)
 class Colours:
     """How an image becomes sRGB, and what there is to say of that."""
 
-    transform: "ImageCmsTransform | None" = None
+    transform: ImageCms.ImageCmsTransform | None = None
     """None where the numbers are sRGB's, or taken for it."""
     mode: str = "RGB"
     """What the transform reads: RGB, L, CMYK or 16-bit grey."""
     notes: tuple[str, ...] = ()
 
-    def applied(self, image: "PILImage") -> "PILImage":
+    def applied(self, image: Image.Image) -> Image.Image:
         """Return an image without transparency as RGB."""
         if self.transform is not None:
             image = self.transform.apply(image if image.mode == self.mode else image.convert(self.mode))
@@ -42,7 +38,7 @@ class _UnusableError(Exception):
     """Why the colours that a file states cannot be converted."""
 
 
-def colours_of(image: "PILImage", data: bytes = b"") -> Colours:
+def colours_of(image: Image.Image, data: bytes = b"") -> Colours:
     """Return what makes an opened image sRGB; `data` is its file, empty where an image comes without one."""
     notes: list[str] = []
     for source, profile in _stated(image, data):
@@ -59,7 +55,7 @@ def colours_of(image: "PILImage", data: bytes = b"") -> Colours:
 # What a file states
 
 
-def _stated(image: "PILImage", data: bytes) -> Iterator[tuple[str, Callable[[], bytes]]]:
+def _stated(image: Image.Image, data: bytes) -> Iterator[tuple[str, Callable[[], bytes]]]:
     """Yield what a file states of its colours, what counts first at first: its name, and what makes it a profile.
 
     An empty profile stands for sRGB.
@@ -168,9 +164,7 @@ def _fixed(values: Iterable[float]) -> bytes:
 # From an ICC profile to a transform
 
 
-def _conversion(profile: bytes, image: "PILImage") -> Colours:
-    from PIL import ImageCms
-
+def _conversion(profile: bytes, image: Image.Image) -> Colours:
     if not profile:
         return Colours()
     try:
@@ -184,7 +178,7 @@ def _conversion(profile: bytes, image: "PILImage") -> Colours:
         raise _UnusableError("cannot be used") from error
 
 
-def _mode_read(space: str, image: "PILImage") -> str:
+def _mode_read(space: str, image: Image.Image) -> str:
     """Return the mode in which an image is given to a profile of such a space. ValueError where they do not fit."""
     is_grey = image.mode in {"1", "L", "LA", "La"} or image.mode[0] == "I"
     if image.mode[0] == "P":
@@ -199,17 +193,13 @@ def _mode_read(space: str, image: "PILImage") -> str:
     raise ValueError(f"a profile for {space}, pixels of mode {image.mode}")
 
 
-def _transform(source: object, mode: str) -> "ImageCmsTransform":
-    from PIL import ImageCms
-
+def _transform(source: object, mode: str) -> ImageCms.ImageCmsTransform:
     intent = ImageCms.Intent.RELATIVE_COLORIMETRIC
     return ImageCms.buildTransform(source, ImageCms.createProfile("sRGB"), mode, "RGB", intent)  # type: ignore[arg-type]
 
 
-def _moves(transform: "ImageCmsTransform", mode: str) -> bool:
+def _moves(transform: ImageCms.ImageCmsTransform, mode: str) -> bool:
     """Return whether a transform from RGB or L changes a value of a grid by more than 1."""
-    from PIL import Image
-
     if mode == "L":
         grid = np.arange(256, dtype=np.uint8)[:, None]
     else:

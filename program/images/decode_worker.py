@@ -21,6 +21,7 @@ from typing import IO, Any, cast
 
 import numpy as np
 from numpy.typing import NDArray
+from PIL import Image
 
 from program.common.errors import ImageError
 from program.images.decoding import MAX_PIXELS, DecodedImage, decode
@@ -193,9 +194,7 @@ _OUT_OF_TIME = {-getattr(signal, name) for name in ("SIGPROF", "SIGXCPU") if has
 
 def serve_decoding() -> None:
     """Decode what standard input asks for, until it ends: the worker's own side."""
-    from PIL import Image, ImageCms  # noqa: F401 - what a first image would wait for
-
-    Image.init()
+    Image.init()  # what a first image would wait for
     requests, answers = sys.stdin.buffer, os.fdopen(os.dup(1), "wb")
     os.dup2(2, 1)  # what a library prints is no answer
     while line := requests.readline():

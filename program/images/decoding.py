@@ -15,10 +15,10 @@ from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from functools import cache, partial
-from typing import TYPE_CHECKING
 
 import numpy as np
 from numpy.typing import NDArray
+from PIL import Image, ImageOps, UnidentifiedImageError
 
 from program.common.errors import ImageError, one_line
 from program.images.colour import Colours, colours_of, png_chunk
@@ -26,9 +26,6 @@ from program.images.containers import is_unwritten, raw_kind, without_preview
 from program.images.detail import Detail, detail_of
 from program.images.jpeg import whole_jpeg
 from program.images.refs import Area, reduced_size, reduction
-
-if TYPE_CHECKING:
-    from PIL.Image import Image as PILImage
 
 READING_RULES = 4
 """Raised whenever the same bytes may give other pixels than before: part of the key of everything measured."""
@@ -44,22 +41,13 @@ _SUFFIX_OF_FORMAT = {
 }  # fmt: skip
 _ORIENTATION = 0x0112
 _BITS, _PHOTOMETRIC, _SAMPLE_FORMAT = 258, 262, 339
-_UPRIGHT: dict[int, Callable[[NDArray[np.uint8]], NDArray[np.uint8]]] = {
-    2: lambda a: a[:, ::-1],
-    3: lambda a: a[::-1, ::-1],
-    4: lambda a: a[::-1],
-    5: lambda a: a.transpose(1, 0, 2),
-    6: lambda a: a.transpose(1, 0, 2)[:, ::-1],
-    7: lambda a: a.transpose(1, 0, 2)[::-1, ::-1],
-    8: lambda a: a.transpose(1, 0, 2)[::-1],
-}
-"""From the stored rows and columns to the displayed ones, by EXIF orientation (CIPA DC-008, table 4.6.4)."""
+_TURNED, _MIRRORED, _UPSIDE_DOWN = {5, 6, 7, 8}, {2, 3, 6, 7}, {3, 4, 7, 8}
+"""EXIF orientations (CIPA DC-008, table 4.6.4) whose stored rows are columns, as displayed, and those whose columns or
+rows then run from right to left or upwards."""
 
 _BACKGROUND = 255
 """What transparent pixels are laid over: white."""
 _PNG_MODES = {"1", "L", "LA", "P", "RGB", "RGBA", "I;16"}
-
-
 _EXIF = 0x8769
 
 
@@ -96,8 +84,6 @@ def decode(
     ImageError naming the image when it is truncated, has more than `max_pixels`, holds pixels of no known range
     (floating-point, integers of 32 bits or with a sign) or is not an image.
     """
-    from PIL import UnidentifiedImageError
-
     if raw := raw_kind(data):
         raise ImageError(
             f"image {name!r}: is a raw file ({raw}), which holds no finished picture; export it as TIFF, PNG or JPEG"
@@ -147,7 +133,7 @@ def tags_of(data: bytes) -> tuple[Mapping[int, object], bytes]:
         return {}, b""
 
 
-def _loaded(image: "PILImage", data: bytes, *, known: bool) -> "tuple[PILImage, tuple[str, ...]]":
+def _loaded(image: Image.Image, data: bytes, *, known: bool) -> tuple[Image.Image, tuple[str, ...]]:
     """Return an opened image, decoded, and what there is to note; `known`: it is known to be whole.
 
     Raises ValueError, saying why, where a part of it is not there; what Pillow raises for other faults.
@@ -162,7 +148,7 @@ def _loaded(image: "PILImage", data: bytes, *, known: bool) -> "tuple[PILImage, 
     return image, ()
 
 
-def _unread(image: "PILImage") -> str | None:
+def _unread(image: Image.Image) -> str | None:
     """Return what an opened image holds that has no black and white known here, or whose format is none of ours."""
     if image.format not in _SUFFIX_OF_FORMAT:
         return f"pictures of format {image.format}"
@@ -177,10 +163,8 @@ _opening = threading.Lock()
 
 
 @contextmanager
-def _opened(data: bytes) -> "Iterator[PILImage]":
+def _opened(data: bytes) -> Iterator[Image.Image]:
     """Open an image with our own limit of pixels in place of Pillow's, which warns from 89 million on."""
-    from PIL import Image
-
     if data[4:8] == b"ftyp":
         _read_heif()
     with _opening:
@@ -203,11 +187,10 @@ def _read_heif() -> None:
 
 
 def _read(
-    image: "PILImage", colours: Colours, at_most: int | None, area: Area | None, detailed: bool
+    image: Image.Image, colours: Colours, at_most: int | None, area: Area | None, detailed: bool
 ) -> tuple[NDArray[np.uint8], int, int, tuple[str, ...], Detail | None]:
     orientation = image.getexif().get(_ORIENTATION, 1)
-    turned = _UPRIGHT.get(orientation)
-    width, height = (image.height, image.width) if orientation in {5, 6, 7, 8} else image.size
+    width, height = (image.height, image.width) if orientation in _TURNED else image.size
     notes = [*colours.notes]
     stored = (0, 0, *image.size) if area is None else _stored(area, orientation, width, height)
     factor = reduction(stored[2] - stored[0], stored[3] - stored[1], at_most)
@@ -216,42 +199,42 @@ def _read(
     image = _of_full_range(image)
 
     def rows(top: int, bottom: int) -> NDArray[np.uint8]:
-        strip = rgb(image.crop(_stored((0, top, width, bottom), orientation, width, height)))
-        return strip if turned is None else turned(strip)
+        return _upright(rgb(image.crop(_stored((0, top, width, bottom), orientation, width, height))), orientation)
 
     detail = detail_of(width, height, rows) if detailed else None
-    if factor > 1 and image.mode == "RGB" and colours.transform is None and not _is_transparent(image):
+    if factor > 1 and image.mode == "RGB" and colours.transform is None and not image.has_transparency_data:
         pixels = np.asarray(image.reduce(factor, stored))  # the same pixels as below, with less copying
     else:
         pixels = _strips(image, stored, factor, rgb)
     if any(seen_through):
         notes.append("transparency laid over white")
-    if turned is not None:
-        pixels = np.ascontiguousarray(turned(pixels))
-    return pixels, width, height, tuple(notes), detail
+    return np.ascontiguousarray(_upright(pixels, orientation)), width, height, tuple(notes), detail
 
 
 def _stored(area: Area, orientation: int, width: int, height: int) -> Area:
     """Return where an area of the displayed image lies in the stored one."""
     left, top, right, bottom = area
-    if orientation in {2, 3, 6, 7}:
+    if orientation in _MIRRORED:
         left, right = width - right, width - left
-    if orientation in {3, 4, 7, 8}:
+    if orientation in _UPSIDE_DOWN:
         top, bottom = height - bottom, height - top
-    return (top, left, bottom, right) if orientation in {5, 6, 7, 8} else (left, top, right, bottom)
+    return (top, left, bottom, right) if orientation in _TURNED else (left, top, right, bottom)
+
+
+def _upright(pixels: NDArray[np.uint8], orientation: int) -> NDArray[np.uint8]:
+    """Return stored rows and columns of an image as they are displayed."""
+    pixels = pixels.transpose(1, 0, 2) if orientation in _TURNED else pixels
+    return pixels[:: -1 if orientation in _UPSIDE_DOWN else 1, :: -1 if orientation in _MIRRORED else 1]
 
 
 def _strips(
-    image: "PILImage", area: Area, factor: int, rgb: "Callable[[PILImage], NDArray[np.uint8]]"
+    image: Image.Image, area: Area, factor: int, rgb: Callable[[Image.Image], NDArray[np.uint8]]
 ) -> NDArray[np.uint8]:
-    from PIL import Image
-
     left, top, right, bottom = area
     width, height = reduced_size(right - left, bottom - top, factor)
     rows = max(1, _STRIP_PIXELS // (right - left) // factor) * factor
     if factor == 1 and rows >= bottom - top:
-        whole = image if area == (0, 0, *image.size) else image.crop(area)
-        return rgb(whole)
+        return rgb(image if area == (0, 0, *image.size) else image.crop(area))
     pixels = np.empty((height, width, 3), np.uint8)
     for start in range(top, bottom, rows):
         strip = rgb(image.crop((left, start, right, min(start + rows, bottom))))
@@ -262,14 +245,8 @@ def _strips(
     return pixels
 
 
-def _is_transparent(image: "PILImage") -> bool:
-    """Return whether an image has an alpha channel, or a colour that is not to be seen."""
-    return "A" in image.getbands() or "a" in image.getbands() or "transparency" in image.info
-
-
-def _set_key(image: "PILImage", data: bytes) -> None:
+def _set_key(image: Image.Image, data: bytes) -> None:
     """Let a PNG's transparent colour be what it is in the samples as they are stored (PNG specification, 11.3.1.1)."""
-    from PIL import Image
     from PIL.PngImagePlugin import PngImageFile
 
     depth, stored = data[24], png_chunk(data, b"tRNS")
@@ -287,10 +264,8 @@ def _set_key(image: "PILImage", data: bytes) -> None:
         image.info["transparency"] = key[0] * 255 // highest
 
 
-def _of_full_range(image: "PILImage") -> "PILImage":
+def _of_full_range(image: Image.Image) -> Image.Image:
     """Return 16-bit grey of a TIFF from black to white, however few bits hold it and whichever end is white."""
-    from PIL import Image
-
     tags = getattr(image, "tag_v2", {})
     bits, inverted = tags.get(_BITS, (16,))[0], tags.get(_PHOTOMETRIC) == 0
     if not image.mode.startswith("I;16") or (bits == 16 and not inverted):
@@ -301,11 +276,11 @@ def _of_full_range(image: "PILImage") -> "PILImage":
     return scaled
 
 
-def _as_rgb(image: "PILImage", colours: Colours, seen_through: list[bool]) -> NDArray[np.uint8]:
+def _as_rgb(image: Image.Image, colours: Colours, seen_through: list[bool]) -> NDArray[np.uint8]:
     """Return H x W x 3 pixels, and add to `seen_through` whether one of them was not opaque."""
     if image.mode.startswith("I"):
         return _deep_grey(image, colours, seen_through)
-    if not _is_transparent(image):
+    if not image.has_transparency_data:
         return np.array(colours.applied(image))
     rgba = image.convert("RGBA")
     alpha = np.asarray(rgba.getchannel("A"), dtype=np.uint32)[:, :, None]
@@ -316,8 +291,6 @@ def _as_rgb(image: "PILImage", colours: Colours, seen_through: list[bool]) -> ND
 
 def encode_png(source: object) -> bytes:
     """Return a PIL image or an H x W x 3 uint8 array as a PNG, without loss. Raises ImageError for anything else."""
-    from PIL import Image, ImageOps
-
     if isinstance(source, np.ndarray):
         if source.dtype != np.uint8 or source.ndim != 3 or source.shape[2] != 3 or 0 in source.shape:
             raise ImageError(
@@ -347,10 +320,8 @@ def encode_png(source: object) -> bytes:
     return buffer.getvalue()
 
 
-def _of_few_bits(image: "PILImage") -> "PILImage":
+def _of_few_bits(image: Image.Image) -> Image.Image:
     """Return grey of 32-bit integers in the 8 or 16 bits that hold it. Raises ImageError where neither do."""
-    from PIL import Image
-
     values = np.asarray(image)
     low, high = int(values.min()), int(values.max())
     if low < 0 or high > 65535:
@@ -358,10 +329,8 @@ def _of_few_bits(image: "PILImage") -> "PILImage":
     return Image.fromarray(values.astype(np.uint8 if high < 256 else np.uint16))
 
 
-def _deep_grey(image: "PILImage", colours: Colours, seen_through: list[bool]) -> NDArray[np.uint8]:
+def _deep_grey(image: Image.Image, colours: Colours, seen_through: list[bool]) -> NDArray[np.uint8]:
     """Read grey of 16 bits: 0..65535."""
-    from PIL import Image
-
     values = np.asarray(image, dtype=np.float64)
     if colours.mode == image.mode:
         pixels = np.array(colours.applied(image))

@@ -15,7 +15,7 @@ from contextvars import ContextVar
 from dataclasses import dataclass, replace
 from os import PathLike
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, TypeAlias, cast
+from typing import Any, TypeAlias, cast
 
 import numpy as np
 from cachetools import LRUCache
@@ -29,9 +29,6 @@ from program.images.decoding import MAX_PIXELS, encode_png
 from program.images.detail import Detail
 from program.images.refs import HOST, Area, Box, ImageRef, parse_url, reduction, whole_pixels
 
-if TYPE_CHECKING:
-    from PIL.Image import Image as PILImage
-
 __all__ = ("HOST", "Box", "ImageRef", "parse_url")
 
 _WEB = re.compile("https?:/")
@@ -41,7 +38,7 @@ Tools take up to 3 KB of memory a pixel, and the images they are calibrated on h
 LARGEST = 2**23
 """The same for what averages an image down itself: the embedded model, and tools that read the network as it does."""
 
-ImageSource: TypeAlias = "str | PathLike[str] | bytes | PILImage | NDArray[np.uint8] | ImageRef"
+ImageSource: TypeAlias = str | PathLike[str] | bytes | Image.Image | NDArray[np.uint8] | ImageRef
 
 _PixelsKey: TypeAlias = tuple[str, int, Area]
 """Content hash, reduction, and the area of the image."""
@@ -184,8 +181,6 @@ class ImageStore:
                 f"reference {reference.name!r}: is {reference.size}, image {image.name!r} is {image.size}; "
                 "give a reference of the same size, or set tools.resize_reference"
             )
-        from PIL import Image
-
         size = (image.width, image.height)
         pixels = Image.fromarray(self.pixels(reference)).resize(size, Image.Resampling.LANCZOS)
         return self.add(np.asarray(pixels), max_pixels=image.width * image.height)
