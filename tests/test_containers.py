@@ -102,7 +102,7 @@ def test_a_preview_before_the_picture_is_not_the_photograph(photo, preview, orde
         assert found.notes == NOTE
     store = ImageStore()
     ref = store.add(data)
-    assert np.array_equal(store.cut(ref, (10, 20, 50, 40))[0], photo[20:40, 10:50])
+    assert np.array_equal(store.pixels(ref, (10, 20, 50, 40)), photo[20:40, 10:50])
     assert AgenticIQA()(image=data).state.image_notes == list(NOTE)
 
 

@@ -158,9 +158,7 @@ class _Shared:
         try:
             with open_file(self._file(key)) as file:
                 return _unpacked(file.read())
-        except FileNotFoundError:
-            return None
-        except (zlib.error, ValueError, RecursionError):  # half a file: it is written again
+        except (FileNotFoundError, zlib.error, ValueError, RecursionError):  # half a file: it is written again
             return None
         except OSError as error:
             self._leave_out(error)

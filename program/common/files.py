@@ -95,13 +95,10 @@ def lock_file(file: IO[bytes], *, wait: bool) -> None:
     fcntl.flock(file, fcntl.LOCK_EX if wait else fcntl.LOCK_EX | fcntl.LOCK_NB)
 
 
-_CACHE_KB = 16_384
-
-
 def temporary_database(*tables: str) -> sqlite3.Connection:
     """Return a database on disk that goes with its connection, and takes 16 MiB of memory at most. One thread's."""
     database = sqlite3.connect("", isolation_level=None, check_same_thread=False)
-    database.execute(f"PRAGMA cache_size = -{_CACHE_KB}")
+    database.execute("PRAGMA cache_size = -16384")
     for table in tables:
         database.execute(table)
     database.execute("BEGIN")

@@ -37,11 +37,7 @@ def progress(
         more = (counted, TextColumn("{task.fields[facts]}"), TimeElapsedColumn())
         with Progress(*Progress.get_default_columns(), *more, console=console) as bar:
             task = bar.add_task(label, total=total, facts="")
-
-            def advance(steps: int = 1, facts: str = "") -> None:
-                bar.update(task, advance=steps, facts=facts)
-
-            yield advance
+            yield lambda steps=1, facts="": bar.update(task, advance=steps, facts=facts)
         return
     done, line, last, said = 0, "", time.monotonic(), False
 

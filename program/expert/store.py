@@ -25,11 +25,11 @@ Matrix = NDArray[np.float64]
 
 
 @functools.cache
-def stored_arrays() -> Mapping[str, Matrix]:
-    """Return the shipped arrays as float64, read once per process."""
-    path = files("program.expert").joinpath(MODEL_FILE)
+def stored_arrays(name: str = MODEL_FILE) -> Mapping[str, Matrix]:
+    """Return the arrays of a shipped file as float64, read once per process."""
+    path = files("program.expert").joinpath(name)
     with path.open("rb") as stream, np.load(stream, allow_pickle=False) as stored:
-        return {name: stored[name].astype(np.float64) for name in stored.files}
+        return {each: stored[each].astype(np.float64) for each in stored.files}
 
 
 @functools.cache

@@ -168,11 +168,6 @@ class _Directory:
         """Whether it is neither a reduced copy of another picture nor a mask for one."""
         return not self.value(_NEW_SUBFILE) & 5 and self.value(_SUBFILE) != 2
 
-    @property
-    def area(self) -> int:
-        """Width times height."""
-        return self.value(_WIDTH) * self.value(_HEIGHT)
-
 
 def raw_kind(data: bytes) -> str | None:
     """Return what kind of raw file this is; None where it is none."""
@@ -197,7 +192,7 @@ def without_preview(data: bytes) -> tuple[bytes, str | None]:
     whole = [d for d in (first, *others) if d.is_whole]
     if not whole:
         return data, "the file holds a reduced copy of the picture alone"
-    largest = max(whole, key=lambda d: d.area)
+    largest = max(whole, key=lambda d: d.value(_WIDTH) * d.value(_HEIGHT))
     if largest is first:
         return data, None
     word = _word_of(data)

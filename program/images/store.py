@@ -132,12 +132,14 @@ class ImageStore:
             raise ImageError(f"image {str(source)!r}: changed since it was opened; start again with the new file")
         return data
 
-    def pixels(self, ref: ImageRef, *, at_most: int | None = None) -> NDArray[np.uint8]:
-        """Decode to H x W x 3 uint8 sRGB, upright, transparency laid over white. Read-only; cached.
+    def pixels(self, ref: ImageRef, box: Box | None = None, *, at_most: int | None = None) -> NDArray[np.uint8]:
+        """Decode an image, or a box of it, to H x W x 3 uint8 sRGB, upright, transparency laid over white.
 
-        With more than `at_most` pixels it is averaged down by the smallest whole factor that suits (see `decoding`).
+        Read-only; cached. With more than `at_most` pixels it is averaged down by the smallest whole factor that suits
+        (see `decoding`). For a box a large image is not decoded as a whole; raises ImageError as `whole_pixels` does.
         """
-        return self._view(ref, (0, 0, ref.width, ref.height), at_most)
+        area = (0, 0, ref.width, ref.height) if box is None else whole_pixels(box, ref.width, ref.height)
+        return self._view(ref, area, at_most)
 
     def detail(self, ref: ImageRef) -> Detail:
         """Measure an image's detail at full size."""
@@ -146,18 +148,9 @@ class ImageStore:
         data, size = self.read(ref), ref.width * ref.height  # it was added for something else first
         return cast("Detail", decode_bounded(data, ref.name, at_most=1, max_pixels=size, detailed=True).detail)
 
-    def cut(self, ref: ImageRef, box: Box, *, at_most: int | None = None) -> tuple[NDArray[np.uint8], Box]:
-        """Return a box of an image as pixels, and the box in whole pixels; a large image is not decoded as a whole.
-
-        A box with more than `at_most` pixels is averaged down like an image. Read-only; cached. Raises ImageError as
-        `whole_pixels` does.
-        """
-        area = whole_pixels(box, ref.width, ref.height)
-        return self._view(ref, area, at_most), area
-
     def cropped(self, ref: ImageRef, box: Box) -> ImageRef:
         """Return a box of an image as an image of its own. Raises ImageError as `whole_pixels` does."""
-        return self.add(self.cut(ref, box)[0])
+        return self.add(self.pixels(ref, box))
 
     def same_pixels(self, one: ImageRef, other: ImageRef) -> bool:
         """Return whether two images hold the same pixels, whatever their files; large ones are read one by one."""

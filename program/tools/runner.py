@@ -5,11 +5,9 @@ import threading
 import time
 from collections import Counter
 from collections.abc import Sequence
+from functools import partial
 from pathlib import Path
 from typing import Any, NamedTuple
-
-from numpy import uint8
-from numpy.typing import NDArray
 
 from program.common.cache import PlainCache
 from program.common.errors import InputError, ToolError, one_line
@@ -156,13 +154,9 @@ class ToolRunner:
         return None if entry is None else float(entry[0])
 
     def _evaluate(self, spec: ToolSpec, parameters: Path | None, target: Target, key: str) -> float:
-        def pixels(ref: ImageRef) -> NDArray[uint8]:
-            if target.box is None:
-                return IMAGES.pixels(ref, at_most=target.at_most)
-            return IMAGES.cut(ref, target.box, at_most=target.at_most)[0]
-
-        reference = pixels(target.reference) if target.reference is not None else None
-        raw = evaluate(spec, parameters, self.settings, pixels(target.image), reference)
+        shown = partial(IMAGES.pixels, box=target.box, at_most=target.at_most)
+        reference = shown(target.reference) if target.reference is not None else None
+        raw = evaluate(spec, parameters, self.settings, shown(target.image), reference)
         if self._cache is not None:
             # A list, as earlier files hold the seconds beside the value. JSON keeps the float exactly.
             self._cache.set(key, [raw])
@@ -204,9 +198,7 @@ class ToolRunner:
 
 def open_calibration(path: Path | None) -> Calibration:
     """Return the calibration that the settings name: a file, `paper`, or None for the shipped one."""
-    if str(path) == PAPER:
-        return PaperCalibration()
-    return Calibration.load(path)
+    return PaperCalibration() if str(path) == PAPER else Calibration.load(path)
 
 
 def _key(spec: ToolSpec, parameters: Path | None, target: Target, device: str, threads: int) -> str:

@@ -77,11 +77,6 @@ def capitalised(sentence: str) -> str:
     return sentence[:1].upper() + sentence[1:]
 
 
-def uncapitalised(sentence: str) -> str:
-    """Return a sentence with its first letter small."""
-    return sentence[:1].lower() + sentence[1:]
-
-
 def severity_word(severity: float) -> Severity:
     """Return none, slight, moderate, severe or extreme for a severity (4.6 minus the mean human score).
 
@@ -300,4 +295,4 @@ def region_summary(region: str, view: View, say: Phrases) -> str:
     """Say what stands out in one region, cut out and measured by itself."""
     worst = found(view)[:1]
     sentence = say("sentence.spoiled", items=item(view, worst[0], say)) if worst else say("sentence.clean")
-    return say("sentence.region", region=region, sentence=uncapitalised(sentence))
+    return say("sentence.region", region=region, sentence=sentence[:1].lower() + sentence[1:])

@@ -7,7 +7,6 @@ photograph has no such faults.
 
 import functools
 from collections.abc import Mapping
-from importlib.resources import files
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -15,7 +14,7 @@ from numpy.typing import NDArray
 from scipy import special
 
 from program.expert.judge.views import View
-from program.expert.store import FAULTS_FILE, Matrix
+from program.expert.store import FAULTS_FILE, Matrix, stored_arrays
 from signatures.schemas import FAULTS
 
 OUTPUTS = (*FAULTS, "nothing", "subject sharp", *(f"{name} worst" for name in FAULTS))
@@ -74,9 +73,7 @@ class Heads(NamedTuple):
 @functools.cache
 def load_heads() -> Heads:
     """Return what ships, read once per process."""
-    path = files("program.expert").joinpath(FAULTS_FILE)
-    with path.open("rb") as stream, np.load(stream, allow_pickle=False) as stored:
-        return heads_from(stored)
+    return heads_from(stored_arrays(FAULTS_FILE))
 
 
 def heads_from(arrays: Mapping[str, Any]) -> Heads:

@@ -6,20 +6,7 @@ from PIL import Image
 from scipy import ndimage
 
 from program.expert.measure import measures
-from program.expert.measure.measures import (
-    Maps,
-    Named,
-    Plane,
-    aggd_of_products,
-    blocking,
-    blocking_map,
-    finite,
-    gaussian,
-    ggd_shape,
-    grid_of,
-    halve,
-    normalise,
-)
+from program.expert.measure.measures import Maps, Named, Plane, finite, gaussian, grid_of, halve
 from program.tools import network
 
 
@@ -129,7 +116,7 @@ def measure(pixels: NDArray[np.uint8]) -> tuple[Named, Maps]:
     """Measure H x W x 3 uint8 sRGB pixels; deterministic, touches nothing else."""
     parts = [pixels[top : top + _ROWS] for top in range(0, len(pixels), _ROWS)]  # whole, 8 megapixels take 100 MB more
     native = np.concatenate([_luma(part.astype(np.float32)) for part in parts])
-    named = blocking(native)
+    named = measures.blocking(native)
     shown = viewed(pixels, MAXIMUM_SIDE)
     channels = shown.transpose(2, 0, 1).astype(np.float32, order="C")
     luma = native if shown is pixels else _luma(shown.astype(np.float32))
@@ -145,8 +132,8 @@ def measure(pixels: NDArray[np.uint8]) -> tuple[Named, Maps]:
         named |= part
         maps |= part_maps
     named |= measures.spectrum(luma)
-    maps["blocking"] = measures.grid_of(blocking_map(native))
-    maps["contrast"] = measures.grid_of(deviations[1])
+    maps["blocking"] = grid_of(measures.blocking_map(native))
+    maps["contrast"] = grid_of(deviations[1])
     return finite(named, maps)
 
 
@@ -164,10 +151,10 @@ def viewed(pixels: NDArray[np.uint8], side: int) -> NDArray[np.uint8]:
 
 
 def _scene_statistics(plane: Plane, name: str, *, pairs: bool) -> tuple[dict[str, float], Plane, Plane]:
-    values, deviation, fine = normalise(plane)
+    values, deviation, fine = measures.normalise(plane)
     mean = float(deviation.mean())
     spread = {"deviation_log": float(np.log1p(mean)), "deviation_cv": float(deviation.std()) / (mean + 1.0)}
-    named = _moments(values) | (aggd_of_products(values) if pairs else {}) | spread
+    named = _moments(values) | (measures.aggd_of_products(values) if pairs else {}) | spread
     return {f"{name}_{key}": value for key, value in named.items()}, deviation, fine
 
 
@@ -180,7 +167,7 @@ def _moments(values: Plane) -> dict[str, float]:
     absolute = float(np.abs(flat).mean())
     fourth, third = float((square * square).mean()), float((square * flat).mean())
     return {
-        "shape": ggd_shape(absolute**2 / power),
+        "shape": measures.ggd_shape(absolute**2 / power),
         "power": power,
         "kurtosis": float(np.log1p(fourth / power**2)),
         "skewness": float(np.clip(third / power**1.5, -5, 5)),
@@ -231,7 +218,7 @@ def _compare(pixels: NDArray[np.uint8], reference: NDArray[np.uint8]) -> tuple[d
     one, two = _channels(reference), _channels(pixels)
     named = {
         "error_log": float(np.log1p(((one[0] - two[0]) ** 2).mean())),
-        "blocking_rise": blocking(two[0])["blocking"] - blocking(one[0])["blocking"],
+        "blocking_rise": measures.blocking(two[0])["blocking"] - measures.blocking(one[0])["blocking"],
         "changed": 1 - float(same.all(axis=2).mean()), "changed_channels": 1 - float(same.mean()),
     } | transfer(one, two, 0)  # fmt: skip
     maps: Maps = {}
