@@ -2,10 +2,10 @@
 
 import re
 from collections.abc import Mapping
-from typing import Any, Literal, Self
+from typing import Annotated, Any, Literal, Self
 from urllib.parse import urlsplit
 
-from pydantic import BaseModel, ConfigDict, Field, field_validator, model_validator
+from pydantic import AfterValidator, BaseModel, ConfigDict, Field, model_validator
 
 from program.common.errors import SettingsError
 
@@ -17,6 +17,7 @@ SERVER_PROVIDERS = frozenset(
 )
 """Providers that `--api-base` is meant for: each speaks OpenAI's protocol at an address of its user's."""
 
+ApiBase = Annotated[str | None, AfterValidator(lambda value: checked_api_base(value))]
 ImageFormat = Literal["png", "jpeg", "webp", "gif", "bmp", "tiff"]
 
 
@@ -52,15 +53,13 @@ class BackendSettings(Section):
 
     provider: str = "openai"
     model: str | None = None
-    api_base: str | None = None
+    api_base: ApiBase = None
     key_env: str | None = Field(None, pattern="^[A-Za-z_][A-Za-z0-9_]*$")
     structured_output: bool = True
     logprobs: bool = True
     vision: bool | None = None
     """Whether it reads images; None: it is asked."""
     images: ImageLimits | None = None
-
-    _check_base = field_validator("api_base")(lambda value: checked_api_base(value))
 
 
 class RoleSettings(Section):
@@ -70,14 +69,12 @@ class RoleSettings(Section):
     """`provider/model`, `provider.model`, or a name from `backends`; `perceptual/expert` is the embedded one."""
     temperature: float = Field(0.0, ge=0)
     max_tokens: int = Field(1024, gt=0)
-    api_base: str | None = None
+    api_base: ApiBase = None
     """An OpenAI-compatible server, as http://127.0.0.1:8000/v1; for another provider, a gateway to it."""
     entry: BackendSettings | None = None
     """What `backend` names in `backends`; filled in, not written."""
     images: ImageLimits | None = None
     """What images its service takes; filled in from `images`."""
-
-    _check_base = field_validator("api_base")(lambda value: checked_api_base(value))
 
 
 class LanguageModels(Section):

@@ -58,9 +58,7 @@ def did_you_mean(name: str, known: Iterable[str]) -> str:
     names = sorted(known)
     by_folded = {n.casefold(): n for n in names}
     close = difflib.get_close_matches(name.casefold(), list(by_folded), n=1, cutoff=0.6)
-    if close:
-        return f" (did you mean {by_folded[close[0]]!r}?)"
-    return f" (known: {', '.join(names)})"
+    return f" (did you mean {by_folded[close[0]]!r}?)" if close else f" (known: {', '.join(names)})"
 
 
 def one_line(error: BaseException) -> str:

@@ -4,8 +4,7 @@ import copy
 import functools
 import os
 import reprlib
-from collections.abc import Iterator, Mapping
-from contextlib import contextmanager
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, ClassVar, Literal, Self, get_args
 
@@ -295,20 +294,6 @@ def _keys_at(section: Any, location: tuple[int | str, ...]) -> list[str]:
         kind = fields[str(part)].annotation if str(part) in fields else section
         section = next((t for t in (kind, *get_args(kind)) if hasattr(t, "model_fields")), kind)
     return list(getattr(section, "model_fields", ()))
-
-
-@contextmanager
-def variable(name: str, value: str) -> Iterator[None]:
-    """Set an environment variable that a library reads inside the block, for the whole process."""
-    before = os.environ.get(name)
-    os.environ[name] = value
-    try:
-        yield
-    finally:
-        if before is None:
-            os.environ.pop(name, None)
-        else:
-            os.environ[name] = before
 
 
 class ConfigFile(Frozen):

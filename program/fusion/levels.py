@@ -16,6 +16,7 @@ from signatures.schemas import LEVEL_WORDS, LevelProbabilities, level_of
 
 logger = logging.getLogger(__name__)
 
+LEVELS = (1, 2, 3, 4, 5)
 LETTERS = "EDCBA"
 """Letter of each level, 1 (E, bad) to 5 (A, excellent)."""
 SMOOTHING = 0.15
@@ -97,21 +98,21 @@ def expected_level(probabilities: Mapping[int, float]) -> float:
     return math.fsum(level * p for level, p in probabilities.items())
 
 
-def level_probabilities(output: Any, mode: Mode, levels: Sequence[int]) -> dict[int, float]:
+def level_probabilities(output: Any, mode: Mode) -> dict[int, float]:
     """Return level probabilities (sum 1) as `ScoreFusion.extract_vlm_probabilities` says; ValueError likewise."""
     if isinstance(output, str):
         with suppress(ValueError, RecursionError):
             output = json.loads(output[output.index("{") : output.rindex("}") + 1])
     masses = _masses(output) if mode != "classification" else None
     if masses is not None:
-        return _normalised(masses, levels)
+        return _normalised(masses)
     if mode == "probabilities":
         raise ValueError(f"no level probabilities in {_short(output)}")
     name = output.get("quality_level") if isinstance(output, Mapping) else output
     level = level_in_text(str(name)) if name is not None else None
     if level is None:
         raise ValueError(f"no quality level in {_short(output)}")
-    return {c: 1 - SMOOTHING if c == level else SMOOTHING / (len(levels) - 1) for c in levels}
+    return {c: 1 - SMOOTHING if c == level else SMOOTHING / (len(LEVELS) - 1) for c in LEVELS}
 
 
 def softmax(logits: Mapping[int, float]) -> dict[int, float]:
@@ -170,18 +171,18 @@ def _masses(output: Any) -> dict[int, float] | None:
         raise ValueError(f"level probabilities {_short(output)}: {first_fault(error, 'all')}") from error
 
 
-def _normalised(masses: Mapping[int, float], levels: Sequence[int]) -> dict[int, float]:
+def _normalised(masses: Mapping[int, float]) -> dict[int, float]:
     if not all(math.isfinite(mass) for mass in masses.values()):
         raise ValueError(f"level probabilities {dict(masses)}: not all finite")
     if any(mass < 0 for mass in masses.values()):
         given = softmax(masses)
-        return {level: given.get(level, 0.0) for level in levels}
+        return {level: given.get(level, 0.0) for level in LEVELS}
     total = sum(masses.values())
     if not (math.isfinite(total) and total > 0):
         raise ValueError(f"level probabilities {dict(masses)}: no mass")
     if min(abs(total - 1), abs(total / 100 - 1)) > 0.01:
         logger.warning("level probabilities sum to %.3g; renormalised", total)
-    return {level: masses.get(level, 0.0) / total for level in levels}
+    return {level: masses.get(level, 0.0) / total for level in LEVELS}
 
 
 def _short(value: Any) -> str:
@@ -218,7 +219,7 @@ def level_masses(content: Sequence[Any]) -> dict[int, float]:
             masses[level] = masses.get(level, 0.0) + probability
     if not math.fsum(masses.values()) > 0:
         raise ValueError(f"token log-probabilities: no mass on the levels ({masses})")
-    missing = [level for level in range(1, len(LEVEL_WORDS) + 1) if level not in masses]
+    missing = [level for level in LEVELS if level not in masses]
     left_over = max(0.0, 1.0 - math.fsum(alternatives.values()))
     least = min(filter(None, alternatives.values()))
     masses |= dict.fromkeys(missing, min(least, left_over / max(1, len(missing))))
@@ -284,10 +285,3 @@ def nearest_level(score: float) -> int:
 
 def _get(entry: Any, name: str) -> Any:
     return entry.get(name) if isinstance(entry, Mapping) else getattr(entry, name, None)
-
-
-def finite(name: str, value: float) -> float:
-    """Return a number that is finite and not below 0; ValueError for others."""
-    if not (math.isfinite(value) and value >= 0):
-        raise ValueError(f"{name} {value!r}: must be a finite number >= 0")
-    return value

@@ -6,12 +6,13 @@ import math
 from collections.abc import Mapping, Sequence
 from typing import Any, Literal
 
-from program.fusion.levels import LETTERS, Mode, expected_level, finite, level_probabilities, nearest_level, softmax
+from program.fusion.levels import LETTERS, LEVELS, Mode, expected_level, level_probabilities, nearest_level, softmax
 from signatures.schemas import LEVEL_WORDS, LEVELS_CHINESE
 
 logger = logging.getLogger(__name__)
 
 ToolWeights = Literal["equal", "reliability"]
+Scores = Sequence[float]
 Precisions = Sequence[float] | None
 Belief = Mapping[int, float] | None
 """Probability of each level."""
@@ -71,20 +72,18 @@ class ScoreFusion:
     def __init__(
         self,
         eta: float = 1.0,
-        quality_levels: Sequence[int] = (1, 2, 3, 4, 5),
         normalize: bool = True,
         tool_weights: ToolWeights = "equal",
         model_weight: float = 1.0,
         smoothing: float = 0.0,
     ) -> None:
-        self.eta = finite("eta", eta)
-        self.quality_levels = tuple(quality_levels)
+        self.eta = _finite("eta", eta)
         self.normalize = normalize
         self.tool_weights = tool_weights
-        self.model_weight = finite("model_weight", model_weight)
-        self.smoothing = finite("smoothing", smoothing)
+        self.model_weight = _finite("model_weight", model_weight)
+        self.smoothing = _finite("smoothing", smoothing)
 
-    def tool_mean(self, tool_scores: Sequence[float], precisions: Precisions = None) -> float:
+    def tool_mean(self, tool_scores: Scores, precisions: Precisions = None) -> float:
         """Return the mean of one or more tool scores (each 1..5), weighted by their precisions where those count.
 
         >>> ScoreFusion(tool_weights="reliability").tool_mean([2.0, 4.0], [3.0, 1.0])
@@ -97,18 +96,16 @@ class ScoreFusion:
             return math.fsum(tool_scores) / len(tool_scores)
         return math.fsum(w * s for w, s in zip(weights, tool_scores, strict=True)) / math.fsum(weights)
 
-    def compute_perceptual_weights(
-        self, tool_scores: Sequence[float], precisions: Precisions = None
-    ) -> dict[int, float]:
+    def compute_perceptual_weights(self, tool_scores: Scores, precisions: Precisions = None) -> dict[int, float]:
         """Return alpha_c for the mean of `tool_scores` (each 1..5); uniform when there are none, or none says anything.
 
         `precisions`: one per score, finite and not below 0; they count with `tool_weights="reliability"` only.
         """
         if not tool_scores:
-            return dict.fromkeys(self.quality_levels, 1 / len(self.quality_levels))
+            return dict.fromkeys(LEVELS, 1 / len(LEVELS))
         mean, weights = self.tool_mean(tool_scores, precisions), self._weights(tool_scores, precisions)
         width = self.eta if weights is None else self.eta * (math.fsum(weights) / 2)
-        return softmax({c: -width * (mean - c) ** 2 for c in self.quality_levels})
+        return softmax({c: -width * (mean - c) ** 2 for c in LEVELS})
 
     def extract_vlm_probabilities(self, vlm_output: Any, mode: Mode = "auto") -> dict[int, float]:
         """Return level probabilities (sum 1) from what a model answered.
@@ -119,18 +116,16 @@ class ScoreFusion:
         `mode` "probabilities" or "classification" accepts only that kind. Raises ValueError for NaN, infinity, no mass
         or nothing readable: no opinion is invented.
         """
-        return level_probabilities(vlm_output, mode, self.quality_levels)
+        return level_probabilities(vlm_output, mode)
 
-    def fuse_scores(
-        self, tool_scores: Sequence[float], vlm_probabilities: Belief, precisions: Precisions = None
-    ) -> float:
+    def fuse_scores(self, tool_scores: Scores, vlm_probabilities: Belief, precisions: Precisions = None) -> float:
         """Return the fused score in [1, 5], mapped; `precisions` as in `compute_perceptual_weights`.
 
         Without probabilities: the tools' mean. Without tools: the expected level. Raises ValueError with neither.
         """
         return self.mapped(self.unmapped(tool_scores, vlm_probabilities, precisions))
 
-    def unmapped(self, tool_scores: Sequence[float], vlm_probabilities: Belief, precisions: Precisions = None) -> float:
+    def unmapped(self, tool_scores: Scores, vlm_probabilities: Belief, precisions: Precisions = None) -> float:
         """Return the fused score in [1, 5], before the map."""
         vlm_probabilities = self._beside_tools(vlm_probabilities, tool_scores, precisions)
         if not vlm_probabilities:
@@ -138,7 +133,7 @@ class ScoreFusion:
                 raise ValueError("nothing to fuse: neither tool scores nor level probabilities")
             return self._clip(self.tool_mean(tool_scores, precisions))
         weights = self.compute_perceptual_weights(tool_scores, precisions)
-        products = {c: weights[c] * vlm_probabilities.get(c, 0.0) for c in self.quality_levels}
+        products = {c: weights[c] * vlm_probabilities.get(c, 0.0) for c in LEVELS}
         total = math.fsum(products.values())
         weighted = math.fsum(mass * c for c, mass in products.items())
         if not self.normalize and tool_scores:
@@ -149,7 +144,7 @@ class ScoreFusion:
         return self._clip(weighted / total)
 
     def posterior(
-        self, tool_scores: Sequence[float], vlm_probabilities: Belief, precisions: Precisions = None
+        self, tool_scores: Scores, vlm_probabilities: Belief, precisions: Precisions = None
     ) -> dict[int, float]:
         """Return the fused belief over the levels, unmapped: alpha_c p_c / sum(alpha p), alpha alone without p."""
         p = self._beside_tools(vlm_probabilities, tool_scores, precisions)
@@ -158,27 +153,22 @@ class ScoreFusion:
         total = math.fsum(products.values())
         return {c: mass / total for c, mass in products.items()} if total >= 1e-300 else weights
 
-    def tempered(self, probabilities: Belief) -> Belief:
-        """Return the level probabilities as they count beside tools: smoothed, then raised to their weight (sum 1)."""
-        weight = self.model_weight
-        if not probabilities or (weight == 1 and not self.smoothing):
-            return probabilities
-        mixed = evened(probabilities, self.smoothing, self.quality_levels)
-        masses = {c: p**weight if p > 0 else float(weight == 0) for c, p in mixed.items()}
+    def _beside_tools(self, belief: Belief, tool_scores: Scores, precisions: Precisions) -> Belief:
+        """Return a model's belief as it counts: smoothed, then raised to its weight, where any tool says something."""
+        weights, power = self._weights(tool_scores, precisions), self.model_weight
+        alone = not tool_scores or (weights is not None and not any(weights))
+        if not belief or alone or (power == 1 and not self.smoothing):
+            return belief
+        masses = {c: p**power if p > 0 else float(power == 0) for c, p in evened(belief, self.smoothing).items()}
         total = math.fsum(masses.values())
-        return {c: mass / total for c, mass in masses.items()} if total > 0 else probabilities
-
-    def _beside_tools(self, belief: Belief, tool_scores: Sequence[float], precisions: Precisions) -> Belief:
-        """Return a model's belief as it counts: as it is where no tool says anything."""
-        weights = self._weights(tool_scores, precisions)
-        return self.tempered(belief) if tool_scores and (weights is None or any(weights)) else belief
+        return {c: mass / total for c, mass in masses.items()} if total > 0 else belief
 
     def mapped(self, score: float) -> float:
         """Return a fused score on the scale of the answers, in [1, 5]: here the same."""
         return score
 
     def deviation(
-        self, score: float, tool_scores: Sequence[float], vlm_probabilities: Belief, precisions: Precisions = None
+        self, score: float, tool_scores: Scores, vlm_probabilities: Belief, precisions: Precisions = None
     ) -> float:
         """Return how far the fused belief lies from its score: the root mean square of level - score, mapped levels.
 
@@ -188,7 +178,7 @@ class ScoreFusion:
         return math.sqrt(math.fsum(p * (self.mapped(c) - score) ** 2 for c, p in belief.items()))
 
     def interval(
-        self, score: float, tool_scores: Sequence[float], vlm_probabilities: Belief, precisions: Precisions = None
+        self, score: float, tool_scores: Scores, vlm_probabilities: Belief, precisions: Precisions = None
     ) -> tuple[float, float]:
         """Return score -+ 1.96 deviations of the belief it was fused from, cut to [1, 5]; the score lies in it."""
         reach = 1.96 * self.deviation(score, tool_scores, vlm_probabilities, precisions)
@@ -204,7 +194,7 @@ class ScoreFusion:
             raise ValueError(f"score {score!r}: must be a finite number on 1..5")
         return LETTERS[nearest_level(score) - 1]
 
-    def _weights(self, tool_scores: Sequence[float], precisions: Precisions) -> Sequence[float] | None:
+    def _weights(self, tool_scores: Scores, precisions: Precisions) -> Sequence[float] | None:
         if self.tool_weights == "equal" or precisions is None:
             return None
         if len(precisions) != len(tool_scores) or not all(math.isfinite(g) and g >= 0 for g in precisions):
@@ -212,22 +202,26 @@ class ScoreFusion:
         return precisions
 
     def _clip(self, score: float) -> float:
-        low, high = float(self.quality_levels[0]), float(self.quality_levels[-1])
         # A mean of values at an end can pass it by a rounding error; that is no news.
-        if score < low - 1e-9 or score > high + 1e-9:
-            logger.warning("score %.3f is off the scale; clipped to [%g, %g]", score, low, high)
-        return min(high, max(low, score))
+        if score < 1 - 1e-9 or score > 5 + 1e-9:
+            logger.warning("score %.3f is off the scale; clipped to [1, 5]", score)
+        return min(5.0, max(1.0, score))
 
 
-def evened(
-    probabilities: Mapping[int, float], share: float, levels: Sequence[int] = (1, 2, 3, 4, 5)
-) -> dict[int, float]:
+def _finite(name: str, value: float) -> float:
+    """Return a number that is finite and not below 0; ValueError for others."""
+    if not (math.isfinite(value) and value >= 0):
+        raise ValueError(f"{name} {value!r}: must be a finite number >= 0")
+    return value
+
+
+def evened(probabilities: Mapping[int, float], share: float) -> dict[int, float]:
     """Return level probabilities mixed with an even spread, whose share is 0..1.
 
     >>> evened({5: 1.0}, 0.5)
     {1: 0.1, 2: 0.1, 3: 0.1, 4: 0.1, 5: 0.6}
     """
-    return {c: (1 - share) * probabilities.get(c, 0.0) + share / len(levels) for c in levels}
+    return {c: (1 - share) * probabilities.get(c, 0.0) + share / len(LEVELS) for c in LEVELS}
 
 
 def level_note(score: float, *, chinese: bool = False) -> str:
@@ -261,7 +255,7 @@ def _level_word(score: float, *, chinese: bool) -> str:
 def fusion_note(
     fusion: ScoreFusion,
     score: float,
-    tool_scores: Sequence[float],
+    tool_scores: Scores,
     vlm_probabilities: Belief,
     precisions: Precisions = None,
     *,
@@ -333,8 +327,8 @@ class FittedFusion(ScoreFusion):
         kind: str = "knots",
     ) -> None:
         self.__dict__.update(base.__dict__)
-        self.eta = self.eta if eta is None else finite("eta", eta)
-        self.model_weight = self.model_weight if model_weight is None else finite("model_weight", model_weight)
+        self.eta = self.eta if eta is None else _finite("eta", eta)
+        self.model_weight = self.model_weight if model_weight is None else _finite("model_weight", model_weight)
         self.curve = tuple((float(x), float(y)) for x, y in curve)
         for (x0, y0), (x1, y1) in zip(self.curve, self.curve[1:], strict=False):
             if not (x0 < x1 and y0 < y1):
@@ -363,7 +357,7 @@ class FittedFusion(ScoreFusion):
             raise ValueError(f"fusion holds {', '.join(sorted(fitted))}; {', '.join(FIELDS)} are needed")
         curve, kind = [(float(x), float(y)) for x, y in fitted["curve"]], str(fitted.get("map", "knots"))
         fusion = cls(base, eta=float(fitted["eta"]), model_weight=float(fitted["model_weight"]), curve=curve, kind=kind)
-        fusion.smoothing = finite("smoothing", float(fitted.get("smoothing", 0.0)))
+        fusion.smoothing = _finite("smoothing", float(fitted.get("smoothing", 0.0)))
         return fusion
 
 

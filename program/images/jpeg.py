@@ -109,7 +109,7 @@ class _Handed(io.BytesIO):
     """A scan that is handed over in bites near its end, so that it shows how far the decoder came."""
 
     def __init__(self, data: bytes, scan: _Scan, behind: bytes) -> None:
-        # Zeros before the end are padding, or a picture that was never written: see `fault`.
+        # Zeros before the end are padding, or a picture that was never written: see `goes_on`.
         self.full, self.end = scan.start + len(data[scan.start : scan.end].rstrip(b"\0")), scan.end
         self._in_bites_from = max(scan.start, self.full - _TAIL)
         super().__init__(data[: scan.end] + behind)
@@ -120,12 +120,10 @@ class _Handed(io.BytesIO):
         return super().read(min(size, self._in_bites_from - at if at < self._in_bites_from else _BITE))
 
     @property
-    def fault(self) -> str | None:
-        """Return what is wrong where the decoder was done before the scan was."""
+    def goes_on(self) -> bool:
+        """Whether the decoder was done before the scan was."""
         read = self.tell()
-        if read < self.full - _SPARE or self.full + _SPARE < read < self.end - _SPARE:
-            return _SCAN_GOES_ON
-        return None
+        return read < self.full - _SPARE or self.full + _SPARE < read < self.end - _SPARE
 
 
 def _of_one_scan(frame: _Frame, data: bytes, closed: bytes) -> "JpegImageFile":
@@ -138,8 +136,8 @@ def _of_one_scan(frame: _Frame, data: bytes, closed: bytes) -> "JpegImageFile":
         image = _loaded(file)
     except OSError as error:
         raise ValueError(_SCAN_ENDS) from error
-    if fault := file.fault:
-        raise ValueError(fault)
+    if file.goes_on:
+        raise ValueError(_SCAN_GOES_ON)
     return image if frame.ended else _loaded(io.BytesIO(closed))
 
 

@@ -7,7 +7,7 @@ tells little gets scores close to the mean, and a mean over tools is not dragged
 import math
 from collections.abc import Mapping, Sequence
 from functools import cache
-from typing import Annotated, Any, ClassVar, Literal, NamedTuple, Self, TypeAlias
+from typing import Annotated, Any, ClassVar, Literal, Self, TypeAlias
 
 import numpy as np
 import yaml
@@ -174,16 +174,14 @@ def _base(parameters: MapParameters, z: NDArray[np.float64]) -> NDArray[np.float
     if parameters.logistic is not None:
         return logistic(np.asarray(parameters.logistic), z)
     knots = np.asarray(parameters.knots, float)
-    value: NDArray[np.float64] = np.interp(z, knots[:, 0], knots[:, 1])
-    return value
+    return np.asarray(np.interp(z, knots[:, 0], knots[:, 1]))
 
 
 def logistic(theta: NDArray[np.float64], z: NDArray[np.float64]) -> NDArray[np.float64]:
     """Return a + b / (1 + exp(-s (z - m))) + c z for theta = (a, b, s, m, c)."""
     a, b, s, m, c = theta
     # tanh form of the logistic: finite for any argument.
-    value: NDArray[np.float64] = a + b * 0.5 * (1 + np.tanh(np.clip(s * (z - m), -700, 700) / 2)) + c * z
-    return value
+    return np.asarray(a + b * 0.5 * (1 + np.tanh(np.clip(s * (z - m), -700, 700) / 2)) + c * z)
 
 
 def mix(own: Any, general: Any) -> Any:
@@ -350,32 +348,11 @@ def least_variance(covariance: NDArray[np.float64]) -> tuple[NDArray[np.float64]
     return weights, float(weights @ covariance @ weights)
 
 
-class PrintedMap(NamedTuple):
-    """One row of the table and the raw values at the ends of the tool's range."""
-
-    b1: float
-    b2: float
-    b3: float
-    b4: float
-    b5: float
-    worst: float
-    best: float
-
-    def unclipped(self, raw: float) -> float:
-        """Return b1 (1/2 - 1/(1 + exp(b2 (q - b3)))) + b4 q + b5 for a finite raw value q; it may leave 1..5."""
-        # 1/2 - 1/(1 + e^x) is tanh(x / 2) / 2, which does not overflow.
-        slope = math.tanh(max(-1e4, min(1e4, self.b2 * (raw - self.b3))) / 2) / 2
-        return self.b1 * slope + self.b4 * raw + self.b5
-
-
 @cache
-def printed_maps() -> Mapping[str, PrintedMap]:
-    """Return the table's rows by tool."""
+def printed_maps() -> Mapping[str, tuple[float, ...]]:
+    """Return b1 .. b5 of the table's rows by tool."""
     tree = yaml.safe_load((CONFIGS / "paper_calibration.yaml").read_text("utf-8"))
-    return {
-        name: PrintedMap(*(float(number) for number in (*row["b"], row["worst"], row["best"])))
-        for name, row in tree["tools"].items()
-    }
+    return {name: tuple(float(number) for number in row["b"]) for name, row in tree["tools"].items()}
 
 
 class PaperCalibration(Calibration):
@@ -394,4 +371,7 @@ class PaperCalibration(Calibration):
             raise ToolError(f"tool {tool_name!r}: has no row in {self.origin}; leave tools.calibration unset")
         if not math.isfinite(raw):
             raise ToolError(f"tool {tool_name!r}: raw value {raw} cannot be scored; use another tool")
-        return min(HIGHEST, max(LOWEST, row.unclipped(raw)))
+        b1, b2, b3, b4, b5 = row
+        # b1 (1/2 - 1/(1 + exp(b2 (raw - b3)))) + b4 raw + b5; 1/2 - 1/(1 + e^x) is tanh(x / 2) / 2: no overflow.
+        slope = math.tanh(max(-1e4, min(1e4, b2 * (raw - b3))) / 2) / 2
+        return min(HIGHEST, max(LOWEST, b1 * slope + b4 * raw + b5))

@@ -23,7 +23,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from program.common.errors import ToolError, one_line
-from program.common.settings import ToolSettings, variable
+from program.common.settings import ToolSettings
 from program.tools import registry
 from program.tools.registry import HUGGING_FACE, Device, ToolSpec, leave_out, left_out, needed_files
 
@@ -164,7 +164,11 @@ def _building(spec: ToolSpec, parameters: Path | None, *, fetch: bool) -> Iterat
     with ExitStack() as stack:
         # pyiqa prints what it loads; standard output belongs to the commands.
         stack.enter_context(redirect_stdout(sys.stderr if fetch else io.StringIO()))
-        stack.enter_context(variable(_SAFE, "1"))
+        if (before := os.environ.get(_SAFE)) is None:
+            stack.callback(os.environ.pop, _SAFE, None)
+        else:
+            stack.callback(os.environ.__setitem__, _SAFE, before)
+        os.environ[_SAFE] = "1"
         if not fetch:
             _refuse_downloads(stack, spec.name)
             paths = needed_files(spec, parameters.parent if parameters is not None else None)

@@ -134,14 +134,14 @@ def is_changed(view: View) -> bool:
 
 def findings(view: View, region: str, categories: Sequence[DistortionCategory], say: Phrases) -> list[dict[str, str]]:
     """Return a finding for each thing that is wrong, of the categories listed, and one of "none" where nothing is."""
-    by_category = {category: [each for each in found(view) if each.category == category] for category in categories}
+    there = found(view)
     return [
         {
             "region": region or GLOBAL, "type": each.category, "severity": each.severity, "fault": each.fault,
             "explanation": describe(view, each, say),
         }
         for category in categories
-        for each in by_category[category] or [Found(category, "none")]
+        for each in [each for each in there if each.category == category] or [Found(category, "none")]
     ]  # fmt: skip
 
 

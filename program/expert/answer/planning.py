@@ -170,8 +170,7 @@ def _plain(name: str) -> str:
 
 def choose_tools(inputs: Mapping[str, Any]) -> list[dict[str, str]]:
     """Pick for each region and distortion the listed tool of the best declared strength, then the best in general."""
-    stated, listed = parsed_json(inputs.get("distortion_set")), parsed_json(inputs.get("tools"))
-    wanted = stated if stated and isinstance(stated, dict) else {GLOBAL: []}
+    wanted, listed = _object(inputs, "distortion_set") or {GLOBAL: []}, parsed_json(inputs.get("tools"))
     tools = [t for t in listed if isinstance(t, dict) and t.get("name")] if isinstance(listed, list) else []
     return [
         {
