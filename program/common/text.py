@@ -136,36 +136,32 @@ _LISTED = re.compile(
 _LISTED_AFTER = re.compile(r"从.{0,12}?[中里](?:选择?|挑)[^:：]{0,10}[:：]\s*(.+?)(?:[。.?？]|$)", re.DOTALL)
 
 _SUBJECT = r"(?:quality|image|picture|photo|photograph|screenshot|shot|frame|it|this|sharpness|clarity|noise|blur)"
-_SCORING = tuple(
-    re.compile(pattern, re.IGNORECASE)
-    for pattern in (
-        rf"\b(?:rate|score|assess|evaluate|grade|judge)\b(?!\s+(?:whether|if|why|how))[^?]{{0,120}}?\b{_SUBJECT}\b",
-        r"\bhow\s+would\s+you\s+(?:rate|score|grade|judge|assess|evaluate)\b",
-        r"\b(?:give|assign|provide|output|return|predict|estimate|report)\b[^?.]{0,40}\b(?:score|rating|grade|mos)\b",
-        r"\bwhat(?:'s|\s+is|\s+are|\s+would\s+be|\s+would\s+you\s+say\s+is)?\b[^?]{0,40}\bquality\b[^?]{0,25}\b(?:score|level|rating|grade)\b",
-        r"\bwhat(?:'s|\s+is)\s+(?:the|its|your)\s+(?:\w+\s+){0,3}?(?:score|rating|mos)\b",
-        r"\bwhat\s+(?:score|rating|grade|mos)\b",
-        r"\bhow\s+(?:good|bad|high|low|poor)\s+is\s+(?:the\s+|this\s+|its\s+)?[^?]{0,120}?\b(?:quality|image|picture|photo)\b",
-        r"\bhow(?:'s|\s+is)\s+the\s+(?:\w+\s+){0,2}?quality\b",
-        r"^\W*what(?:'s|\s+is)\s+(?:the|its|this\s+\w+'s)\s+(?:\w+\s+){0,2}?quality(?:\s+like)?(?:\s+(?:of|in)\b(?!.*\bwhy\b)[^?]*)?\W*$",
-        r"\b(?:on\s+a\s+scale|from\s+1\s+to\s+(?:5|10|100)|out\s+of\s+(?:5|10|100)|1\s*-\s*5)\b",
-        r"\b(?:quality|overall)\s+(?:score|rating|assessment)\s*(?:[:.]|please|$)",
-        r"评分|打分|评个?分|多少分|几分|给出?.{0,12}(?:分数|得分|评级|分$)|得分",
-        r"(?:评价|评估|评判|衡量|判断)(?:一下)?.{0,15}(?:质量|画质)(?!.{0,6}(?:为什么|原因))",
-        r"(?:质量|画质).{0,6}(?:分数|等级|评级|级别)|(?:质量|画质)(?:是多少|如何|怎么样|怎样|有多好|有多高)",
-    )
-)  # fmt: skip
-_NO_REQUEST = tuple(
-    re.compile(pattern, re.IGNORECASE)
-    for pattern in (
-        r"^\W*why\b[^?？.!]*\W*$",
-        r"^\W*(?:(?:please|can\s+you|could\s+you)\s+)?(?:explain|describe|justify|discuss)\s+(?:how|why|what|your)\b"
-        r"(?!.*\b(?:and|then)\s+(?:also\s+)?(?:rate|score|grade|give|assign)\b)",
-        r"^\W*请?(?:解释|说明|描述)(?:一下)?(?:你)?(?:会|是)?(?:如何|怎么|怎样|为什么)[^?？。!！]*\W*$",
-        r"^\W*(?:is|are|was|were|am|does|do|did|has|have|had|would|should|will)\b(?!n't)(?!\s+you\b)[^?？.!]*[?？]\W*$",
-        r"^\W*(?:为什么|为何)[^?？。!！]*\W*$",
-        r"^(?!.{0,6}(?:请|可以|能|可否|麻烦))[^?？。!！]*吗\W*$",
-    )
+_SCORING = re.compile(
+    rf"\b(?:rate|score|assess|evaluate|grade|judge)\b(?!\s+(?:whether|if|why|how))[^?]{{0,120}}?\b{_SUBJECT}\b"
+    r"|\bhow\s+would\s+you\s+(?:rate|score|grade|judge|assess|evaluate)\b"
+    r"|\b(?:give|assign|provide|output|return|predict|estimate|report)\b[^?.]{0,40}\b(?:score|rating|grade|mos)\b"
+    r"|\bwhat(?:'s|\s+is|\s+are|\s+would\s+be|\s+would\s+you\s+say\s+is)?\b[^?]{0,40}\bquality\b[^?]{0,25}\b(?:score|level|rating|grade)\b"
+    r"|\bwhat(?:'s|\s+is)\s+(?:the|its|your)\s+(?:\w+\s+){0,3}?(?:score|rating|mos)\b"
+    r"|\bwhat\s+(?:score|rating|grade|mos)\b"
+    r"|\bhow\s+(?:good|bad|high|low|poor)\s+is\s+(?:the\s+|this\s+|its\s+)?[^?]{0,120}?\b(?:quality|image|picture|photo)\b"
+    r"|\bhow(?:'s|\s+is)\s+the\s+(?:\w+\s+){0,2}?quality\b"
+    r"|^\W*what(?:'s|\s+is)\s+(?:the|its|this\s+\w+'s)\s+(?:\w+\s+){0,2}?quality(?:\s+like)?(?:\s+(?:of|in)\b(?!.*\bwhy\b)[^?]*)?\W*$"
+    r"|\b(?:on\s+a\s+scale|from\s+1\s+to\s+(?:5|10|100)|out\s+of\s+(?:5|10|100)|1\s*-\s*5)\b"
+    r"|\b(?:quality|overall)\s+(?:score|rating|assessment)\s*(?:[:.]|please|$)"
+    r"|评分|打分|评个?分|多少分|几分|给出?.{0,12}(?:分数|得分|评级|分$)|得分"
+    r"|(?:评价|评估|评判|衡量|判断)(?:一下)?.{0,15}(?:质量|画质)(?!.{0,6}(?:为什么|原因))"
+    r"|(?:质量|画质).{0,6}(?:分数|等级|评级|级别)|(?:质量|画质)(?:是多少|如何|怎么样|怎样|有多好|有多高)",
+    re.IGNORECASE,
+)
+_NO_REQUEST = re.compile(
+    r"^\W*why\b[^?？.!]*\W*$"
+    r"|^\W*(?:(?:please|can\s+you|could\s+you)\s+)?(?:explain|describe|justify|discuss)\s+(?:how|why|what|your)\b"
+    r"(?!.*\b(?:and|then)\s+(?:also\s+)?(?:rate|score|grade|give|assign)\b)"
+    r"|^\W*请?(?:解释|说明|描述)(?:一下)?(?:你)?(?:会|是)?(?:如何|怎么|怎样|为什么)[^?？。!！]*\W*$"
+    r"|^\W*(?:is|are|was|were|am|does|do|did|has|have|had|would|should|will)\b(?!n't)(?!\s+you\b)[^?？.!]*[?？]\W*$"
+    r"|^\W*(?:为什么|为何)[^?？。!！]*\W*$"
+    r"|^(?!.{0,6}(?:请|可以|能|可否|麻烦))[^?？。!！]*吗\W*$",
+    re.IGNORECASE,
 )
 """Asks why, how one would rate, or yes or no: it may speak of a score without asking for one."""
 
@@ -185,9 +181,7 @@ def asks_for_score(query: str) -> bool:
     >>> asks_for_score("Rate this photo."), asks_for_score("Why is the quality score so low?")
     (True, False)
     """
-    if any(pattern.search(query) for pattern in _NO_REQUEST):
-        return False
-    return any(pattern.search(query) for pattern in _SCORING)
+    return not _NO_REQUEST.search(query) and _SCORING.search(query) is not None
 
 
 def parse_options(query: str) -> dict[str, str] | None:

@@ -14,23 +14,10 @@ from dspy import lm15
 from pydantic import BaseModel
 
 from program.common.errors import ModelError
+from program.expert.answer import planning
 from program.expert.answer.claims import look_at
 from program.expert.answer.findings import Phrases, details, findings, phrases_for, present, region_summary, summary
-from program.expert.answer.planning import (
-    Inputs,
-    categories_by_region,
-    choose_tools,
-    is_about_quality,
-    level_of,
-    moved,
-    options_of,
-    plan_assessment,
-    region_crops,
-    region_pattern,
-    regions_of,
-    scores_of,
-    severities_of,
-)
+from program.expert.answer.planning import Inputs, is_about_quality, level_of, moved, region_crops, region_pattern
 from program.expert.answer.questions import Choice, answer_choice, choice_reason, direct_answer, unseen
 from program.expert.judge.faults import KINDS, kind_of
 from program.expert.judge.quality import Belief, Evidence, Features, believe, most_telling, weigh
@@ -120,13 +107,13 @@ def answer(
 
 def _detect(viewer: Viewer, lesson: Lesson, inputs: Inputs) -> dict[str, Any]:
     categories = present(_view(viewer, inputs))
-    return {"distortion_set": [{"region": region, "distortions": categories} for region in regions_of(inputs)]}
+    return {"distortion_set": [{"region": region, "distortions": categories} for region in planning.regions_of(inputs)]}
 
 
 def _diagnose(viewer: Viewer, lesson: Lesson, inputs: Inputs) -> dict[str, Any]:
     view, say = _view(viewer, inputs).aligned, phrases_for(str(inputs.get("query", "")))
-    categories = categories_by_region(inputs)
-    regions = regions_of(inputs) if "regions" in inputs else list(categories) or [GLOBAL]
+    categories = planning.categories_by_region(inputs)
+    regions = planning.regions_of(inputs) if "regions" in inputs else list(categories) or [GLOBAL]
     # Asked to diagnose, it keeps none back that is there, whatever the question names.
     found = present(view) if "regions" in inputs or not categories else []
     # Of several regions each is spoken of: one that nothing was said of counts as not looked at.
@@ -138,10 +125,10 @@ def _diagnose(viewer: Viewer, lesson: Lesson, inputs: Inputs) -> dict[str, Any]:
 
 def _choose(viewer: Viewer, lesson: Lesson, inputs: Inputs) -> dict[str, Any]:
     view, query = _view(viewer, inputs), str(inputs.get("query", ""))
-    options, say = options_of(inputs), phrases_for(query)
+    options, say = planning.options_of(inputs), phrases_for(query)
     if not options:
         raise ModelError('perceptual/expert: the options cannot be read; write each on a line of its own, as "A. Yes"')
-    evidence, readings = severities_of(inputs, query), [score for _, score in scores_of(inputs)]
+    evidence, readings = planning.severities_of(inputs, query), [score for _, score in planning.scores_of(inputs)]
     choice = answer_choice(view, query, options, evidence, readings)
     letter = _outvoted(viewer, view, lesson.demos, query, options, choice)
     quality = belief(view, (), lesson.instructions).mean
@@ -160,7 +147,7 @@ def _outvoted(
         if " ".join(str(demo.get("query", "")).split()).casefold() != " ".join(query.split()).casefold():
             continue
         answer = str(demo.get("final_answer", "")).strip()
-        text = options_of(demo).get(answer[:1].upper(), answer).casefold().strip(" .")
+        text = planning.options_of(demo).get(answer[:1].upper(), answer).casefold().strip(" .")
         if text in by_text and (other := _alike(viewer, view, demo)) is not None:
             distance = float(np.square(other.seen.severities - view.seen.severities).sum())
             votes[by_text[text]] = votes.get(by_text[text], 0.0) + 0.9 * float(np.exp(-distance / (2 * 0.5**2)))
@@ -169,8 +156,8 @@ def _outvoted(
 
 def _explain(viewer: Viewer, lesson: Lesson, inputs: Inputs) -> dict[str, Any]:
     view, query = _view(viewer, inputs), str(inputs.get("query", ""))
-    say, scores = phrases_for(query), scores_of(inputs)
-    judged, evidence = _belief(viewer, view, lesson, inputs), severities_of(inputs, query)
+    say, scores = phrases_for(query), planning.scores_of(inputs)
+    judged, evidence = _belief(viewer, view, lesson, inputs), planning.severities_of(inputs, query)
     # A place that a region's name tells is no place inside it.
     look = look_at(view.aligned, evidence, [score for _, score in scores], "" if _named_crops(inputs) else query)
     direct = direct_answer(look, query, say) if is_about_quality(query) else unseen(query, say)
@@ -230,11 +217,11 @@ def _view(viewer: Viewer, inputs: Inputs) -> View:
 
 
 _ANSWERS: Mapping[frozenset[str], Callable[[Viewer, Lesson, Inputs], dict[str, Any]]] = {
-    frozenset({"plan"}): lambda viewer, lesson, inputs: {"plan": plan_assessment(inputs)},
+    frozenset({"plan"}): lambda viewer, lesson, inputs: {"plan": planning.plan_assessment(inputs)},
     frozenset({"distortion_set"}): _detect,
     frozenset({"distortion_analysis"}): _diagnose,
     frozenset({"findings"}): _diagnose,
-    frozenset({"selected_tools"}): lambda viewer, lesson, inputs: {"selected_tools": choose_tools(inputs)},
+    frozenset({"selected_tools"}): lambda viewer, lesson, inputs: {"selected_tools": planning.choose_tools(inputs)},
     # It measures pixels and knows no objects: no box is better than an invented one.
     frozenset({"region_boxes"}): lambda viewer, lesson, inputs: {"region_boxes": []},
     frozenset({"final_answer", "quality_reasoning"}): (

@@ -16,20 +16,10 @@ from program.common.settings import Settings
 from program.images.decoding import READING_RULES
 from program.images.refs import reduced_size, reduction, whole_pixels
 from program.images.store import IMAGES, LARGEST, Box, ImageRef
+from program.tools import registry
 from program.tools.calibration import PAPER, Calibration, PaperCalibration
 from program.tools.loading import device_of, evaluate
-from program.tools.registry import (
-    Measurement,
-    Mode,
-    ToolRegistry,
-    ToolSpec,
-    file_sha256,
-    installed_version,
-    left_out,
-    likely_device,
-    parameter_path,
-    what_is_missing,
-)
+from program.tools.registry import Measurement, Mode, ToolRegistry, ToolSpec
 from program.tracking import tool_span
 
 logger = logging.getLogger(__name__)
@@ -87,7 +77,7 @@ class ToolRunner:
 
     def why_not(self, spec: ToolSpec) -> str | None:
         """Return why a tool cannot run here and what to do about it, or None when it can. Imports no torch."""
-        return what_is_missing(spec, self.settings.params_dir) or left_out(spec)
+        return registry.what_is_missing(spec, self.settings.params_dir) or registry.left_out(spec)
 
     def measure(
         self,
@@ -137,8 +127,8 @@ class ToolRunner:
         reason = self.why_not(spec)
         if reason is not None:
             raise ToolError(f"tool {spec.name!r}: {reason}")
-        parameters = parameter_path(spec, self.settings.params_dir)
-        device = likely_device(self.settings.device, spec)
+        parameters = registry.parameter_path(spec, self.settings.params_dir)
+        device = registry.likely_device(self.settings.device, spec)
         stored = raw = self._stored(_key(spec, parameters, target, device, self.settings.threads))
         if stored is None:
             # torch is needed from here on, and knows: readings of both devices never share a key.
@@ -209,8 +199,8 @@ def _key(spec: ToolSpec, parameters: Path | None, target: Target, device: str, t
     return "|".join(
         (
             spec.key,
-            installed_version(spec.library) or "",
-            file_sha256(parameters) if parameters else "-",
+            registry.installed_version(spec.library) or "",
+            registry.file_sha256(parameters) if parameters else "-",
             target.image.sha256,
             target.reference.sha256 if target.reference else "-",
             box,

@@ -10,16 +10,8 @@ from typing import Any
 from program.common.text import asks_for_score, is_chinese, options_shown, parse_options
 from program.expert.answer.claims import form, terms_in, topic_in, word_set
 from program.fusion.levels import softmax
-from signatures.schemas import (
-    DISTORTION_CATEGORIES,
-    GLOBAL,
-    SEVERITIES,
-    DistortionCategory,
-    LevelProbabilities,
-    category_of,
-    steps,
-)
-from signatures.schemas import level_of as level_named
+from signatures import schemas
+from signatures.schemas import DISTORTION_CATEGORIES, GLOBAL, SEVERITIES, DistortionCategory, category_of, steps
 
 Inputs = Mapping[str, Any]
 
@@ -120,10 +112,10 @@ def moved(inputs: Inputs) -> tuple[float, float]:
 
 def level_of(demo: Inputs) -> float | None:
     """Return the level 1..5 a demo states: its expected level, or the one it names."""
-    if (named := level_named(str(demo.get("quality_level") or ""))) is not None:
+    if (named := schemas.level_of(str(demo.get("quality_level") or ""))) is not None:
         return float(named)
     try:
-        probabilities = LevelProbabilities.model_validate(parsed_json(demo.get("quality_probs")))
+        probabilities = schemas.LevelProbabilities.model_validate(parsed_json(demo.get("quality_probs")))
     except ValueError:
         return None
     masses = {level: mass for level, mass in probabilities.by_level().items() if math.isfinite(mass)}
