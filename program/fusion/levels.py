@@ -75,8 +75,8 @@ _LEVEL_KEY = re.compile(rf"""["'](?:level[ _]?)?(?:[1-5A-E]|{_WORD})["']\s*[:：
 """A level as the key of broken JSON says nothing of how likely it is."""
 _FIELDS = ("quality_level", "quality_reasoning")
 """What the object holds that answers the question for a level."""
-_NAMED = r"(?:quality_level|final_answer|quality|level|rating|answer)"
-_KEY = re.compile(rf"(?:[\"'“”‘’]{_NAMED}[\"'“”‘’]\s*:|<quality_level>)\s*[\"'“‘*(\[]*\s*")
+_FIELD = r"(?:quality_level|final_answer|quality|level|rating|answer)"
+_KEY = re.compile(rf"(?:[\"'“”‘’]{_FIELD}[\"'“”‘’]\s*:|<quality_level>)\s*[\"'“‘*(\[]*\s*")
 _LEAD_IN = re.compile(
     r"\b(?:answer|rating|level|quality|score|grade|option|image|it)\b[^.\n\"']{0,40}?(?:\bis\b|\bas\b|:|=)[\s\"'`*(\[{]*",
     re.IGNORECASE,
