@@ -198,19 +198,24 @@ _AS_WRITTEN = Layout()
 _DIFFERENCE = "dmos"
 
 
-def difference_mend(key: str, row: Mapping[str, Any]) -> str | None:
-    """Say what to do with a key `dmos` of a row that has no `mos`; None for another key or row.
+def misnamed(row: Mapping[str, Any], question: str) -> tuple[str, str] | None:
+    """Return the first key that was probably meant to be one of a manifest's which the row lacks, and what to do.
 
-    It is no misspelt `mos`: of most datasets it says how much worse an image is, of some (KADID-10k) how good.
+    `question` asks for a misspelt one, with `{meant}` and `{key}` in it. A `dmos` is no misspelt `mos`: of most
+    datasets it says how much worse an image is, of some (KADID-10k) how good.
     """
-    if key.strip().casefold() != _DIFFERENCE or "mos" in row:
-        return None
-    mend = f'name the score "mos" (--columns mos={key})'
-    return f'{mend}, with "higher_is_better": false (--lower-is-better) where low scores are the good ones'
+    for key in row:
+        meant = None if key in KEYS else _close_field(key)
+        if meant is not None and meant not in row:
+            return key, question.format(meant=meant, key=key)
+        if key.strip().casefold() == _DIFFERENCE and "mos" not in row:
+            mend = f'name the score "mos" (--columns mos={key})'
+            return key, f'{mend}, with "higher_is_better": false (--lower-is-better) where low scores are the good ones'
+    return None
 
 
 @lru_cache(maxsize=1024)
-def close_field(key: str) -> str | None:
+def _close_field(key: str) -> str | None:
     """Return the manifest's key that an unknown one was probably meant to be, or None."""
     word = key.strip().casefold()
     close = get_close_matches(word, KEYS, n=1, cutoff=0.85)
@@ -304,14 +309,8 @@ def _sample(row: Any, folder: Place, scale: Mapping[str, Any]) -> Sample:
     own = {key: value for key, value in row.items() if key not in KEYS}
     if {"other", "better"} <= own.keys():
         raise ValueError("is a pair; make a manifest of the pairs with python -m data.prepare pairs")
-    for key in own:
-        if mend := difference_mend(key, row):
-            raise ValueError(f"{_shortened(key)} is no key; {mend}")
-        meant = close_field(key)
-        if meant is not None and meant not in row:
-            raise ValueError(
-                f'{_shortened(key)} is no key; did you mean "{meant}"? (a key of your own goes in "metadata")'
-            )
+    if wrong := misnamed(row, 'did you mean "{meant}"? (a key of your own goes in "metadata")'):
+        raise ValueError(f"{_shortened(wrong[0])} is no key; {wrong[1]}")
     if own and isinstance(metadata := fields.get("metadata", {}), dict):
         fields["metadata"] = metadata | own
     if isinstance(image := fields.get("image"), str):
@@ -329,7 +328,7 @@ def _row(sample: Sample, folder: Path) -> dict[str, Any]:
             path = Path(os.path.abspath(row[key]))
             row[key] = path.relative_to(folder).as_posix() if path.is_relative_to(folder) else str(path)
     # What would be taken for a misspelt key when it is read again stays in an object of its own.
-    apart = any(close_field(key) not in {None, *row} for key in sample.metadata)
+    apart = any(_close_field(key) not in {None, *row} for key in sample.metadata)
     return {**row, "metadata": sample.metadata} if apart else {**row, **sample.metadata}
 
 

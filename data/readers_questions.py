@@ -14,7 +14,7 @@ from typing import Any
 from pydantic import ValidationError
 
 from data.catalogue import Release, Row, read_csv
-from data.manifest import KEYS, Sample, Split, close_field, difference_mend, fault_of
+from data.manifest import Sample, Split, fault_of, misnamed
 from data.tables import json_object
 from program.common.errors import DataError, one_line
 from program.common.files import join_place, write_whole
@@ -92,12 +92,8 @@ def sample_from_row(release: Release, row: Row, folder: Path) -> Sample:
     if absent := [name for name in release.columns.values() if name not in row.cells]:
         raise row.error(f"has no column {absent[0]!r}; it has {present}")
     cells = _renamed(row.cells, release.columns)
-    for name in cells:
-        meant = close_field(name) if name not in KEYS else None
-        if mend := difference_mend(name, cells):
-            raise row.error(f"column {name!r} is no field; {mend}")
-        if meant is not None and meant not in cells:
-            raise row.error(f"column {name!r} is no field; did you mean {meant!r}? (--columns {meant}={name})")
+    if wrong := misnamed(cells, "did you mean '{meant}'? (--columns {meant}={key})"):
+        raise row.error(f"column {wrong[0]!r} is no field; {wrong[1]}")
     cells = {name: value for name, value in cells.items() if value is not None and str(value).strip()}
     if "image" not in cells:
         raise row.error(f"has no image but {present}; fill it in, or name its column with --columns image=NAME")

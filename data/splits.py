@@ -10,14 +10,13 @@ from collections.abc import Hashable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import chain
 from pathlib import Path
-from typing import TYPE_CHECKING, TypeVar, get_args
+from typing import TypeVar, get_args
+
+import numpy as np
+from numpy.typing import NDArray
 
 from data.manifest import Sample, Split
 from program.common.errors import DataError
-
-if TYPE_CHECKING:
-    import numpy as np
-    from numpy.typing import NDArray
 
 _Tag = TypeVar("_Tag", bound=Hashable)
 
@@ -156,10 +155,8 @@ def _same_sized(tagged: Iterable[tuple[Sample, _Tag]]) -> Iterator[tuple[Path, _
 
 def _assigned(
     samples: Iterable[Sample], shares: tuple[float, ...], seed: int
-) -> tuple[list[str], "NDArray[np.uint64]", "NDArray[np.uint8]"]:
+) -> tuple[list[str], NDArray[np.uint64], NDArray[np.uint8]]:
     """Return the groups, their keys, and which share (0 and up) each belongs to."""
-    import numpy as np
-
     groups = _scores_by_group(samples)
     keys = np.array([_key(group) for group in groups], dtype=np.uint64)
     sums, counts = np.array(list(groups.values()), dtype=np.float64).reshape(-1, 2).T
@@ -184,20 +181,16 @@ def _key(name: str) -> int:
     return int.from_bytes(hashlib.blake2b(data, digest_size=8).digest(), "little")
 
 
-def _mixed(keys: "NDArray[np.uint64]", seed: int) -> "NDArray[np.uint64]":
+def _mixed(keys: NDArray[np.uint64], seed: int) -> NDArray[np.uint64]:
     """Return a pseudo-random 64-bit number for each key and seed (the finalizer of SplitMix64)."""
-    import numpy as np
-
     mixed = keys ^ np.uint64(_key(str(seed)))
     for shift, factor in ((30, 0xBF58476D1CE4E5B9), (27, 0x94D049BB133111EB)):
         mixed = (mixed ^ (mixed >> np.uint64(shift))) * np.uint64(factor)
     return mixed ^ (mixed >> np.uint64(31))
 
 
-def _dealt(order: "NDArray[np.intp]", ranks: "NDArray[np.uint64]", shares: tuple[float, ...]) -> "NDArray[np.uint8]":
+def _dealt(order: NDArray[np.intp], ranks: NDArray[np.uint64], shares: tuple[float, ...]) -> NDArray[np.uint8]:
     """Return the share (0 and up) of each group, dealt run by run along `order`."""
-    import numpy as np
-
     codes = np.zeros(len(order), dtype=np.uint8)
     run = max(1, round(1 / min(share for share in shares if share)))
     have = [0] * len(shares)
