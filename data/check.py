@@ -1,6 +1,7 @@
 """`python -m data.check manifest.jsonl`: is a manifest's data whole, readable, unrepeated and free of leaks?"""
 
 import argparse
+import json
 import sys
 from collections import Counter
 from typing import TYPE_CHECKING
@@ -30,8 +31,6 @@ def main(argv: list[str] | None = None) -> int:
 
 
 def _check(arguments: argparse.Namespace) -> int:
-    import json
-
     from data.preparing import check_manifest
     from program.common.pool import progress
 

@@ -1,26 +1,19 @@
 """`python -m data.prepare NAME --root DIR --out manifest.jsonl`: a dataset's release as a manifest with splits."""
 
 import argparse
+import json
 import os
 import sys
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
-from program.common.cli import (
-    EXIT_PROBLEMS,
-    Parser,
-    add_layout_flags,
-    check_outputs,
-    numbers,
-    run_command,
-    whole_number,
-)
+from program.common import cli
 
 
 def main(argv: list[str] | None = None) -> int:
     """Run the command and return its exit code."""
-    parser = Parser(
+    parser = cli.Parser(
         prog="python -m data.prepare",
         description="Read a dataset's official release into a manifest with splits. Only `huggingface` "
         "with a name on the hub downloads data.",
@@ -30,22 +23,23 @@ def main(argv: list[str] | None = None) -> int:
     parser.add_argument("--root", metavar="DIR", help="folder of the unpacked release (table, pairs: its file; "
                         "huggingface: or a hub name)")  # fmt: skip
     parser.add_argument("--out", metavar="FILE", type=Path, help="manifest to write, such as koniq10k/manifest.jsonl")
-    parser.add_argument("--fractions", metavar="A,B,C", type=numbers(3), help="shares of train, validation and test "
-                        "by content (default: the release's own split, else 0.6,0.2,0.2)")  # fmt: skip
-    parser.add_argument("--seed", metavar="N", type=whole_number(), default=0, help="seed of the split (default: 0)")
+    parser.add_argument("--fractions", metavar="A,B,C", type=cli.numbers(3), help="shares of train, validation and "
+                        "test by content (default: the release's own split, else 0.6,0.2,0.2)")  # fmt: skip
+    parser.add_argument(
+        "--seed", metavar="N", type=cli.whole_number(), default=0, help="seed of the split (default: 0)"
+    )
     parser.add_argument("--allow-missing", action="store_true", help="leave out lines whose image is not there")
-    add_layout_flags(parser, columns="table, huggingface, pairs: ", scale="table, huggingface: ")
+    cli.add_layout_flags(parser, columns="table, huggingface, pairs: ", scale="table, huggingface: ")
     parser.add_argument("--force", action="store_true", help="replace an existing manifest")
     parser.add_argument("--json", action="store_true", help="print the record (or the list) as JSON")
     arguments = parser.parse_args(argv)
     if not arguments.list and not (arguments.name and arguments.root and arguments.out):
         parser.error("give NAME, --root and --out, or --list")
-    return run_command(lambda: _list(arguments) if arguments.list else _prepare(arguments), kept="nothing was written")
+    act = _list if arguments.list else _prepare
+    return cli.run_command(lambda: act(arguments), kept="nothing was written")
 
 
 def _prepare(arguments: argparse.Namespace) -> int:
-    import json
-
     from data.catalogue import entry_of
     from data.manifest import Sample
     from data.preparing import load, prepare, read_record, record_path
@@ -57,7 +51,7 @@ def _prepare(arguments: argparse.Namespace) -> int:
         raise InputError(f"--out {str(arguments.out)!r}: is no manifest's name; end it in .jsonl")
     own = read_record(arguments.out) is not None
     release = Path(os.path.expanduser(arguments.root)).rglob("*.jsonl")
-    check_outputs(arguments, "--out", arguments.out, record_path(arguments.out), read=() if own else release)
+    cli.check_outputs(arguments, "--out", arguments.out, record_path(arguments.out), read=() if own else release)
 
     def samples() -> Iterator[Sample]:
         for sample in load(
@@ -74,7 +68,7 @@ def _prepare(arguments: argparse.Namespace) -> int:
         )
     text = json.dumps(record, indent=2, ensure_ascii=False) if arguments.json else _as_text(record, arguments.out)
     sys.stdout.write(text + "\n")
-    return EXIT_PROBLEMS if record["leaks"] else 0
+    return cli.EXIT_PROBLEMS if record["leaks"] else 0
 
 
 def _as_text(record: dict[str, Any], out: Path) -> str:
@@ -107,8 +101,6 @@ def _as_text(record: dict[str, Any], out: Path) -> str:
 
 
 def _list(arguments: argparse.Namespace) -> int:
-    import json
-
     from data.catalogue import catalogue
 
     if arguments.json:

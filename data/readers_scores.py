@@ -314,14 +314,9 @@ def bid(release: Release) -> Iterator[Sample]:
     for row in read_xlsx(release.file("DatabaseGrades.xlsx"), ("Image Number", score)):
         identity = f"{int(row.number('Image Number')):04d}"
         grades = [float(v) for v in row.values[3:] if isinstance(v, int | float) and not isinstance(v, bool)]
-        yield release.sample(
-            identity,
-            images.find(f"DatabaseImage{identity}.JPG"),
-            mos=row.number(score),
-            mos_std=statistics.stdev(grades) if len(grades) > 1 else None,
-            distortion="authentic",
-            group=identity,
-        )
+        spread = statistics.stdev(grades) if len(grades) > 1 else None
+        name = f"DatabaseImage{identity}.JPG"
+        yield _photograph(release, images, name, row, score, identity=identity, group=identity, mos_std=spread)
 
 
 def koniq10k(release: Release) -> Iterator[Sample]:
@@ -390,8 +385,6 @@ def biq2021(release: Release) -> Iterator[Sample]:
 def _photograph(
     release: Release, images: ImageFolder, name: str, row: Row, score: str = "MOS", *, identity: str = "", **more: Any
 ) -> Sample:
-    """Return the sample of a photograph that is known, and grouped, by its file's name."""
-    stem = Path(name).stem
-    return release.sample(
-        identity or stem, images.find(name), mos=row.number(score), distortion="authentic", group=stem, **more
-    )
+    """Return the sample of a photograph, which is known and grouped by its file's name where nothing else is said."""
+    fields = {"mos": row.number(score), "distortion": "authentic", "group": Path(name).stem, **more}
+    return release.sample(identity or Path(name).stem, images.find(name), **fields)

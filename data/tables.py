@@ -191,12 +191,9 @@ def _parquet(path: Place) -> Iterator[tuple[int, Any]]:
     system, place = system_of(path)
     try:
         table = pyarrow.dataset.dataset(place, filesystem=system, format="parquet")
-        number = 0
         # Each batch is read when it is asked for: reading ahead would hold whole files.
-        for batch in table.to_batches(batch_size=_ROWS_AT_ONCE, batch_readahead=1, fragment_readahead=1):
-            for row in batch.to_pylist():
-                number += 1
-                yield number, row
+        batches = table.to_batches(batch_size=_ROWS_AT_ONCE, batch_readahead=1, fragment_readahead=1)
+        yield from enumerate(chain.from_iterable(batch.to_pylist() for batch in batches), start=1)
     except pyarrow.ArrowInvalid as error:
         if "duplicate" in str(error) and not is_folder(path):
             with open_file(path) as file:

@@ -1,6 +1,7 @@
 """`python -m program.evaluate NAME|MANIFEST`: how well a program agrees with people, with intervals."""
 
 import argparse
+import json
 import sys
 from functools import partial
 from pathlib import Path
@@ -41,8 +42,6 @@ def main(argv: list[str] | None = None) -> int:
 
 
 def _reasons(arguments: argparse.Namespace) -> int:
-    import json
-
     from program.agent.saving import program_from
     from program.common.pool import progress
     from program.evaluation.judgements import Annotated, annotated, reason_figures, reasons_text
@@ -63,8 +62,6 @@ def _reasons(arguments: argparse.Namespace) -> int:
 
 
 def _evaluate(arguments: argparse.Namespace) -> int:
-    import json
-
     from data.manifest import Layout, Sample
     from program.agent.saving import program_from
     from program.evaluation.evaluating import Evaluating, evaluate, samples_of
