@@ -6,6 +6,7 @@ from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import closing
 from dataclasses import dataclass, field
+from itertools import chain
 from pathlib import Path, PurePosixPath
 
 from data.manifest import Layout, scan_manifest
@@ -54,16 +55,11 @@ class Items:
         """Return how many there are before equal ones are left out; None where only reading a stream would tell."""
         if any(source.startswith(HUB) for source in self.sources):
             return None
-        return sum(self._count(source) for source in self.sources)
-
-    def _count(self, source: str) -> int:
-        if is_manifest(source):
-            return sum(1 for _ in scan_rows(place_of(source), {}))
-        return sum(1 for _ in self._of(source))
+        each = (scan_rows(place_of(name), {}) if is_manifest(name) else self._of(name) for name in self.sources)
+        return sum(1 for _ in chain.from_iterable(each))
 
     def _all(self) -> Iterator[Request]:
-        for source in self.sources:
-            yield from self._of(source)
+        return chain.from_iterable(map(self._of, self.sources))
 
     def _of(self, source: str) -> Iterator[Request]:
         if is_manifest(source):
@@ -85,30 +81,27 @@ class Items:
 
         What `globs` leave out is not among them, nor are hidden files.
         """
-        found: Counter[str] = Counter()
+        counts: Counter[str] = Counter()
         spelt: dict[str, str] = {}
         for source in self.sources:
             if not is_manifest(source) and is_folder(place := place_of(source)):
                 for below, path in _of_folder(place, self.recursive):
                     if not isinstance(path, OSError):
                         why = path.why if isinstance(path, _Passed) else _why_not(below, self.globs)
-                        found.update([spelt.setdefault(why.casefold(), why)] if why else [])
-        return dict(sorted(found.items(), key=lambda each: (-each[1], each[0])))
+                        counts.update([spelt.setdefault(why.casefold(), why)] if why else [])
+        return dict(sorted(counts.items(), key=lambda each: (-each[1], each[0])))
 
     def _distinct(self) -> Iterator[Request]:
         """Yield the items with distinct ids: each of two folders may hold an `a.png`, and an image be named twice."""
-        with closing(IdSet()) as once, closing(IdSet()) as twice, closing(IdSet()) as given:
+        with closing(IdSet()) as once, closing(IdSet()) as twice, closing(IdSet()) as yielded:
             for item in self._all():
                 if not once.add(item.id):
                     twice.add(item.id)
             for item in self._all():
-                own = (
-                    item
-                    if item.image is None or item.id not in twice
-                    else item.model_copy(update={"id": _name(item.image)})
-                )
-                if given.add(own.id):
-                    yield own
+                if item.image is not None and item.id in twice:
+                    item = item.model_copy(update={"id": _name(item.image)})
+                if yielded.add(item.id):
+                    yield item
 
 
 _MEND = "check its permissions"
@@ -245,8 +238,8 @@ def _item(name: str, place: Place, reference: Place | None, *, paired: bool, bel
 
 def _of_stem(folder: Path, stem: str) -> list[Place]:
     """Return a folder's images that are called so, whatever they end in."""
-    found = (path for path in folder.iterdir() if path.stem == stem and _why_not(path.name, ()) is None)
-    return [path for path in sorted(found) if path.is_file()]
+    images = (path for path in folder.iterdir() if path.stem == stem and _why_not(path.name, ()) is None)
+    return [path for path in sorted(images) if path.is_file()]
 
 
 def _of_manifest(source: str, columns: Mapping[str, str]) -> Iterator[Request]:

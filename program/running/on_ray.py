@@ -1,7 +1,6 @@
 """A run in Ray Data's actors, which share one budget and one gate a host; requests and rows travel as JSON."""
 
 import argparse
-import contextlib
 import logging
 import os
 from collections import defaultdict
@@ -12,7 +11,7 @@ from functools import partial
 from itertools import islice
 from operator import methodcaller
 from threading import Lock
-from typing import Any, Protocol
+from typing import Any
 
 import dspy
 
@@ -203,16 +202,6 @@ _TRIES = 3
 _STOP = -1
 
 
-class Work(Protocol):
-    """What a worker does. Both texts are JSON; thread-safe."""
-
-    def __call__(self, item: str) -> str:
-        """Return the result of an item. Raises BudgetSpent or dspy.LMError where the whole job is to end."""
-
-    def failed(self, item: str, error: str) -> str:
-        """Return the result of an item that cannot be worked on."""
-
-
 @dataclass(frozen=True)
 class Cluster:
     """How many processes work, on what."""
@@ -249,20 +238,24 @@ def ray_engine(
 
     def engine(placed: Iterable[Placed]) -> Iterator[tuple[Placed, Any]]:
         texts = ((place, _text(request)) for place, request in placed)
-        for place, request, row in completed_on_ray(partial(_Rows, make, requests, write), texts, cluster):
+        for place, request, row in completed_on_ray(partial(Work, make, requests, write), texts, cluster):
             yield (place, requests.from_json(request)), read(row)
 
     return engine
 
 
-class _Rows:
+class Work:
+    """What a worker does: from a request to its row, both as JSON; thread-safe."""
+
     def __init__(self, make: Callable[[], Asking[Any]], requests: type[Request], write: Callable[[Any], str]) -> None:
         self._ask, self._requests, self._write = make(), requests, write
 
     def __call__(self, item: str) -> str:
+        """Return the row of a request. Raises BudgetSpent or dspy.LMError where the whole job is to end."""
         return self._write(self._ask(self._requests.from_json(item)))
 
     def failed(self, item: str, error: str) -> str:
+        """Return the row of a request that cannot be worked on."""
         request = self._requests.from_json(item)
         return self._write(self._ask.failed(request, f"image {request.id!r}: {error}"))
 
@@ -317,7 +310,7 @@ class _Worker:
         rows, results = table.to_pylist(), []
         block = f"block {rows[0]['place']}" if rows else ""
         tries, stopped = self._shared.ask("begin", block)
-        work = self._watched if tries > 1 else self._result
+        work = self._watched if tries > 1 else lambda row: self._work(row["item"])
         try:
             with self._shared.in_force():
                 for row, result in map_unordered(work, () if stopped else rows, workers=self._threads):
@@ -329,9 +322,6 @@ class _Worker:
         if stopped:
             results.append({"place": _STOP, "item": self._shared.worker, "result": stopped})
         return pyarrow.Table.from_pylist(results, _schema())
-
-    def _result(self, row: dict[str, Any]) -> str:
-        return self._work(row["item"])
 
     def _watched(self, row: dict[str, Any]) -> str:
         """Work on an item of a block whose worker was killed; give up one that kills worker after worker."""
@@ -361,7 +351,7 @@ def _tables(ray: Any, items: Iterable[tuple[int, str]]) -> Iterator[Any]:
         yield ray.put(pyarrow.table({"place": places, "item": texts}))
 
 
-@contextlib.contextmanager
+@contextmanager
 def _ray_held(cluster: Cluster) -> Iterator[Any]:
     """Use one start of Ray for all work inside the block. Raises InputError where it cannot be started."""
     # Ray reports use to its makers unless told otherwise.
