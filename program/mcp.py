@@ -5,12 +5,12 @@ import os
 import sys
 from collections.abc import Sequence
 
-from program.common.cli import Parser, add_program_flags, add_settings_flags, run_command, settings_from, whole_number
+from program.common import cli
 
 
 def main(argv: Sequence[str] | None = None) -> int:
     """Run the command and return its exit code."""
-    parser = Parser(
+    parser = cli.Parser(
         prog="python -m program.mcp",
         description="Offer assess_image, compare_images, assess_folder and list_tools to an agent over the Model "
         "Context Protocol: on standard input and output, where it may name any file of this machine, or with --http at "
@@ -18,11 +18,11 @@ def main(argv: Sequence[str] | None = None) -> int:
     )
     parser.add_argument("--http", action="store_true", help="serve streamable HTTP instead")
     parser.add_argument("--host", metavar="ADDRESS", help="with --http: address to serve on (default: 127.0.0.1)")
-    parser.add_argument("--port", metavar="N", type=whole_number(0, 65535), help="with --http (default: 8000)")
-    add_program_flags(parser)
-    add_settings_flags(parser)
+    parser.add_argument("--port", metavar="N", type=cli.whole_number(0, 65535), help="with --http (default: 8000)")
+    cli.add_program_flags(parser)
+    cli.add_settings_flags(parser)
     arguments = parser.parse_args(argv)
-    return run_command(lambda: _offer(arguments))
+    return cli.run_command(lambda: _offer(arguments))
 
 
 def _offer(arguments: argparse.Namespace) -> int:
@@ -30,15 +30,11 @@ def _offer(arguments: argparse.Namespace) -> int:
 
     if not arguments.http and (arguments.host is not None or arguments.port is not None):
         raise InputError("--host, --port: are for --http; give it too")
-    try:
-        import mcp  # noqa: F401
-        import prometheus_client  # noqa: F401
-    except ImportError as error:
-        raise InputError(f"mcp: {error.name} is not installed; pip install 'agentic-iqa[mcp]'") from error
+    cli.check_installed("mcp", "mcp", "prometheus_client")
     from program.agent.saving import program_from
 
     given = {key: getattr(arguments, key) for key in ("host", "port") if getattr(arguments, key) is not None}
-    settings = settings_from(arguments, serve=given)
+    settings = cli.settings_from(arguments, serve=given)
     if arguments.http:
         from program.service.server import bind, token_of
 

@@ -4,41 +4,33 @@ import argparse
 import os
 import sys
 
-from program.common.cli import Parser, add_program_flags, add_settings_flags, run_command, settings_from, whole_number
+from program.common import cli
 
 
 def main(argv: list[str] | None = None) -> int:
     """Run the command and return its exit code."""
-    parser = Parser(
+    parser = cli.Parser(
         prog="python -m program.serve",
         description="Serve a page and an HTTP interface that judge images. Other machines "
         "need the token in AGENTICIQA_SERVE_TOKEN.",
     )
     parser.add_argument("--host", metavar="ADDRESS", help="address to serve on (default: 127.0.0.1)")
     parser.add_argument(
-        "--port", metavar="N", type=whole_number(0, 65535), help="port to serve on (default: 8000; 0: any free one)"
+        "--port", metavar="N", type=cli.whole_number(0, 65535), help="port to serve on (default: 8000; 0: any free one)"
     )
-    add_program_flags(parser)
-    add_settings_flags(parser)
+    cli.add_program_flags(parser)
+    cli.add_settings_flags(parser)
     arguments = parser.parse_args(argv)
-    return run_command(lambda: _serve(arguments))
+    return cli.run_command(lambda: _serve(arguments))
 
 
 def _serve(arguments: argparse.Namespace) -> int:
-    from program.common.errors import InputError
-
-    try:
-        import fastapi  # noqa: F401
-        import prometheus_client  # noqa: F401
-        import python_multipart  # noqa: F401
-        import uvicorn  # noqa: F401
-    except ImportError as error:
-        raise InputError(f"serve: {error.name} is not installed; pip install 'agentic-iqa[serve]'") from error
+    cli.check_installed("serve", "fastapi", "prometheus_client", "python_multipart", "uvicorn")
     from program.agent.saving import program_from
     from program.service.server import bind, serve, token_of
 
     given = {key: getattr(arguments, key) for key in ("host", "port") if getattr(arguments, key) is not None}
-    settings = settings_from(arguments, serve=given)
+    settings = cli.settings_from(arguments, serve=given)
     token = token_of(os.environ, settings.serve.host)
     listener = bind(settings.serve.host, settings.serve.port)
     program = program_from(arguments, settings)

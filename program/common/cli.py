@@ -13,6 +13,7 @@ import sys
 from collections.abc import Callable, Iterable, Iterator
 from contextvars import ContextVar
 from difflib import get_close_matches
+from importlib import import_module
 from importlib.machinery import PathFinder
 from importlib.util import module_from_spec
 from pathlib import Path
@@ -246,6 +247,17 @@ def add_engine_flags(parser: argparse._ActionsContainer) -> None:
     parser.add_argument(
         "--gpus", metavar="X", type=number(0), default=0.0, help="ray: share of a GPU for each worker, such as 0.25"
     )
+
+
+def check_installed(extra: str, *modules: str) -> None:
+    """Raise InputError where a module that one of our extras brings cannot be imported."""
+    from program.common.errors import InputError
+
+    try:
+        for module in modules:
+            import_module(module)
+    except ImportError as error:
+        raise InputError(f"{extra}: {error.name} is not installed; pip install 'agentic-iqa[{extra}]'") from error
 
 
 def check_outputs(
