@@ -21,8 +21,8 @@ from program.batch.inputs import Items, find_items
 from program.images.store import Box
 from program.running.request import Request
 from program.running.row import Row
-from program.service.assessing import Assessor, Metrics, Ticket
-from program.service.guard import Bodies, Guard, Rules
+from program.service.assessing import Assessor, Ticket
+from program.service.guard import Bodies, Guard
 from program.service.requests import AssessRequest, Refused, Sources, check_fields, job_of, reason_of, shown_name
 from program.service.server import run_until_stopped, set_up_logs
 from program.tools.registry import installed_version
@@ -66,9 +66,8 @@ class AgentTools:
     """The tools' functions: their signatures and docstrings are what an agent reads."""
 
     def __init__(self, program: AgenticIQA, *, local: bool) -> None:
-        self.program, self.settings = program, program.resources.settings.serve
-        self.metrics = Metrics()
-        self.assessor = Assessor(program, self.settings, self.metrics)
+        self.program, self.assessor = program, Assessor(program)
+        self.settings = self.assessor.settings
         self.sources = Sources(self.settings, local=local)
 
     async def assess_image(
@@ -188,8 +187,7 @@ def http_app(program: AgenticIQA, token: str | None) -> Any:
         json_response=True, stateless_http=True, max_request_body_size=int(settings.max_body_mb * 2**20),
         transport_security=TransportSecuritySettings(enable_dns_rebinding_protection=False),  # the guard's rules do
     )  # fmt: skip
-    rules = Rules(token, (*settings.allowed_hosts, settings.host))
-    return Guard(inner, rules=rules, metrics=tools.metrics, bodies=Bodies.of(settings))
+    return Guard(inner, token, tools.assessor, Bodies(settings))
 
 
 def serve_http(program: AgenticIQA, listener: socket.socket, token: str | None) -> None:

@@ -23,8 +23,8 @@ from program.common.errors import InputError
 from program.evaluation.evaluating import context_of
 from program.evaluation.record import environment
 from program.running.request import Request
-from program.service.assessing import Assessor, Metrics, Ticket
-from program.service.guard import Bodies, Guard, Rules, error_response, note
+from program.service.assessing import Assessor, Ticket
+from program.service.guard import Bodies, Guard, error_response, note
 from program.service.requests import (
     FORM,
     AssessRequest,
@@ -175,10 +175,8 @@ _VERSION = installed_version("agentic-iqa") or "0"
 
 def create_app(program: AgenticIQA, token: str | None = None) -> FastAPI:
     """Return the service around a program; with a token, only /, /assets, /docs, /openapi.json and /health are open."""
-    settings = program.resources.settings.serve
-    metrics = Metrics()
-    assessor = Assessor(program, settings, metrics)
-    bodies = Bodies.of(settings)
+    assessor = Assessor(program)
+    bodies = Bodies(assessor.settings)
 
     @asynccontextmanager
     async def lifespan(_: FastAPI) -> AsyncIterator[None]:
@@ -194,8 +192,7 @@ def create_app(program: AgenticIQA, token: str | None = None) -> FastAPI:
     add_assessments(app, assessor)
     for error in (HTTPException, InputError, dspy.LMError):
         app.add_exception_handler(error, _answered)
-    rules = Rules(token, (*settings.allowed_hosts, settings.host))
-    app.add_middleware(Guard, rules=rules, metrics=metrics, bodies=bodies)
+    app.add_middleware(Guard, token=token, assessor=assessor, bodies=bodies)
     return app
 
 

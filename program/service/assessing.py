@@ -14,7 +14,6 @@ from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram, gene
 
 from program.agent.assessment import Assessment, Comparison, compare_images
 from program.agent.loop import AgenticIQA
-from program.common.settings import ServeSettings
 from program.running.request import Request
 from program.running.runner import one_image
 from program.service.requests import Refused, open_images
@@ -81,9 +80,9 @@ class Ticket:
 class Assessor:
     """Runs a program in threads, for an event loop."""
 
-    def __init__(self, program: AgenticIQA, settings: ServeSettings, metrics: Metrics) -> None:
-        self.program, self.settings, self.metrics = program, settings, metrics
-        self._threads = ThreadPoolExecutor(settings.concurrency, thread_name_prefix="assess")
+    def __init__(self, program: AgenticIQA) -> None:
+        self.program, self.settings, self.metrics = program, program.resources.settings.serve, Metrics()
+        self._threads = ThreadPoolExecutor(self.settings.concurrency, thread_name_prefix="assess")
         self._lock = threading.Lock()
         self.busy = 0
         """How many requests are being worked on or waiting."""

@@ -19,7 +19,7 @@ from starlette.responses import JSONResponse
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from program.common.settings import ServeSettings
-from program.service.assessing import Metrics
+from program.service.assessing import Assessor
 from program.service.requests import Refused, logger, shortened
 
 MIN_TOKEN_CHARS = 16
@@ -118,16 +118,11 @@ class Bodies:
     Beyond it the one that has been coming longest is given up: whoever sends slowly keeps nobody else out.
     """
 
-    def __init__(self, most_each: int, most_together: int, timeout_s: float) -> None:
-        self.most_each, self.timeout_s = most_each, timeout_s
-        self._most = most_together
+    def __init__(self, settings: ServeSettings) -> None:
+        self.most_each, self.timeout_s = int(settings.max_body_mb * 2**20), settings.body_timeout_s
+        # Together as much as may be worked on or wait.
+        self._most = self.most_each * (settings.concurrency + settings.queue)
         self._arriving: dict[Body, None] = {}
-
-    @classmethod
-    def of(cls, settings: ServeSettings) -> "Bodies":
-        """Return those that the settings allow: together as much as may be worked on or wait."""
-        most = int(settings.max_body_mb * 2**20)
-        return cls(most, most * (settings.concurrency + settings.queue), settings.body_timeout_s)
 
     def __len__(self) -> int:
         return len(self._arriving)
@@ -243,8 +238,9 @@ _ROUTES = (
 class Guard:
     """An ASGI middleware around the whole service."""
 
-    def __init__(self, app: ASGIApp, rules: Rules, metrics: Metrics, bodies: Bodies) -> None:
-        self._app, self._rules, self._metrics, self._bodies = app, rules, metrics, bodies
+    def __init__(self, app: ASGIApp, token: str | None, assessor: Assessor, bodies: Bodies) -> None:
+        self._app, self._metrics, self._bodies = app, assessor.metrics, bodies
+        self._rules = Rules(token, (*assessor.settings.allowed_hosts, assessor.settings.host))
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Answer a request; what is none (the start and the end of the service) passes."""

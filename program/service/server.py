@@ -22,8 +22,6 @@ from program.service.guard import MIN_TOKEN_CHARS, is_loopback
 from program.service.requests import logger, shortened
 
 if TYPE_CHECKING:
-    from fastapi import FastAPI
-
     from program.agent.loop import AgenticIQA
 
 TOKEN_VARIABLE = "AGENTICIQA_SERVE_TOKEN"  # noqa: S105 - the variable's name
@@ -142,7 +140,7 @@ def _leave() -> None:
     os._exit(1)
 
 
-def uvicorn_config(app: "FastAPI", settings: ServeSettings) -> uvicorn.Config:
+def uvicorn_config(app: Any, settings: ServeSettings) -> uvicorn.Config:
     """Return how the service is run."""
     patient = type("Patient", (_Patient,), {"head_timeout_s": settings.head_timeout_s})
     return uvicorn.Config(
