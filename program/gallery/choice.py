@@ -25,7 +25,6 @@ from scipy import special
 
 from program.common.backends import Frozen
 from program.common.errors import InputError, first_fault
-from program.common.files import write_whole
 from program.fusion.levels import nearest_level
 from program.gallery.picture import Picture
 from program.images.store import overlap
@@ -193,11 +192,6 @@ def read_decisions(path: Path) -> Decisions:
     except ValidationError as error:
         fault = first_fault(error, "the file")
         raise InputError(f"--decisions {str(path)!r}: is none of the page's files ({fault}); save it again") from error
-
-
-def write_decisions(path: Path, decisions: Decisions) -> None:
-    """Write decisions, whole or not at all. OSError where that cannot be."""
-    write_whole(path, decisions.model_dump_json(exclude_defaults=False, indent=1) + "\n")
 
 
 MERITS: Mapping[str, tuple[str, str]] = {

@@ -25,7 +25,7 @@ from program.common.errors import InputError, showable
 from program.common.files import is_remote, write_whole
 from program.common.settings import Settings
 from program.evaluation.evaluating import context_of
-from program.gallery.choice import Choosing, Decisions, choose, groups_of, read_decisions, write_decisions
+from program.gallery.choice import Choosing, Decisions, choose, groups_of, read_decisions
 from program.gallery.picture import Entry, Picture, Taking, copy_name, rating_beside
 from program.gallery.sidecars import Fields, copy_picture, sidecar_of, sidecars_of, write_sidecar
 from program.running.journal import Journal
@@ -114,7 +114,7 @@ def _kept_decisions(out: Path, given: Decisions | None, names: Set[str]) -> Deci
         return kept
     others = {name: decision for name, decision in kept.pictures.items() if name not in names}
     decisions = Decisions(pictures={**others, **given.pictures})
-    write_decisions(path, decisions)
+    write_whole(path, decisions.model_dump_json(indent=1) + "\n")
     return decisions
 
 
