@@ -56,7 +56,7 @@ def test_one_budget_holds_over_all_workers(worker):
 
     def work(name):
         shared = worker(limits, name)
-        with shared.in_force():
+        with shared.budget:
             try:
                 while True:
                     current_budget().charge()
@@ -80,12 +80,12 @@ def test_a_killed_workers_calls_and_places_are_free_again(worker):
     first, other = worker(limits, "first"), worker(limits, "other")
     narrow = wire(concurrency=1)
     limits.admit("first", "host", narrow)
-    with first.in_force():
+    with first.budget:
         current_budget().charge()  # under a limit of dollars the first call goes out alone
     done = []
 
     def wait():
-        with other.in_force():
+        with other.budget:
             current_budget().charge()
         limits.admit("other", "host", narrow)
         done.append(True)

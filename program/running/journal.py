@@ -126,7 +126,10 @@ class Journal(LineLog, Generic[R]):
     def set_aside(self) -> None:
         """Begin again: what is there is kept beside the file as `<name>.previous`. InputError for a file of others."""
         if not self.empty:
-            self._check_kind()
+            if (first := next(self.lines(), None)) is None:
+                self._check_half()
+            else:
+                self._parsed(first)
             shutil.copyfile(self.path, self.path.with_name(f"{self.path.name}.previous"))
             os.truncate(self.path, 0)
 
@@ -152,13 +155,13 @@ class Journal(LineLog, Generic[R]):
 
     def find(self, request: Request, place: int) -> R | None:
         """Return the row of a request that was finished before, unless it has changed since; it takes this place."""
-        found = self._index.execute("SELECT start FROM by_id WHERE id = ?", (digest_of(request.id),)).fetchone()
-        if found is None:
+        line = self._index.execute("SELECT start FROM by_id WHERE id = ?", (digest_of(request.id),)).fetchone()
+        if line is None:
             return None
-        entry = self._at(found[0])
+        entry = self._at(line[0])
         if entry["stamp"] not in (None, request.stamp()):
             return None
-        self._enter(place, found[0])
+        self._enter(place, line[0])
         return self._rows.model_validate(entry["row"])
 
     def keep(self, request: Request, place: int, row: R) -> None:
@@ -207,13 +210,6 @@ class Journal(LineLog, Generic[R]):
         while self.first_open in self._ahead:
             self._ahead.remove(self.first_open)
             self.first_open += 1
-
-    def _check_kind(self) -> None:
-        first = next(self.lines(), None)
-        if first is None:
-            self._check_half()
-        else:
-            self._parsed(first)
 
     def _check_half(self) -> None:
         start, half = json.dumps({self._kind: self._value})[:-1].encode(), self.path.read_bytes()

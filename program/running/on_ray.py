@@ -122,15 +122,6 @@ class Limits:
             return held.pop(places[0])[1] if places else None
 
 
-def start_limits(budget: Budget | None) -> Any:
-    """Start the actor; `budget` is the one in force in this process."""
-    import ray
-
-    # Those that wait may be many: those that make room for them never queue behind them.
-    actor = ray.remote(num_cpus=0, concurrency_groups={_WAITING: 512, _TELLING: 8})(Limits)
-    return actor.remote(**(budget.limits if budget is not None else {}))
-
-
 class Shared:
     """A worker's side of the limits."""
 
@@ -138,12 +129,11 @@ class Shared:
         self._actor = actor
         self.worker = worker
         """The worker's name; it keeps it when it starts again."""
-        self._budget = _SharedBudget(self) if self.ask("enter", worker) else None
+        self.budget: AbstractContextManager[object] = (
+            _SharedBudget(self) if self.ask("enter", worker) else nullcontext()
+        )
+        """The context in which this process's calls are charged to the shared budget."""
         gates_made_by(lambda host, limits: _SharedGate(self, host, limits))
-
-    def in_force(self) -> AbstractContextManager[object]:
-        """Return the context in which this process's calls are charged to the shared budget."""
-        return self._budget if self._budget is not None else nullcontext()
 
     def ask(self, name: str, *values: Any, wait: bool = False) -> Any:
         """Call a method of the limits and return what it says; `wait` where that may take long."""
@@ -273,7 +263,10 @@ def completed_on_ray(
         tables = list(_tables(ray, items))
         if not tables:
             return
-        limits = start_limits(current_budget())
+        budget = current_budget()
+        # Those that wait may be many: those that make room for them never queue behind them.
+        actor = ray.remote(num_cpus=0, concurrency_groups={_WAITING: 512, _TELLING: 8})(Limits)
+        limits = actor.remote(**(budget.limits if budget is not None else {}))
         at_once = max(cluster.block, cluster.threads)
         dataset = ray.data.from_arrow_refs(tables).repartition(target_num_rows_per_block=at_once)
         results = dataset.map_batches(
@@ -312,7 +305,7 @@ class _Worker:
         tries, stopped = self._shared.ask("begin", block)
         work = self._watched if tries > 1 else lambda row: self._work(row["item"])
         try:
-            with self._shared.in_force():
+            with self._shared.budget:
                 for row, result in map_unordered(work, () if stopped else rows, workers=self._threads):
                     results.append({**row, "result": result})
         except (BudgetSpent, dspy.LMError) as error:
