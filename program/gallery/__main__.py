@@ -43,15 +43,15 @@ def main(argv: list[str] | None = None) -> int:
     shown.add_argument("--thumb", metavar="PX", type=cli.whole_number(64), default=320,
                        help="longer side of the thumbnails (default: 320)")  # fmt: skip
     shown.add_argument("--single-file", action="store_true", help="put the thumbnails into the page, and no previews")
-    given = parser.add_argument_group("hand-over")
-    given.add_argument("--decisions", metavar="FILE", type=Path, help="decisions that the page saved")
-    given.add_argument("--xmp", choices=("off", "new", "merge"), default="off",
+    files = parser.add_argument_group("hand-over")
+    files.add_argument("--decisions", metavar="FILE", type=Path, help="decisions that the page saved")
+    files.add_argument("--xmp", choices=("off", "new", "merge"), default="off",
                        help="write sidecars where there are none, or add what others lack, too")  # fmt: skip
-    given.add_argument("--xmp-name", choices=("basename", "full"), default="basename",
+    files.add_argument("--xmp-name", choices=("basename", "full"), default="basename",
                        help="IMG.xmp (Lightroom, the default) or IMG.JPG.xmp (darktable, digiKam)")  # fmt: skip
-    given.add_argument("--apply", choices=("copy",), help="copy what is kept to the folder of --to")
-    given.add_argument("--to", metavar="DIR", type=Path, help="where to copy")
-    given.add_argument("--dry-run", action="store_true", help="say what --xmp and --apply would do, and do not do it")
+    files.add_argument("--apply", choices=("copy",), help="copy what is kept to the folder of --to")
+    files.add_argument("--to", metavar="DIR", type=Path, help="where to copy")
+    files.add_argument("--dry-run", action="store_true", help="say what --xmp and --apply would do, and do not do it")
     cli.add_program_flags(parser, replaces="judge all pictures again")
     parser.add_argument("--workers", metavar="N", type=cli.whole_number(1), default=min(4, os.cpu_count() or 2),
                         help="pictures at a time (default: one a core, at most 4)")  # fmt: skip
@@ -62,10 +62,10 @@ def main(argv: list[str] | None = None) -> int:
 
 
 def _seconds(text: str) -> float:
-    found = re.fullmatch(r"(\d+(?:\.\d+)?)(s|min|m)?", text.strip())
-    if found is None:
+    match = re.fullmatch(r"(\d+(?:\.\d+)?)(s|min|m)?", text.strip())
+    if match is None:
         raise argparse.ArgumentTypeError(f"{text!r}: give seconds or minutes, as 3s or 2min")
-    return float(found[1]) * (60 if (found[2] or "s").startswith("m") else 1)
+    return float(match[1]) * (60 if (match[2] or "s").startswith("m") else 1)
 
 
 def _gallery(arguments: argparse.Namespace) -> int:

@@ -53,12 +53,12 @@ def bursts(times: Sequence[datetime | None], gap_s: float) -> NDArray[np.intp]:
     [0, -1, 0, 1]
     """
     known = [(time, place) for place, time in enumerate(times) if time is not None]
-    found = np.full(len(times), -1, dtype=np.intp)
+    numbers = np.full(len(times), -1, dtype=np.intp)
     number, before = -1, None
     for time, place in sorted(known):
         number += before is None or (time - before).total_seconds() > gap_s
-        found[place], before = number, time
-    return found
+        numbers[place], before = number, time
+    return numbers
 
 
 def groups_of(pictures: Sequence[Picture], how: Grouping, gap_s: float) -> list[list[int]]:
@@ -107,17 +107,15 @@ def _labels(looks: _Looks) -> NDArray[np.intp]:
     linked = coo_array((np.ones(len(pairs[0]), bool), (pairs[0], pairs[1])), shape=(count, count))
     parts = connected_components(linked, directed=False)[1]
     labels, used = np.empty(count, dtype=np.intp), 0
+    clustering = AgglomerativeClustering(None, metric="precomputed", linkage="complete", distance_threshold=1.0)
     for part in np.split(np.argsort(parts, kind="stable"), np.cumsum(np.bincount(parts))[:-1]):
         for first in range(0, len(part), _MOST):
             own = part[first : first + _MOST]
-            found = np.zeros(len(own), dtype=np.intp)
+            clusters = np.zeros(len(own), dtype=np.intp)
             if len(own) > 1:
-                cluster = AgglomerativeClustering(
-                    None, metric="precomputed", linkage="complete", distance_threshold=1.0
-                )
-                found = cluster.fit_predict(_apart(looks.at(own), looks.at(own)))
-            labels[own] = found + used
-            used += int(found.max()) + 1
+                clusters = clustering.fit_predict(_apart(looks.at(own), looks.at(own)))
+            labels[own] = clusters + used
+            used += int(clusters.max()) + 1
     return labels
 
 
@@ -179,8 +177,8 @@ class Decisions(Frozen):
 
     def of(self, name: str, sha256: str | None) -> Decision | None:
         """Return what was decided of a picture; None where nothing was, or of another picture of its name."""
-        found = self.pictures.get(name)
-        return found if found is not None and found.sha256 == sha256 else None
+        decision = self.pictures.get(name)
+        return decision if decision is not None and decision.sha256 == sha256 else None
 
 
 def read_decisions(path: Path) -> Decisions:
@@ -230,8 +228,8 @@ def merits(group: Sequence[Picture]) -> NDArray[np.float64]:
     """Return the N x M merits of a group's pictures, in the order of `MERITS`; only their differences mean anything."""
     stops = np.array([2.2 * float(np.log2(picture.light + 0.02)) for picture in group])  # of linear light
     away = np.abs(stops - np.median(stops))
-    found = [_merits_of(picture, _scale(picture, group), off) for picture, off in zip(group, away, strict=True)]
-    return np.array([list(each.values()) for each in found])
+    rows = [_merits_of(picture, _scale(picture, group), off) for picture, off in zip(group, away, strict=True)]
+    return np.array([list(each.values()) for each in rows])
 
 
 def _scale(picture: Picture, group: Sequence[Picture]) -> int:
@@ -272,12 +270,12 @@ def choose(
 
     for number, group in enumerate(sorted(groups, key=first), 1):
         own = [pictures[place] for place in group]
-        for at, found in enumerate(_of_group(own, [mine[place] for place in group], choosing)):
-            chosen[group[at]] = own[at].model_copy(update={**found, "group": str(number)})
+        for at, changes in enumerate(_of_group(own, [mine[place] for place in group], choosing)):
+            chosen[group[at]] = own[at].model_copy(update={**changes, "group": str(number)})
     together = {place for group in groups for place in group}
     for place, picture in enumerate(pictures):
-        found = {} if place in together else _alone(picture, choosing)
-        chosen[place] = _decided(chosen[place].model_copy(update=found), mine[place])
+        changes = {} if place in together else _alone(picture, choosing)
+        chosen[place] = _decided(chosen[place].model_copy(update=changes), mine[place])
     return chosen
 
 
@@ -289,7 +287,7 @@ def _of_group(group: Sequence[Picture], mine: Sequence[Decision], choosing: Choo
     order = sorted(range(len(group)), key=lambda n: (out[n], not mine[n].best, -sums[n], group[n].id))
     open_ = [n for n in order if not out[n]]
     kept, best = open_[: choosing.keep], order[0]
-    found: list[dict[str, object]] = [{} for _ in group]
+    changes: list[dict[str, object]] = [{} for _ in group]
     for rank, n in enumerate(order, 1):
         side = _side(group[n], choosing)
         if n == best:
@@ -306,11 +304,11 @@ def _of_group(group: Sequence[Picture], mine: Sequence[Decision], choosing: Choo
             reason = f"{doubt}; {reason}"
         elif side == "below":
             reason = f"{reason}; {doubt}"
-        found[n] = {
+        changes[n] = {
             "rank": rank, "best_of_group": n == best, "verdict": verdict, "reason": reason,
             "suggested_rating": _rating(group[n], verdict),
         }  # fmt: skip
-    return found
+    return changes
 
 
 def _alone(picture: Picture, choosing: Choosing) -> dict[str, object]:

@@ -41,7 +41,7 @@ _KEYWORDS = {"defocus blur": "soft"}
 def run(arguments: argparse.Namespace, settings: Settings) -> int:
     """Do what the flags ask for, and return the exit code."""
     folder, out = _checked(arguments)
-    given = read_decisions(arguments.decisions) if arguments.decisions else None
+    from_page = read_decisions(arguments.decisions) if arguments.decisions else None
     program = program_from(arguments, settings)
     sizes = {"thumbs": arguments.thumb, "previews": 0 if arguments.single_file else arguments.preview}
     context = {name: value for name, value in context_of(program).items() if name != "settings"}
@@ -54,19 +54,19 @@ def run(arguments: argparse.Namespace, settings: Settings) -> int:
             if arguments.force:
                 journal.set_aside()
             journal.resume()
-            found: dict[int, Picture] = {}
+            by_place: dict[int, Picture] = {}
             run_all(
-                Taking(program, out, sizes), requests, found.__setitem__, workers=arguments.workers, journal=journal,
+                Taking(program, out, sizes), requests, by_place.__setitem__, workers=arguments.workers, journal=journal,
                 total=len(requests), progress=sys.stderr.isatty() or arguments.verbose > 0,
             )  # fmt: skip
-            decisions = _kept_decisions(out, given, {request.id for request in requests})
-            pictures = _chosen(arguments, [found[place] for place in sorted(found)], requests, decisions)
+            decisions = _kept_decisions(out, from_page, {request.id for request in requests})
+            pictures = _chosen(arguments, [by_place[place] for place in sorted(by_place)], requests, decisions)
             paths = {request.id: request.image for request in requests}
             pictures = list(_with_sidecars(arguments, pictures, paths, decisions))
-            _write(arguments, pictures, paths, out, decisions, folder)
+            _write(arguments, pictures, paths, decisions)
     except OSError as error:
         raise InputError(f"--out {str(out)!r}: cannot be written ({error.strerror}); give another folder") from error
-    failed = _copy(arguments, pictures, paths, folder) if arguments.apply else 0
+    failed = _copy(arguments, pictures, paths) if arguments.apply else 0
     return _tell(pictures, out, left_out_text(items.left_out()), failed)
 
 
@@ -103,17 +103,17 @@ def _own(items: Iterable[Request], folder: Path, out: Path) -> Iterator[Request]
         yield request
 
 
-def _kept_decisions(out: Path, given: Decisions | None, names: Set[str]) -> Decisions:
-    """Return the decisions given, or else those of the run before, and keep them in the gallery's folder.
+def _kept_decisions(out: Path, from_page: Decisions | None, names: Set[str]) -> Decisions:
+    """Return the decisions of the page, or else those of the run before, and keep them in the gallery's folder.
 
     The page saves all that it knows; those on pictures that are not in this run stay.
     """
     path = out / _DECISIONS
     kept = read_decisions(path) if path.exists() else Decisions()
-    if given is None:
+    if from_page is None:
         return kept
     others = {name: decision for name, decision in kept.pictures.items() if name not in names}
-    decisions = Decisions(pictures={**others, **given.pictures})
+    decisions = Decisions(pictures={**others, **from_page.pictures})
     write_whole(path, decisions.model_dump_json(indent=1) + "\n")
     return decisions
 
@@ -136,13 +136,13 @@ def _with_sidecars(
     arguments: argparse.Namespace, pictures: Sequence[Picture], paths: Mapping[str, Path], decisions: Decisions
 ) -> Iterator[Picture]:
     """Write the sidecars, and yield the pictures with what became of theirs."""
-    taken: dict[Path, str] = {}
+    owners: dict[Path, str] = {}
     for picture in pictures:
         if arguments.xmp == "off" or picture.status == "error":
             yield picture
             continue
         path = paths[picture.id]
-        first = taken.setdefault(sidecar_of(path, arguments.xmp_name), picture.id)
+        first = owners.setdefault(sidecar_of(path, arguments.xmp_name), picture.id)
         try:
             if first != picture.id:
                 raise InputError(f"sidecar of {picture.id!r}: is that of {first!r}, too; use --xmp-name full")
@@ -165,28 +165,25 @@ def _fields_of(picture: Picture, decisions: Decisions) -> Fields:
 
 
 def _write(
-    arguments: argparse.Namespace, pictures: Sequence[Picture], paths: Mapping[str, Path], out: Path,
-    decisions: Decisions, folder: Path,
-) -> None:  # fmt: skip
+    arguments: argparse.Namespace, pictures: Sequence[Picture], paths: Mapping[str, Path], decisions: Decisions
+) -> None:
+    out, single = arguments.out, arguments.single_file
     entries = [Entry(**picture.model_dump(include=set(Entry.model_fields))) for picture in shown_order(pictures)]
     for name in ("gallery.csv", "gallery.jsonl"):
         write_rows(out / name, entries, kind=Entry)
-    preview = 0 if arguments.single_file else arguments.preview
-    shown = page(
-        pictures, paths, out, title=f"{folder.resolve().name or 'Pictures'}", decisions=decisions, preview=preview,
-        single=arguments.single_file,
-    )  # fmt: skip
+    title, preview = arguments.folder.resolve().name or "Pictures", 0 if single else arguments.preview
+    shown = page(pictures, paths, out, title=title, decisions=decisions, preview=preview, single=single)
     write_whole(out / "gallery.html", shown)
 
 
-def _copy(arguments: argparse.Namespace, pictures: Sequence[Picture], paths: Mapping[str, Path], folder: Path) -> int:
+def _copy(arguments: argparse.Namespace, pictures: Sequence[Picture], paths: Mapping[str, Path]) -> int:
     """Copy what is kept, say what became of it, and return how many could not be."""
     done: Counter[str] = Counter()
     for picture in pictures:
         if picture.verdict != "keep" or picture.sha256 is None:
             continue
         source = paths[picture.id]
-        target = arguments.to / source.relative_to(folder)
+        target = arguments.to / source.relative_to(arguments.folder)
         try:
             state = copy_picture(source, target, picture.sha256, sidecars_of(source), dry=arguments.dry_run)
             done[state] += 1

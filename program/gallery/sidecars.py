@@ -237,11 +237,11 @@ def copy_picture(source: Path, target: Path, sha256: str, companions: Iterable[P
     cannot be read or written.
     """
     pairs = [(source, target), *((each, target.with_name(each.name)) for each in companions)]
-    taken = [goal for _, goal in pairs if os.path.lexists(goal)]
-    if target in taken and not target.is_symlink() and _hash_of(target) == sha256:
+    obstacles = [goal for _, goal in pairs if os.path.lexists(goal)]
+    if target in obstacles and not target.is_symlink() and _hash_of(target) == sha256:
         return "there"
-    if taken:
-        raise InputError(f"{str(taken[0])!r}: is there already; name another --to, or move it away")
+    if obstacles:
+        raise InputError(f"{str(obstacles[0])!r}: is there already; name another --to, or move it away")
     if _hash_of(source) != sha256:
         raise InputError(f"image {str(source)!r}: changed since it was judged; run the command again")
     if dry:
