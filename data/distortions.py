@@ -158,7 +158,7 @@ def motion_kernel(length: float, angle: float) -> Floats:
 
 def sharpen(image: Floats, amount: float, rng: np.random.Generator) -> Floats:
     """Over-sharpen the lightness by unsharp masking: L + amount (L - blurred L), radius 3 (`imsharpen`)."""
-    lab = to_lab(image)
+    lab = color.rgb2lab(image)
     lab[..., 0] += amount * (lab[..., 0] - smooth(lab[..., 0], 3.0))
     return from_lab(lab)
 
@@ -166,7 +166,7 @@ def sharpen(image: Floats, amount: float, rng: np.random.Generator) -> Floats:
 def brighten(image: Floats, amount: float, rng: np.random.Generator) -> Floats:
     """Lift the middle tones: two parts of the curve on R, G, B and one part of it on the lightness."""
     middle = 0.5 + amount / 2
-    lab = to_lab(image)
+    lab = color.rgb2lab(image)
     lab[..., 0] = 100 * _curve(lab[..., 0] / 100, (0.5,), (middle,))
     return (2 * _curve(image, (0.5,), (middle,)) + from_lab(lab)) / 3
 
@@ -198,12 +198,6 @@ def _filter(image: Floats, kernel: Floats) -> Floats:
     return np.stack([ndimage.correlate(image[..., c], kernel, mode="reflect") for c in range(3)], axis=-1)
 
 
-def to_lab(image: Floats) -> Floats:
-    """Convert sRGB 0..1 to L*a*b* (L 0..100)."""
-    lab: Floats = color.rgb2lab(image)
-    return lab
-
-
 def from_lab(lab: Floats) -> Floats:
     """Convert L*a*b* to sRGB, cut to 0..1; L below 0 (after sharpening) counts as black."""
     # A b too large for its L has no Z >= 0; scikit-image would cut it to Z = 0 as well, with a warning.
@@ -216,7 +210,7 @@ def from_lab(lab: Floats) -> Floats:
 
 def diffuse_colour(image: Floats, amount: float, rng: np.random.Generator) -> Floats:
     """Blur a and b with sigma = 1.5 amount + 2 pixels and multiply them by `amount`; L stays."""
-    lab = to_lab(image)
+    lab = color.rgb2lab(image)
     lab[..., 1:] = amount * smooth(lab[..., 1:], 1.5 * amount + 2)
     return from_lab(lab)
 
@@ -257,7 +251,7 @@ def saturate_hsv(image: Floats, factor: float, rng: np.random.Generator) -> Floa
 
 def saturate_lab(image: Floats, factor: float, rng: np.random.Generator) -> Floats:
     """Multiply a and b by `factor`; 1 changes nothing."""
-    lab = to_lab(image)
+    lab = color.rgb2lab(image)
     lab[..., 1:] *= factor
     return from_lab(lab)
 

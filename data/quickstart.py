@@ -152,9 +152,8 @@ def _which(versions: Sequence[Version], rng: np.random.Generator) -> Iterator[_D
         # The photograph itself is one version only: it is asked about in both wordings.
         chosen = _pick(rng, fitting, PER_LABEL) if category else fitting * PER_LABEL
         for query, version in zip(_WHICH, chosen, strict=False):
-            others = [
-                x for x in (*labels, _PLAIN) if x != label and x not in _ALSO_TRUE.get(version.distortion or "", ())
-            ]
+            right = {label, *_ALSO_TRUE.get(version.distortion or "", ())}
+            others = [each for each in (*labels, _PLAIN) if each not in right]
             if len(others) >= 3:
                 yield version, query, label, _pick(rng, others, 3)
 
@@ -197,35 +196,34 @@ class Photograph:
 
     name: str
     package: str
-    distribution: str
-    """What to install to get that package."""
     path: str
     split: Split
     licence: str
     source: str
 
 
+_DISTRIBUTIONS = {"skimage": "scikit-image", "sklearn": "scikit-learn"}
+"""What to install to get a package that is called otherwise."""
 _NO_NOTE = "not stated in the package; "
 
 PHOTOGRAPHS: Mapping[str, Photograph] = {
     photograph.name: photograph
     for photograph in (
-        Photograph("astronaut", "skimage", "scikit-image", "data/astronaut.png", "train", "public domain",
+        Photograph("astronaut", "skimage", "data/astronaut.png", "train", "public domain",
                    "NASA Great Images (flic.kr/p/r9qvLn)"),
-        Photograph("camera", "skimage", "scikit-image", "data/camera.png", "train", "CC0", "Lav Varshney"),
-        Photograph("flower", "sklearn", "scikit-learn", "datasets/images/flower.jpg", "train", "CC BY 2.0",
+        Photograph("camera", "skimage", "data/camera.png", "train", "CC0", "Lav Varshney"),
+        Photograph("flower", "sklearn", "datasets/images/flower.jpg", "train", "CC BY 2.0",
                    "vultilion (flickr.com/photos/vultilion/6056698931)"),
-        Photograph("motorcycle", "skimage", "scikit-image", "data/motorcycle_left.png", "train",
+        Photograph("motorcycle", "skimage", "data/motorcycle_left.png", "train",
                    _NO_NOTE + "published for research, to be cited",
                    "Middlebury 2014 stereo benchmark (Scharstein et al., GCPR 2014)"),
-        Photograph("rocket", "skimage", "scikit-image", "data/rocket.jpg", "train", "public domain",
+        Photograph("rocket", "skimage", "data/rocket.jpg", "train", "public domain",
                    "SpaceX (flickr.com/photos/spacexphotos/16511594820)"),
-        Photograph("coffee", "skimage", "scikit-image", "data/coffee.png", "validation", "CC0",
-                   "Rachel Michetti, Pikolo Espresso Bar"),
-        Photograph("grace_hopper", "matplotlib", "matplotlib", "mpl-data/sample_data/grace_hopper.jpg", "validation",
+        Photograph("coffee", "skimage", "data/coffee.png", "validation", "CC0", "Rachel Michetti, Pikolo Espresso Bar"),
+        Photograph("grace_hopper", "matplotlib", "mpl-data/sample_data/grace_hopper.jpg", "validation",
                    _NO_NOTE + "portrait by the US Navy, a work of the US government", "US Navy, 1984"),
-        Photograph("chelsea", "skimage", "scikit-image", "data/chelsea.png", "test", "CC0", "Stefan van der Walt"),
-        Photograph("china", "sklearn", "scikit-learn", "datasets/images/china.jpg", "test", "CC BY 2.0",
+        Photograph("chelsea", "skimage", "data/chelsea.png", "test", "CC0", "Stefan van der Walt"),
+        Photograph("china", "sklearn", "datasets/images/china.jpg", "test", "CC BY 2.0",
                    "danielbuechele (flickr.com/photos/danielbuechele/6061409035)"),
     )
 }  # fmt: skip
@@ -241,7 +239,7 @@ def photograph_bytes(name: str) -> bytes:
     except (ModuleNotFoundError, OSError) as error:
         raise DataError(
             f"photograph {name!r}: {photograph.package}/{photograph.path} is not installed; install its package again: "
-            f"pip install --force-reinstall {photograph.distribution}"
+            f"pip install --force-reinstall {_DISTRIBUTIONS.get(photograph.package, photograph.package)}"
         ) from error
 
 

@@ -124,9 +124,9 @@ def joined_by_content(samples: Sequence[Sample]) -> tuple[list[Sample], int]:
             group = parent
         return group
 
-    seen: dict[bytes, str] = {}
+    groups: dict[bytes, str] = {}
     for _, group, digest in _same_sized((sample, group_of(sample)) for sample in samples):
-        first, other = root(seen.setdefault(digest, group)), root(group)
+        first, other = root(groups.setdefault(digest, group)), root(group)
         if first != other:
             joined[other] = first
     roots = set(joined.values())

@@ -89,16 +89,16 @@ def _renamed(row: dict[str, Any], columns: Mapping[str, str], name: str, *, stri
     for column in columns.values():
         if strict and column not in row:
             raise DataError(f"manifest {name!r}: has no column {column!r} but {', '.join(map(str, row))[:200]}")
-    taken = {field: row[column] for field, column in columns.items() if column in row}
-    return taken | {key: value for key, value in row.items() if key not in {*columns.values(), *columns}}
+    fields = {field: row[column] for field, column in columns.items() if column in row}
+    return fields | {key: value for key, value in row.items() if key not in {*columns.values(), *columns}}
 
 
 def distinct(names: Iterable[str], table: object) -> list[str]:
     """Return a table's column names without the blanks about them; DataError where two are the same."""
-    found = [str(name).strip() for name in names]
-    if twice := [name for name, count in Counter(found).items() if name and count > 1]:
+    stripped = [str(name).strip() for name in names]
+    if twice := [name for name, count in Counter(stripped).items() if name and count > 1]:
         raise DataError(f"table {str(table)!r}: has two columns {twice[0]!r}; rename or remove one of them")
-    return found
+    return stripped
 
 
 def csv_table(lines: Iterator[str], table: object, *, strict: bool = False) -> "csv.DictReader[str]":
@@ -107,10 +107,10 @@ def csv_table(lines: Iterator[str], table: object, *, strict: bool = False) -> "
     Raises DataError where two columns have one name. `strict` refuses quotes that are not closed.
     """
     first = next((line for line in lines if line.strip()), "")
-    said = re.fullmatch(r"sep=(.)\s*", first)  # a spreadsheet's own word
-    head = next(lines, "") if said else first
+    hint = re.fullmatch(r"sep=(.)\s*", first)  # a spreadsheet's own word
+    head = next(lines, "") if hint else first
     separator = (
-        said[1] if said else max(_SEPARATORS, key=lambda mark: len(next(csv.reader([head], delimiter=mark), ())))
+        hint[1] if hint else max(_SEPARATORS, key=lambda mark: len(next(csv.reader([head], delimiter=mark), ())))
     )
     reader = csv.DictReader(chain([head], lines), delimiter=separator, skipinitialspace=True, strict=strict)
     reader.fieldnames = distinct(reader.fieldnames or (), table)
@@ -141,11 +141,11 @@ def _parsed(line: str) -> Any:
 
 def json_object(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
     """Return a JSON object; ValueError where two keys are the same."""
-    found = dict(pairs)
-    if len(found) < len(pairs):
+    row = dict(pairs)
+    if len(row) < len(pairs):
         twice = next(name for name, count in Counter(name for name, _ in pairs).items() if count > 1)
         raise ValueError(f'"{twice}" is there twice; keep one of them')
-    return found
+    return row
 
 
 def _csv(path: Place) -> Iterator[tuple[int, Any]]:
