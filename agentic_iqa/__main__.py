@@ -42,9 +42,9 @@ def main(argv: Sequence[str] | None = None) -> int:
     elif not words or words[0] in {"-h", "--help"}:
         sys.stdout.write(_help())
     else:
-        given = " ".join(words[: 1 + (words[0] == "data")])
-        hint = did_you_mean(given, COMMANDS) or "; agentic-iqa --help lists them"
-        sys.stderr.write(f"error: command {given[:100]!r}: is not known{hint}\n")
+        command = " ".join(words[: 1 + (words[0] == "data")])
+        hint = did_you_mean(command, COMMANDS) or "; agentic-iqa --help lists them"
+        sys.stderr.write(f"error: command {command[:100]!r}: is not known{hint}\n")
         return EXIT_UNUSABLE
     return 0
 

@@ -5,7 +5,6 @@ import json
 import sys
 import time
 from pathlib import Path
-from typing import Any
 
 from program.common import cli
 
@@ -78,7 +77,8 @@ def _compile(arguments: argparse.Namespace) -> int:
         cli.check_outputs(arguments, "--out", arguments.out, begun=True)
     plan = call_plan(job, seeds=repeat, champion=arguments.register is not None)
     if arguments.dry_run:
-        _write(plan.to_json() if arguments.json else list(plan.lines()))
+        text = json.dumps(plan.to_json(), indent=2) if arguments.json else "\n".join(plan.lines())
+        sys.stdout.write(text + "\n")
         return 0
     table = None if arguments.json else Console(soft_wrap=True)
     done = compile_tracked(
@@ -86,14 +86,10 @@ def _compile(arguments: argparse.Namespace) -> int:
         budget=budget_from(arguments),
     )  # fmt: skip
     if table is None:
-        _write({**done.summary(), "plan": plan.to_json()})
+        sys.stdout.write(json.dumps({**done.summary(), "plan": plan.to_json()}, indent=2) + "\n")
     else:
         done.show(table)
     return cli.EXIT_PROBLEMS if done.failed or bool(arguments.register) > bool(done.registered) else 0
-
-
-def _write(output: dict[str, Any] | list[str]) -> None:
-    sys.stdout.write((json.dumps(output, indent=2) if isinstance(output, dict) else "\n".join(output)) + "\n")
 
 
 def _demos(text: str) -> int:

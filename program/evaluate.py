@@ -52,9 +52,9 @@ def _reasons(arguments: argparse.Namespace) -> int:
     with progress("naming faults", len(pictures)) as advance, budget_from(arguments):
 
         def named(picture: Annotated) -> list[str]:
-            found = [fault for fault, _ in program(picture.image).faults]
+            faults = [fault for fault, _ in program(picture.image).faults]
             advance(1)
-            return found
+            return faults
 
         figures = reason_figures(pictures, named)
     sys.stdout.write(json.dumps(figures, indent=2) + "\n" if arguments.json else reasons_text(figures))

@@ -33,8 +33,8 @@ def _offer(arguments: argparse.Namespace) -> int:
     cli.check_installed("mcp", "mcp", "prometheus_client")
     from program.agent.saving import program_from
 
-    given = {key: getattr(arguments, key) for key in ("host", "port") if getattr(arguments, key) is not None}
-    settings = cli.settings_from(arguments, serve=given)
+    address = {key: getattr(arguments, key) for key in ("host", "port") if getattr(arguments, key) is not None}
+    settings = cli.settings_from(arguments, serve=address)
     if arguments.http:
         from program.service.server import bind, token_of
 

@@ -49,15 +49,15 @@ def show_runs(folder: Path, data: str | None, *, port: int, browse: bool) -> int
     ]  # fmt: skip
     with (
         sigterm_as_exit(),
-        tempfile.TemporaryFile() as said,
-        subprocess.Popen(command, env={**os.environ, **_OFFLINE}, stdout=said, stderr=said) as server,  # noqa: S603
+        tempfile.TemporaryFile() as output,
+        subprocess.Popen(command, env={**os.environ, **_OFFLINE}, stdout=output, stderr=output) as server,  # noqa: S603
     ):
         try:
             if not _is_up(f"http://127.0.0.1:{port}/health", server):
                 if server.poll() is None:
                     raise InputError(f"MLflow's server: no answer in {_PATIENCE_S} s; the machine is busy, try again")
-                said.seek(0)
-                last = " ".join(said.read().decode(errors="replace").strip().splitlines()[-1:])
+                output.seek(0)
+                last = " ".join(output.read().decode(errors="replace").strip().splitlines()[-1:])
                 raise InputError(f"MLflow's server: did not start ({last}); try another folder than {str(folder)!r}")
             _tell(runs_url(f"http://127.0.0.1:{port}", experiment), browse=browse)
             return server.wait()
@@ -70,8 +70,8 @@ def _experiment(client: "MlflowClient", store: str, data: str | None) -> str:
     from program.tracking.store import experiment_name
 
     if data is not None:
-        found = client.get_experiment_by_name(experiment_name(data))
-        ids = [found.experiment_id] if found is not None else []
+        experiment = client.get_experiment_by_name(experiment_name(data))
+        ids = [experiment.experiment_id] if experiment is not None else []
     else:
         everywhere = [each.experiment_id for each in client.search_experiments()]
         last = client.search_runs(everywhere, order_by=["attributes.start_time DESC"], max_results=1)

@@ -29,8 +29,8 @@ def _serve(arguments: argparse.Namespace) -> int:
     from program.agent.saving import program_from
     from program.service.server import bind, serve, token_of
 
-    given = {key: getattr(arguments, key) for key in ("host", "port") if getattr(arguments, key) is not None}
-    settings = cli.settings_from(arguments, serve=given)
+    address = {key: getattr(arguments, key) for key in ("host", "port") if getattr(arguments, key) is not None}
+    settings = cli.settings_from(arguments, serve=address)
     token = token_of(os.environ, settings.serve.host)
     listener = bind(settings.serve.host, settings.serve.port)
     program = program_from(arguments, settings)

@@ -60,8 +60,7 @@ class Judging(Asking[Row]):
         """Ask the program."""
         asked = request.arguments()
         if request.query is None:
-            asked |= {"options": request.options or self._options}
-            asked |= {"query": self._query} if self._query else {}
+            asked |= {"options": request.options or self._options, "query": self._query or asked["query"]}
         return Row.of(request, self.program(**asked))
 
 
@@ -263,8 +262,8 @@ def _reference_of(arguments: argparse.Namespace) -> Place | None:
     (item,) = find_items(arguments.image[:1], reference=place_of(arguments.reference))
     if item.reference is None:
         raise InputError(str(item.error))
-    found: Place = item.reference
-    return found
+    reference: Place = item.reference
+    return reference
 
 
 def _many(arguments: argparse.Namespace, settings: Settings) -> int:

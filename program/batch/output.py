@@ -73,13 +73,9 @@ def write_part(out: Place, number: int, rows: Iterable[Row]) -> None:
     import pyarrow
     import pyarrow.parquet
 
-    kinds = {str: pyarrow.string(), float: pyarrow.float64(), int: pyarrow.int64()}
-    schema = pyarrow.schema(
-        [
-            (name, next(kind for python, kind in kinds.items() if python.__name__ in str(field.annotation)))
-            for name, field in Row.model_fields.items()
-        ]
-    )
+    kinds = {"str": pyarrow.string(), "float": pyarrow.float64(), "int": pyarrow.int64()}
+    annotations = {name: str(field.annotation) for name, field in Row.model_fields.items()}
+    schema = pyarrow.schema([(n, next(kinds[kind] for kind in kinds if kind in a)) for n, a in annotations.items()])
     left = iter(rows)
     try:
         if isinstance(out, Path):
@@ -323,10 +319,10 @@ def _table(names: Sequence[str], rows: Iterable[Sequence[str]], title: str | Non
 
 def _evidence_rows(evidence: ExecutorOutput) -> Iterator[tuple[str, ...]]:
     logs = {(log.region, log.distortion): log for log in evidence.tool_logs}
-    found = [(region, str(f.type), f.fault, str(f.severity)) for region, f in evidence.findings()]
-    known = {(region, distortion) for region, distortion, *_ in found}
-    found += [(region, distortion, "", "") for region, distortion in logs if (region, distortion) not in known]
-    for region, distortion, fault, severity in found:
+    findings = [(region, str(f.type), f.fault, str(f.severity)) for region, f in evidence.findings()]
+    known = {(region, distortion) for region, distortion, *_ in findings}
+    findings += [(region, distortion, "", "") for region, distortion in logs if (region, distortion) not in known]
+    for region, distortion, fault, severity in findings:
         log = logs.get((region, distortion))
         score = "" if log is None else (f"{log.score:.2f}" if log.score is not None else f"failed: {log.error}")
         name = fault or CATEGORY_WORDS.get(distortion, distortion.lower())  # type: ignore[call-overload]

@@ -134,11 +134,10 @@ class AgentTools:
 
         def listed() -> list[ListedTool]:
             runner = ToolRunner(self.program.resources.settings)
-            whys = {spec.name: runner.why_not(spec) for spec in runner.registry.specs()}
+            reasons = ((spec, runner.why_not(spec)) for spec in runner.registry.specs())
             fields = {"name", "mode", "description", "cost", "general"}
             return [
-                ListedTool(**spec.model_dump(include=fields), ready=whys[spec.name] is None, reason=whys[spec.name])
-                for spec in runner.registry.specs()
+                ListedTool(**spec.model_dump(include=fields), ready=why is None, reason=why) for spec, why in reasons
             ]
 
         return await anyio.to_thread.run_sync(listed)

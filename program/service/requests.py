@@ -117,16 +117,15 @@ class Sources:
 
     def file(self, named: str) -> Sent:
         """Return a file of an allowed folder. Symbolic links are followed first, then judged by where they lead."""
+        what = f"path {named[:200]!r}"
         for path in self._found(named):
             if path.is_file():
-                return Sent(self._read(path, named), shown_name(path.name))
+                return Sent(self._read(path, what), shown_name(path.name))
         if self._local:
             raise Refused(422, "path", f"image {named[:200]!r}: no such file; check the path")
         # One answer for what is outside and what is missing: which files exist elsewhere is nobody's business.
-        raise Refused(
-            403, "path", f"path {named[:200]!r}: not a file of the folders under serve.image_folders in the settings; "
-            "send the image itself",
-        )  # fmt: skip
+        text = "not a file of the folders under serve.image_folders in the settings; send the image itself"
+        raise Refused(403, "path", f"{what}: {text}")
 
     def folder(self, named: str) -> Path:
         """Return a folder that may be looked into. Raises Refused."""
@@ -138,16 +137,14 @@ class Sources:
 
     def url(self, named: str) -> Sent:
         """Return what an allowed host holds under a URL. Redirects are not followed, proxies not used."""
-        url = _parsed(named)
+        url, what = _parsed(named), f"url {named[:200]!r}"
         if url is None or url.netloc.decode() not in self._hosts:
-            raise Refused(
-                403, "url", f"url {named[:200]!r}: its host is not under serve.image_hosts in the settings; "
-                "send the image itself",
-            )  # fmt: skip
+            text = "its host is not under serve.image_hosts in the settings; send the image itself"
+            raise Refused(403, "url", f"{what}: {text}")
         try:
-            data = self._fetch(url, named)
+            data = self._fetch(url, what)
         except httpx.HTTPError as error:
-            raise Refused(422, "url", f"url {named[:200]!r}: cannot be read ({type(error).__name__})") from error
+            raise Refused(422, "url", f"{what}: cannot be read ({type(error).__name__})") from error
         return Sent(data, shown_name(url.path))
 
     def _found(self, named: str) -> Iterator[Path]:
@@ -157,17 +154,16 @@ class Sources:
                 if self._local or path.is_relative_to(folder):
                     yield path
 
-    def _read(self, path: Path, named: str) -> bytes:
+    def _read(self, path: Path, what: str) -> bytes:
         try:
             with open(path, "rb", opener=_unlinked) as file:
                 data = file.read(self._limit + 1)
         except OSError as error:
-            raise Refused(422, "path", f"path {named[:200]!r}: cannot be read ({error.strerror})") from error
-        self._check_size(data, f"path {named[:200]!r}")
+            raise Refused(422, "path", f"{what}: cannot be read ({error.strerror})") from error
+        self._check_size(data, what)
         return data
 
-    def _fetch(self, url: httpx.URL, named: str) -> bytes:
-        what = f"url {named[:200]!r}"
+    def _fetch(self, url: httpx.URL, what: str) -> bytes:
         data, deadline = bytearray(), time.monotonic() + _FETCH_TIMEOUT_S
         plain = {"Accept-Encoding": "identity", "User-Agent": "agentic-iqa"}
         with (
@@ -296,21 +292,21 @@ def json_items(body: bytes, *, several: bool) -> list[AssessRequest]:
 
 async def form_items(request: HttpRequest, most: int) -> list[AssessRequest]:
     """Return an item for each image of a form; they share its other fields. Raises Refused."""
-    given: dict[str, list[Any]] = {}
+    parts: dict[str, list[Any]] = {}
     async with request.form(max_files=most + 1, max_fields=_MAX_FIELDS, max_part_size=_MAX_FIELD_BYTES) as form:
         for name, part in form.multi_items():
             if isinstance(part, UploadFile):
                 sent = Sent(await part.read(), shown_name(part.filename, name))
-                given.setdefault(name, []).append(sent)
+                parts.setdefault(name, []).append(sent)
             elif name in {"image", "reference"}:
                 raise Refused(422, "request", f"{name}: is text; send a file, as curl -F {name}=@photo.jpg does")
             elif part:  # a field left empty is none
-                given.setdefault(name, []).append(part)
-    images, options = given.pop("image", [None]), given.pop("option", None)
-    for name, values in given.items():
+                parts.setdefault(name, []).append(part)
+    images, options = parts.pop("image", [None]), parts.pop("option", None)
+    for name, values in parts.items():
         if len(values) > 1:
             raise Refused(422, "request", f"{name[:40]}: given {len(values)} times; give it once")
-    shared = {"options": options} | {name: values[0] for name, values in given.items()}
+    shared = {"options": options} | {name: values[0] for name, values in parts.items()}
     return [check_fields(AssessRequest, {**shared, "image": image}) for image in images]
 
 
