@@ -136,7 +136,7 @@ def block(worker, monkeypatch):
     def make(limits, name="w"):
         made = object.__new__(engine._Worker)
         made._shared, made._threads, made._work = worker(limits, name), 2, Rows()
-        schema = engine._schema().remove(2)
+        schema = pyarrow.schema({"place": pyarrow.int64(), "item": pyarrow.string()})
         return lambda items: made(
             pyarrow.table({"place": list(range(len(items))), "item": items}, schema)
         ).to_pylist()  # fmt: skip

@@ -314,7 +314,8 @@ class _Worker:
         self._shared.tell("end", block)
         if stopped:
             results.append({"place": _STOP, "item": self._shared.worker, "result": stopped})
-        return pyarrow.Table.from_pylist(results, _schema())
+        schema = pyarrow.schema({"place": pyarrow.int64(), "item": pyarrow.string(), "result": pyarrow.string()})
+        return pyarrow.Table.from_pylist(results, schema)
 
     def _watched(self, row: dict[str, Any]) -> str:
         """Work on an item of a block whose worker was killed; give up one that kills worker after worker."""
@@ -326,12 +327,6 @@ class _Worker:
             result = self._work(item)
         self._shared.tell("end", name)
         return result
-
-
-def _schema() -> Any:
-    import pyarrow
-
-    return pyarrow.schema({"place": pyarrow.int64(), "item": pyarrow.string(), "result": pyarrow.string()})
 
 
 def _tables(ray: Any, items: Iterable[tuple[int, str]]) -> Iterator[Any]:
