@@ -28,7 +28,7 @@ def step(name: str, path: Path) -> int:
     if name.startswith("split"):
         plan = plan_splits(read_manifest(path))
         if name == "split and write":
-            write_manifest(path.with_name("split.jsonl"), plan.applied(read_manifest(path)))
+            write_manifest(path.with_name("split.jsonl"), plan.apply(read_manifest(path)))
         return len(plan.splits)
     if name.startswith("read"):
         check_leaks(read_manifest(path.with_name("split.jsonl")))

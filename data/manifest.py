@@ -160,7 +160,7 @@ class ScaleDoubt:
     def __init__(self) -> None:
         self._count, self._low, self._high = 0, 1.0, 0.0
 
-    def seen(self, sample: Sample) -> Sample:
+    def add(self, sample: Sample) -> Sample:
         """Take a sample in, and return it."""
         if sample.mos is not None and "mos_range" not in sample.model_fields_set:
             self._count += 1
@@ -198,7 +198,7 @@ _AS_WRITTEN = Layout()
 _DIFFERENCE = "dmos"
 
 
-def misnamed(row: Mapping[str, Any], question: str) -> tuple[str, str] | None:
+def misnamed_key(row: Mapping[str, Any], question: str) -> tuple[str, str] | None:
     """Return the first key that was probably meant to be one of a manifest's which the row lacks, and what to do.
 
     `question` asks for a misspelt one, with `{meant}` and `{key}` in it. A `dmos` is no misspelt `mos`: of most
@@ -309,7 +309,7 @@ def _sample(row: Any, folder: Place, scale: Mapping[str, Any]) -> Sample:
     own = {key: value for key, value in row.items() if key not in KEYS}
     if {"other", "better"} <= own.keys():
         raise ValueError("is a pair; make a manifest of the pairs with python -m data.prepare pairs")
-    if wrong := misnamed(row, 'did you mean "{meant}"? (a key of your own goes in "metadata")'):
+    if wrong := misnamed_key(row, 'did you mean "{meant}"? (a key of your own goes in "metadata")'):
         raise ValueError(f"{_shortened(wrong[0])} is no key; {wrong[1]}")
     if own and isinstance(metadata := fields.get("metadata", {}), dict):
         fields["metadata"] = metadata | own

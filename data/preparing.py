@@ -161,12 +161,12 @@ def _assigned(
     splits = Counter(sample.split for sample in read_manifest(stage))
     if fractions is not None or splits[None]:
         plan = plan_splits(read_manifest(stage), fractions=fractions or FRACTIONS, seed=seed)
-        return plan.applied(read_manifest(stage)), "content", plan.sha256
+        return plan.apply(read_manifest(stage)), "content", plan.sha256
     if entry.split != "official-test" or splits["validation"] or not splits["train"]:
         return read_manifest(stage), "release", None
     train = (sample for sample in read_manifest(stage) if sample.split == "train")
     plan = plan_splits(train, fractions=(*FRACTIONS[:2], 0.0), seed=seed)
-    assigned = (s if s.split == "test" else next(plan.applied([s])) for s in read_manifest(stage))
+    assigned = (s if s.split == "test" else next(plan.apply([s])) for s in read_manifest(stage))
     return assigned, "release, validation drawn by content", plan.sha256
 
 
@@ -270,7 +270,7 @@ def check_manifest(
         if isinstance(sample, DataError):
             report.add("line", number, str(sample).partition(f"line {number}: ")[2])
             continue
-        doubt.seen(sample)
+        doubt.add(sample)
         report.splits[sample.split or "no split"] += 1
         report.tasks[sample.task] += 1
         for kind, message in checker.faults(number, sample):

@@ -14,7 +14,7 @@ from typing import Any
 from pydantic import ValidationError
 
 from data.catalogue import Release, Row, read_csv
-from data.manifest import Sample, Split, fault_of, misnamed
+from data.manifest import Sample, Split, fault_of, misnamed_key
 from data.tables import json_object
 from program.common.errors import DataError, one_line
 from program.common.files import join_place, write_whole
@@ -92,7 +92,7 @@ def sample_from_row(release: Release, row: Row, folder: Path) -> Sample:
     if absent := [name for name in release.columns.values() if name not in row.cells]:
         raise row.error(f"has no column {absent[0]!r}; it has {present}")
     cells = _renamed(row.cells, release.columns)
-    if wrong := misnamed(cells, "did you mean '{meant}'? (--columns {meant}={key})"):
+    if wrong := misnamed_key(cells, "did you mean '{meant}'? (--columns {meant}={key})"):
         raise row.error(f"column {wrong[0]!r} is no field; {wrong[1]}")
     cells = {name: value for name, value in cells.items() if value is not None and str(value).strip()}
     if "image" not in cells:

@@ -38,7 +38,7 @@ class SplitPlan:
     sha256: str
     """Hash of the assignment: the same groups in the same splits give the same, in whatever order they came."""
 
-    def applied(self, samples: Iterable[Sample]) -> Iterator[Sample]:
+    def apply(self, samples: Iterable[Sample]) -> Iterator[Sample]:
         """Yield the samples with their group's split."""
         for sample in samples:
             yield sample.model_copy(update={"split": self.splits[group_of(sample)]})

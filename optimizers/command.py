@@ -14,7 +14,7 @@ from optimizers.compiling import Compile
 from optimizers.job import Job
 from optimizers.plan import CallPlan, folder_lock
 from optimizers.report import Compiled, log_compile, show, spread, step
-from optimizers.selection import label, leading
+from optimizers.selection import label, leading_metric
 from program.agent.saving import load
 from program.common.errors import InputError
 from program.common.files import locked
@@ -106,7 +106,7 @@ def compile_tracked(
         run = held.enter_context(tracker.run(name, {"command": "compile"}, result=place))
         limits = (budget if isinstance(budget, Budget) else Budget()).limits
         run.log_params(job.params())
-        run.log_content({**job.asked(), "repeat": repeat, "register": register, **limits}, "settings.yaml")
+        run.log_content({**job.all_settings(), "repeat": repeat, "register": register, **limits}, "settings.yaml")
         held.enter_context(budget or nullcontext())
         results = [each.result(run) for each in compiles]
         result = _best(results, job.out)
@@ -199,7 +199,7 @@ def _beats(champion: Version, job: Job, record: EvaluationRecord) -> tuple[bool,
 
 def gain_is_clear(differences: Mapping[str, Figure]) -> tuple[bool, str]:
     """Return whether the 95 % interval of the leading paired gain lies above zero, and the figure."""
-    metric = leading(differences)
+    metric = leading_metric(differences)
     figure = differences.get(metric)
     if figure is None or figure.value is None:
         return False, "no test sample that both answered"

@@ -22,7 +22,7 @@ from optimizers.job import Job, Splits, upside_down
 from optimizers.objectives import Objective
 from optimizers.plan import CROSSED, CompileLog, call_plan
 from optimizers.recipes import Recipe, recipe_named
-from optimizers.report import CandidateRuns, Compiled, advice, difference_markdown, learned, reasons
+from optimizers.report import CandidateRuns, Compiled, advice, difference_markdown, learned_sentences, reasons
 from optimizers.search import Candidate, Search, scored_examples
 from optimizers.selection import CrossValidation, Ranking, Verdict, kept_verdict, validation_figures, verdict_of
 from optimizers.student import EvidenceReplay, Reflections, SearchStopped, optimized_predictors
@@ -64,7 +64,7 @@ class Compile:
         self.others = BaselineAnswers(self.program) if job.settings.compile.baselines else None
         self.tracked = CandidateRuns()
         self.log = CompileLog(job.out, key, resume=job.resume)
-        self.scored, self.known = self._scored, self.log.scores
+        self.log_score, self.known = self._log_score, self.log.scores
 
     def result(self, run: RunHandle | None = None) -> Compiled:
         """Teach, choose, save and compare, as `compile_program` does, and log candidates to a run."""
@@ -86,10 +86,10 @@ class Compile:
             return f"no instruction was written ({self.reflections.note})"
         return "no candidate was better on validation"
 
-    def gathered(self) -> tuple[ExampleSet, ExampleSet]:
+    def gather_evidence(self) -> tuple[ExampleSet, ExampleSet]:
         """Gather the evidence of train and validation, once, and return both with their labelled demos."""
         workers, total = self.job.settings.compile.workers, len(self.train) + len(self.validation)
-        measured = self.job.measured
+        measured = self.job.measured_ids
         made: dict[str, Evidence | str] = {}
         with time_phase(self.seconds, "evidence"), self.progress("evidence", total) as advance:
             if self.job.cluster is not None:
@@ -125,7 +125,7 @@ class Compile:
                 Objective(job.settings.optimizers.weights), kind, seed, job.settings.compile.workers, self.store,
                 reflection=job.reflection if recipe.reflects else None,
                 asks=self.asks, teacher=job.teacher(names) if recipe.takes_teacher else None,
-                log=self.scored, logged=self.known, advance=advance,
+                log=self.log_score, logged=self.known, advance=advance,
             )  # fmt: skip
             printed, watchers = io.StringIO(), [self.reflections] if recipe.reflects else []
             # DSPy's optimizers print their progress; it belongs to the log, not between the lines of a table or JSON.
@@ -150,7 +150,7 @@ class Compile:
         fold.progress = partial(progress, shown=False)
         fold.seconds, fold.notes, fold.runs = {}, [], 0
         # A score of the same candidate over other samples is another.
-        fold.tracked, fold.known, fold.scored = CandidateRuns(), {}, lambda candidate: None
+        fold.tracked, fold.known, fold.log_score = CandidateRuns(), {}, lambda candidate: None
         return fold
 
     def check_direction(self, agreement: Figure | None) -> None:
@@ -165,7 +165,7 @@ class Compile:
         """How much of an answer is asked for where none is learned from."""
         return "answer" if self.job.needs_answers else "opening"
 
-    def replayed(self, program: AgenticIQA, examples: ExampleSet) -> AgenticIQA | EvidenceReplay:
+    def replay_of(self, program: AgenticIQA, examples: ExampleSet) -> AgenticIQA | EvidenceReplay:
         """Return the program on the evidence at hand, which is every candidate's where only answers are optimized."""
         return program if set(self.job.roles) - {"summarizer"} else EvidenceReplay(program, examples.gathered)
 
@@ -173,11 +173,11 @@ class Compile:
         """Return what one record gains over another."""
         return compare(before.rows, after.rows, seed=self.job.settings.seed)
 
-    def _scored(self, candidate: Candidate) -> None:
-        self.log.scored(candidate)
-        self.tracked.scored(candidate, self.log.curve[-1][2])
+    def _log_score(self, candidate: Candidate) -> None:
+        self.log.log_score(candidate)
+        self.tracked.log_score(candidate, self.log.curve[-1][2])
 
-    def judged(
+    def judge(
         self, name: str, program: AgenticIQA | EvidenceReplay, split: str, others: OtherAnswers | None = None
     ) -> EvaluationRecord:
         """Return a program's record over a split; rows that an earlier compile worked out are not worked out again."""
@@ -225,14 +225,14 @@ def _compiled(run: Compile) -> Compiled:
         before = _uncompiled(run)
         run.check_direction(before.figures.get("srcc"))
         return _reported(run, run.uncompiled, before, before, kept_verdict(job.kept), {})
-    train, validation = run.gathered()
+    train, validation = run.gather_evidence()
     run.check_direction(train.agreement())
     ranking = _ranked(run, train, validation)
     chosen, table = ranking.best.candidate, ranking.table()
     kept = kept_verdict(run.kept_because) if ranking.best is ranking.uncompiled else None
     if not job.folds:
         # Saved before the test, so that a kill during it loses nothing.
-        run.log.finished(chosen.program, {"chosen": chosen.name, "validation": table})
+        run.log.finish(chosen.program, {"chosen": chosen.name, "validation": table})
         before, after = _tested(run, chosen)
         verdict = kept or verdict_of(ranking.best.record, ranking.uncompiled.record, run.gains(before, after))
         return _reported(run, chosen, before, after, verdict, table)
@@ -248,13 +248,13 @@ def _compiled(run: Compile) -> Compiled:
 def _ranked(run: Compile, train: ExampleSet, validation: ExampleSet) -> Ranking:
     """Run the recipes in turn, and return their candidates ranked on validation."""
 
-    def judged(candidate: Candidate) -> EvaluationRecord:
-        record = run.judged(candidate.name, run.replayed(_asking(candidate.program, run.asks), train), "validation")
-        run.tracked.judged(candidate, validation_figures(record))
+    def judge(candidate: Candidate) -> EvaluationRecord:
+        record = run.judge(candidate.name, run.replay_of(_asking(candidate.program, run.asks), train), "validation")
+        run.tracked.log_figures(candidate, validation_figures(record))
         return record
 
     with time_phase(run.seconds, "choose on validation"):
-        ranking = Ranking(judged, run.uncompiled, keep=run.job.settings.compile.rerank)
+        ranking = Ranking(judge, run.uncompiled, keep=run.job.settings.compile.rerank)
     for recipe in map(recipe_named, run.job.optimizers):
         with time_phase(run.seconds, recipe.name):
             candidates, note = run.candidates(recipe, ranking.best.candidate, train, validation)
@@ -271,14 +271,14 @@ def _ranked(run: Compile, train: ExampleSet, validation: ExampleSet) -> Ranking:
 def _uncompiled(run: Compile) -> EvaluationRecord:
     """Return the test record of the uncompiled program, which is the one that is saved, as far as one can tell."""
     with time_phase(run.seconds, "test"):
-        return run.judged("uncompiled", run.program, "test", run.others)
+        return run.judge("uncompiled", run.program, "test", run.others)
 
 
 def _tested(run: Compile, chosen: Candidate) -> tuple[EvaluationRecord, EvaluationRecord]:
     with time_phase(run.seconds, "test"):
         same = program_sha256(chosen.program) == program_sha256(run.program)
-        uncompiled = None if same else run.judged("uncompiled", run.program, "test", run.others)
-        after = run.judged(chosen.name, chosen.program, "test", run.others if same else None)
+        uncompiled = None if same else run.judge("uncompiled", run.program, "test", run.others)
+        after = run.judge(chosen.name, chosen.program, "test", run.others if same else None)
     return uncompiled or after, after
 
 
@@ -292,7 +292,7 @@ def _crossed(
             fold = run.within(splits)
             training, held = (train.of(splits[name], validation) for name in ("train", "validation"))
             best = _ranked(fold, training, held).best.candidate
-            record = fold.judged(best.name, fold.replayed(best.program, train), "test")
+            record = fold.judge(best.name, fold.replay_of(best.program, train), "test")
             rows |= {row.id: row for row in record.rows}
             run.runs += fold.runs
             advance()
@@ -307,7 +307,7 @@ def _reported(
     table: dict[str, dict[str, Any]], crossed: CrossValidation | None = None,
 ) -> Compiled:  # fmt: skip
     job = run.job
-    run.tracked.chosen(chosen.name)
+    run.tracked.mark_chosen(chosen.name)
     differences = run.gains(before, after)
     if job.kept is None and (why := reasons(job, before, differences)) is not None:
         run.notes += [why, advice(job)]
@@ -321,8 +321,8 @@ def _reported(
         compiled=after, differences=differences, verdict=verdict, validation=table,
         curve=run.log.curve, notes=run.notes, seconds=run.seconds, runs=run.runs,
         difference=difference_markdown(run.program, chosen.program),
-        learned=learned(run.program, chosen.program), crossed=crossed,
+        learned=learned_sentences(run.program, chosen.program), crossed=crossed,
     )  # fmt: skip
     page = render(after, job.splits["test"], sections=result.sections(), before=before)
-    run.log.finished(chosen.program, result.summary(), {"diff.md": result.difference, "report.html": page})
+    run.log.finish(chosen.program, result.summary(), {"diff.md": result.difference, "report.html": page})
     return result

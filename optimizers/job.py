@@ -116,7 +116,7 @@ class Job:
         return choose_samples(self.splits[split], scoring=scoring, mcq=mcq, seed=self.settings.seed)
 
     @cached_property
-    def measured(self) -> set[str]:
+    def measured_ids(self) -> set[str]:
         """The ids of the training samples that only a recipe which takes all learns from: no program runs over them."""
         if self.folds:  # few labels, and each fold draws other samples for the recipes
             return set()
@@ -155,7 +155,7 @@ class Job:
             "optimizer": self.optimizer, "roles": ",".join(self.roles),
         }  # fmt: skip
 
-    def asked(self) -> dict[str, Any]:
+    def all_settings(self) -> dict[str, Any]:
         """Return what repeats this compile."""
         return {
             "data": self.data, "manifest_sha256": self.dataset.manifest_sha256, "folds": len(self.folds),
@@ -332,7 +332,7 @@ class _Division:
 def _divided(manifest: Place, layout: Layout, seed: int) -> _Division:
     """Return a manifest's labelled samples by their own splits, or drawn where it has none."""
     doubt = ScaleDoubt()
-    samples = list(map(doubt.seen, read_manifest(manifest, layout)))
+    samples = list(map(doubt.add, read_manifest(manifest, layout)))
     check_leaks(samples)
     check_contents(samples)
     labelled = [sample for sample in samples if sample.is_labelled]

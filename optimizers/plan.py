@@ -88,7 +88,7 @@ def call_plan(job: Job, *, seeds: int = 1, champion: bool = False) -> CallPlan:
     predictors = {"planner": 1, "executor": _diagnoses(job) + 1, "summarizer": len(tasks)}
     sizes = Sizes(len(train), len(validation), sum(predictors[role] for role in job.roles), job.is_free)
     gathered, tested = sizes.train + sizes.validation, len(job.splits["test"])
-    run = gathered - len(job.measured)
+    run = gathered - len(job.measured_ids)
     full, full_most = _calls_of_a_run(job)
     one, one_most = (1, attempts) if job.roles == ("summarizer",) else (full, full_most)
     # A tool reads an image once, whatever the seeds: they can only draw other ones.
@@ -246,7 +246,7 @@ class CompileLog:
         """Let another compile have the folder."""
         self._lock.remove()
 
-    def scored(self, candidate: Candidate) -> None:
+    def log_score(self, candidate: Candidate) -> None:
         """Log a candidate with its search score (higher is better); the best so far becomes the folder's program."""
         score = float(candidate.search_score or 0.0)
         best = max((b for _, _, b in self.curve), default=_UNSCORED)
@@ -263,7 +263,7 @@ class CompileLog:
         with closing(self._lines()) as log:
             log.append(json.dumps(line, ensure_ascii=False))
 
-    def finished(self, program: AgenticIQA, record: Mapping[str, Any], files: Mapping[str, str] | None = None) -> None:
+    def finish(self, program: AgenticIQA, record: Mapping[str, Any], files: Mapping[str, str] | None = None) -> None:
         """Save the chosen program with its record and further files, and mark the compile as done."""
         save(program, self.folder, record={**record, "finished": True}, keep=_LOGS, files=files)
 

@@ -19,7 +19,7 @@ from rich.console import Console
 from optimizers.job import Job
 from optimizers.recipes import recipe_named
 from optimizers.search import Candidate
-from optimizers.selection import CrossValidation, Verdict, best_baseline, label, leading
+from optimizers.selection import CrossValidation, Verdict, best_baseline, label, leading_metric
 from program.agent.loop import AgenticIQA
 from program.agent.saving import program_sha256
 from program.evaluation.charts import comparison_table, scatter_plot
@@ -88,7 +88,7 @@ class Compiled:
         """Return the verdict, the best single tool or model, and the notes that were not printed `before`."""
         lines, best = [self.verdict.text], best_baseline(self.uncompiled)
         if best is not None:
-            name = leading(best.figures)
+            name = leading_metric(best.figures)
             figure = f"{label(name)} {best.figures[name]}"
             lines.append(f"Best single tool or model on these samples, which favours it: {best.label}, {figure}.")
         return [*lines, *(f"{note[:1].upper()}{note[1:]}." for note in self.notes if note not in before)]
@@ -183,20 +183,20 @@ class CandidateRuns:
         self._runs: dict[str, RunHandle] = {}
         self._searched = 0
 
-    def scored(self, candidate: Candidate, best: float) -> None:
+    def log_score(self, candidate: Candidate, best: float) -> None:
         """Log the search score of a candidate, and the best so far, which is the next point of the run's curve."""
         if self._run is not None:
             self._run.log_metrics({"search_score": best}, step=self._searched)
             self._searched += 1
             self._of(self._run, candidate).log_metrics({"search_score": candidate.search_score})
 
-    def judged(self, candidate: Candidate, figures: Mapping[str, float | None]) -> None:
+    def log_figures(self, candidate: Candidate, figures: Mapping[str, float | None]) -> None:
         """Log the figures of a candidate on validation."""
         if self._run is not None:
             values = {f"validation_{name}": figures[name] for name in ("srcc", "accuracy") if name in figures}
             self._of(self._run, candidate).log_metrics(values)
 
-    def chosen(self, name: str) -> None:
+    def mark_chosen(self, name: str) -> None:
         """Mark the candidate that is recommended."""
         if name in self._runs:
             self._runs[name].set_tags({"chosen": "true"})
@@ -287,7 +287,7 @@ _ASKED = {"score": "scores", "classify": "levels", "answer": "questions", "expla
 """What the Summarizer's predictors are asked for."""
 
 
-def learned(before: AgenticIQA, after: AgenticIQA) -> list[str]:
+def learned_sentences(before: AgenticIQA, after: AgenticIQA) -> list[str]:
     """Return in sentences what a program learned: those of its rubric as they stand, the rest described."""
     old, lines = dict(before.named_predictors()), []
     for name, predictor in after.named_predictors():
@@ -328,7 +328,7 @@ def reasons(job: Job, before: EvaluationRecord, gains: Mapping[str, Figure]) -> 
     """Return in one line why nothing may have been gained; None where a test figure is surely better."""
     if any(gain.sign * METRICS[name].direction > 0 for name, gain in gains.items()):
         return None
-    causes, first, count = [], gains.get(leading(before.figures)), len(job.samples("train"))
+    causes, first, count = [], gains.get(leading_metric(before.figures)), len(job.samples("train"))
     if before.srcc is not None and (before.srcc.value or 0.0) > _AGREED:
         causes.append(f"the program had these images in the labels' order already (SRCC {before.srcc.value:.2f})")
     if count < _FEW:

@@ -137,7 +137,7 @@ class Search:
         """By example and by the predictors that play a part in it: other demos for questions change no score."""
         self._lock = threading.RLock()
 
-    def named(self, change: str) -> str:
+    def candidate_name(self, change: str) -> str:
         """Return the name of a candidate that adds a change to the best program so far."""
         return change if self.base.name == "uncompiled" else f"{self.base.name}+{change}"
 
@@ -262,7 +262,7 @@ class Beliefs(list[SampleBelief]):
         """The people's scores."""
         return np.array([belief.truth for belief in self])
 
-    def fused(self, fusion: ScoreFusion) -> Array:
+    def fuse(self, fusion: ScoreFusion) -> Array:
         """Return what a fusion makes of them."""
         return np.array([fusion.fuse_scores(b.tools, b.levels, b.precisions) for b in self])
 

@@ -21,7 +21,7 @@ come, and what it fits of scores nearly on the people's scale does not carry ove
 speak of these alone, chance moves the scale by as much as that, and none is taken."""
 
 
-def leading(figures: Mapping[str, object]) -> str:
+def leading_metric(figures: Mapping[str, object]) -> str:
     """Return which of some figures decides: preference where people compared pairs, else SRCC, else accuracy."""
     return next((name for name in ("preference", "srcc") if name in figures), "accuracy")
 
@@ -119,7 +119,9 @@ def validation_score(record: EvaluationRecord) -> float:
     program must not gain by failing on the hard ones.
     """
     figures = record.figures
-    parts = [(f.value, f.n, f.asked or f.n) for name, f in figures.items() if name in {leading(figures), "accuracy"}]
+    parts = [
+        (f.value, f.n, f.asked or f.n) for name, f in figures.items() if name in {leading_metric(figures), "accuracy"}
+    ]
     total = sum(asked for _, _, asked in parts)
     return sum((value or 0.0) * n for value, n, _ in parts) / total if total else 0.0
 
@@ -151,7 +153,9 @@ def _sure_gain(new: EvaluationRecord, old: EvaluationRecord) -> bool:
     """Return whether the leading figure or the error is better with its interval, over the same samples."""
     gains = compare(old.rows, new.rows, seed=old.seed)
     return any(
-        gain.sign * METRICS[name].direction > 0 for name, gain in gains.items() if name in {leading(gains), "rmse"}
+        gain.sign * METRICS[name].direction > 0
+        for name, gain in gains.items()
+        if name in {leading_metric(gains), "rmse"}
     )
 
 
@@ -209,7 +213,7 @@ class CrossValidation:
     @classmethod
     def of(cls, folds: int, gains: Mapping[str, Figure]) -> "CrossValidation":
         """Judge gains."""
-        first = gains.get(leading(gains))
+        first = gains.get(leading_metric(gains))
         return cls(folds, dict(gains), first is not None and first.sign > 0 and not first.descriptive)
 
     def verdict(self) -> Verdict:
@@ -242,6 +246,6 @@ def _words(name: str, figure: Figure, *, ends: bool = False) -> str:
 def best_baseline(record: EvaluationRecord) -> Baseline | None:
     """Return the single tool or model that did best on these very samples: a choice that favours it."""
     ways = [way for way in record.baselines.values() if way.kind in {"tool", "model"}]
-    name = leading(record.figures)
+    name = leading_metric(record.figures)
     measured = [(figure.value, way) for way in ways if (figure := way.figures.get(name)) and figure.value is not None]
     return max(measured, key=lambda each: each[0], default=(0.0, None))[1]

@@ -218,7 +218,7 @@ def _fitted(request: lm15.Request, traits: ModelTraits) -> lm15.Request:
         config = replace(config, max_tokens=config.max_tokens and min(config.max_tokens, reply))
         most = _CHARS_A_TOKEN * (traits.context_tokens - reply)
     texts = [part.text for message in messages for part in message.parts if isinstance(part, lm15.TextPart)]
-    short = iter(shortened(texts, int(most) - len(str(request.system or ""))))
+    short = iter(shorten(texts, int(most) - len(str(request.system or ""))))
     for place, message in enumerate(messages):
         parts = (replace(p, text=next(short)) if isinstance(p, lm15.TextPart) else p for p in message.parts)
         messages[place] = replace(message, parts=tuple(parts))
@@ -233,10 +233,10 @@ def _in_words(message: lm15.Message) -> lm15.Message:
     return replace(message, parts=tuple(parts))
 
 
-def shortened(texts: Sequence[str], most: int) -> list[str]:
+def shorten(texts: Sequence[str], most: int) -> list[str]:
     r"""Return prompts of at most `most` characters together: their longest fields lose their middle.
 
-    >>> shortened(["[[ ## code ## ]]\n" + "a" * 99 + "\n\nRespond with JSON."], 95)
+    >>> shorten(["[[ ## code ## ]]\n" + "a" * 99 + "\n\nRespond with JSON."], 95)
     ['[[ ## code ## ]]\naaaa ... (76 characters left out) ... aaaaaaaaaaaaaaaaaaa\n\nRespond with JSON.']
     """
     fields = [_FIELD.split(text) for text in texts]

@@ -114,9 +114,7 @@ def test_json_holds_the_record_with_baselines_and_details(manifest, capsys):
     assert str(manifest.parent.parent) not in json.dumps(record)
 
 
-def test_a_run_is_logged_to_mlflow_with_figures_table_charts_and_report(
-    manifest, tmp_path, store, capsys, monkeypatch
-):
+def test_a_run_is_logged_to_mlflow_with_figures_table_charts_and_report(manifest, tmp_path, store, capsys, monkeypatch):
     traced(tmp_path, monkeypatch, 2)
     _, record = _record(capsys, manifest)
     base = sqlite3.connect(store / "mlflow.db")

@@ -47,14 +47,14 @@ def experiments(client):
 def test_mlflow_holds_each_candidate_with_what_it_was_taught_as_it_ends(blurred_manifest, tmp_path, monkeypatch):
     settings = load_settings(overrides=SMALL)
     job = prepare_job(settings, str(blurred_manifest), "random-search", tmp_path / "out")
-    seen, scored = [], CandidateRuns.scored
+    seen, scored = [], CandidateRuns.log_score
 
     def counted(self, candidate, best):
         scored(self, candidate, best)
         client, _ = open_client(settings.mlruns_dir)
         seen.append(len(client.search_runs(experiments(client), "tags.step = 'candidate'")))
 
-    monkeypatch.setattr(CandidateRuns, "scored", counted)
+    monkeypatch.setattr(CandidateRuns, "log_score", counted)
     done = compile_tracked(job)
     result = done.result
     assert seen == [2, 3, 4, 5]  # the uncompiled program, then one by one

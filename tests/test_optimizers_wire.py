@@ -19,7 +19,7 @@ import pytest
 from PIL import Image
 
 from optimizers import student
-from optimizers.student import metered_lm, shortened
+from optimizers.student import metered_lm, shorten
 from program.agent.loop import AgenticIQA
 from program.agent.saving import load, program_sha256, save
 from program.common.settings import load_settings
@@ -299,7 +299,9 @@ def test_where_the_embedded_expert_looks_no_wording_of_it_is_optimized(loopback)
 def test_no_demo_shows_an_image_that_candidates_are_ranked_or_tested_on(whole, optimizer) -> None:
     done = whole(optimizer)
     train = {(done.data / f"{number}.png").read_bytes() for number in range(4)}
-    shown = [image for asked in done.server.asked for image in asked.images[: -len(asked.last_images)] if asked.last_images]
+    shown = [
+        image for asked in done.server.asked for image in asked.images[: -len(asked.last_images)] if asked.last_images
+    ]
     assert shown, "no demo was shown"
     assert set(shown) <= train
 
@@ -406,10 +408,10 @@ def test_some_failed_reflections_are_counted_and_the_others_used(
 def test_the_longest_fields_of_a_prompt_give_way_first() -> None:
     code, rest = "def f():\n\n" * 200, "[[ ## tip ## ]]\nBe brief.\n\nRespond with `[[ ## instruction ## ]]`."
     texts = [f"[[ ## code ## ]]\n{code}", f"[[ ## demos ## ]]\n{'b' * 300}\n\n{rest}"]
-    cut = shortened(texts, 700)
+    cut = shorten(texts, 700)
     assert 650 < sum(map(len, cut)) <= 700
     assert cut[0].startswith("[[ ## code ## ]]\ndef f():")
     assert "characters left out" in cut[0]
     assert cut[1].endswith(f"b\n\n{rest}")
-    assert shortened(texts, 5000) == texts
-    assert sum(map(len, shortened(texts, -5))) == 0
+    assert shorten(texts, 5000) == texts
+    assert sum(map(len, shorten(texts, -5))) == 0

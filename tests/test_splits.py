@@ -91,7 +91,7 @@ def test_samples_get_the_split_of_their_group_or_of_their_image() -> None:
     assert group_of(samples[3].model_copy(update={"id": "another question", "image": Path("/3.png")})) == "/3.png"
     assert group_of(samples[3].model_copy(update={"reference": Path("/original.png")})) == "/original.png"
     plan = plan_splits(samples)
-    result = list(plan.applied(samples))
+    result = list(plan.apply(samples))
     assert [s.split for s in result] == [plan.splits[group_of(s)] for s in samples]
     assert result[0].split == result[1].split
 
@@ -105,7 +105,7 @@ def test_leaks_are_found_and_named() -> None:
 
 def test_grouped_splits_never_leak() -> None:
     samples = [sample(f"{s.id}-{n}", s.id, mos=s.mos) for s in SCORED for n in range(3)]
-    check_leaks(plan_splits(samples, seed=3).applied(samples))
+    check_leaks(plan_splits(samples, seed=3).apply(samples))
 
 
 def test_the_same_content_in_two_splits_is_refused_whatever_its_name(tmp_path: Path) -> None:

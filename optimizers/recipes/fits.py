@@ -104,7 +104,7 @@ def _finetune(search: Search) -> list[Candidate]:
         for name, predictor in copy.named_parameters():
             if name in scoring:
                 predictor.demos = [_moved(search, corrections, demo) for demo in predictor.demos if keeps_demos]
-        candidates.append(Candidate(search.named("finetune") if keeps_demos else "finetune", copy))
+        candidates.append(Candidate(search.candidate_name("finetune") if keeps_demos else "finetune", copy))
     search.note = f"finetune: {summary_of(corrections)}"
     return candidates
 
@@ -171,7 +171,7 @@ def _fusion(search: Search) -> list[Candidate]:
         # One that changes nothing is none: then the candidate is known to be the program it started as.
         if (fitted.eta, fitted.model_weight, fitted.bends) != (plain.eta, plain.model_weight, False):
             copy.summarizer.fitted = fitted
-        candidates.append(Candidate(search.named(name), copy))
+        candidates.append(Candidate(search.candidate_name(name), copy))
         words.append(f"{name}: eta {fitted.eta:g}, model weight {fitted.model_weight:g}, map {kind}")
     search.note = f"fusion fitted on {len(train)} samples ({'; '.join(words)})"
     return candidates
@@ -223,9 +223,9 @@ def best_on_grid(
     plain: ScoreFusion, train: Beliefs, etas: Sequence[float], weights: Sequence[float]
 ) -> tuple[float, float]:
     """Return the eta and model weight whose fused scores agree best with people; the plain ones unless others gain."""
-    least = _agreement(train.truth, train.fused(FittedFusion(plain))) + _MARGIN
+    least = _agreement(train.truth, train.fuse(FittedFusion(plain))) + _MARGIN
     agreements = {
-        (eta, weight): _agreement(train.truth, train.fused(FittedFusion(plain, eta=eta, model_weight=weight)))
+        (eta, weight): _agreement(train.truth, train.fuse(FittedFusion(plain, eta=eta, model_weight=weight)))
         for eta in etas
         for weight in weights
         if eta or weight
@@ -238,7 +238,7 @@ def _worth_it(plain: ScoreFusion, fused: tuple[float, float], held: Beliefs) -> 
     """Return eta and model weight of the better part alone, unless both fused agree better on validation; and words."""
     ways = {"model only": (0.0, 1.0), "tools only": (plain.eta or 1.0, 0.0), "both fused": fused}
     agreements = {
-        name: _agreement(held.truth, held.fused(FittedFusion(plain, eta=eta, model_weight=weight)))
+        name: _agreement(held.truth, held.fuse(FittedFusion(plain, eta=eta, model_weight=weight)))
         for name, (eta, weight) in ways.items()
     }
     best = max(agreements, key=lambda name: agreements[name])  # of equal ones the first
@@ -248,7 +248,7 @@ def _worth_it(plain: ScoreFusion, fused: tuple[float, float], held: Beliefs) -> 
 
 def _best_curve(fusion: FittedFusion, train: Beliefs, held: Beliefs) -> tuple[list[tuple[float, float]], str]:
     """Return the map that comes nearest to people on held samples, and its kind."""
-    fused, unseen, truth = train.fused(fusion), held.fused(fusion), held.truth
+    fused, unseen, truth = train.fuse(fusion), held.fuse(fusion), held.truth
     ranked = []
     for kind in ("none", "line", "logistic", "isotonic"):
         curve = fitted_curve(kind, fused, train.truth)
@@ -353,7 +353,7 @@ def _rubric(search: Search) -> list[Candidate]:
     search.note = f"rubric: {len(sentences)} sentence{plural} fitted on {len(images.truth)} scores"
     lengths = sorted({1, 2, 3, 5, len(sentences)} & set(range(1, len(sentences) + 1)), reverse=True)
     programs = {n: with_sentences(search.base.program, sentences[:n]) for n in lengths}
-    return [Candidate(search.named(f"rubric/{n}"), program) for n, program in programs.items()]
+    return [Candidate(search.candidate_name(f"rubric/{n}"), program) for n, program in programs.items()]
 
 
 RUBRIC = Recipe(

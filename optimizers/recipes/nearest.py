@@ -137,7 +137,7 @@ def _run(search: Search) -> list[Candidate]:
         f"; scores by what all labels predict: {summary_of(corrections)}" if corrections else ""
     )
     search.note += _calibrate(search, copy, near)
-    return [Candidate(search.named("nearest"), copy)]
+    return [Candidate(search.candidate_name("nearest"), copy)]
 
 
 RECIPE = Recipe(

@@ -41,7 +41,7 @@ def _labeled(search: Search) -> list[Candidate]:
 LABELED = Recipe(name="labeled", run=_labeled, bound=lambda budget, sizes: Bound(0))
 
 
-def bootstrapped(search: Search) -> Student:
+def bootstrap(search: Search) -> Student:
     """Return the student with demos from answers that people agree with, filled up with labelled ones."""
     optimizer = BootstrapFewShot(
         metric=search.metric,
@@ -63,7 +63,7 @@ def bootstrapped(search: Search) -> Student:
 
 BOOTSTRAP = Recipe(
     name="bootstrap",
-    run=lambda search: [Candidate.of("bootstrap", bootstrapped(search))],
+    run=lambda search: [Candidate.of("bootstrap", bootstrap(search))],
     bound=lambda budget, sizes: Bound(sizes.train),
     takes_teacher=True,
     runs_whole_program=True,
@@ -157,7 +157,7 @@ class _DemoSearch:
         """Return the candidates, a bootstrapped one among them if the budget has demos for it."""
         search, budget = self._search, self._search.budget
         if budget.bootstrapped:
-            self._try("given/0", {}, bootstrapped(search))
+            self._try("given/0", {}, bootstrap(search))
         works_out = known_traits(search.student.get_lm()).weighs_demos and not search.train.shares_content
         strategies = ("telling", *STRATEGIES) if works_out else STRATEGIES
         for number in range(budget.starts):

@@ -289,7 +289,7 @@ def samples_of(
     if split is not None:
         check_leaks(read_manifest(manifest, layout))
     doubt, samples = ScaleDoubt(), read_manifest(manifest, layout)
-    every = (sample for sample in map(doubt.seen, samples) if split in {None, sample.split})
+    every = (sample for sample in map(doubt.add, samples) if split in {None, sample.split})
     chosen = Counter("bare" if s.is_bare else s.judge if s.is_labelled else "none" for s in every)
     judges, bare = sorted(chosen.keys() - {"bare", "none"}), chosen["bare"]
     if not chosen:
