@@ -30,7 +30,7 @@ from program.expert.judge.faults import (
     OUTPUTS,
     Heads,
     cells_of,
-    chosen,
+    faults_to_name,
     heads_from,
     numbers_of,
     overall,
@@ -305,7 +305,7 @@ def figures(pictures: Pictures, held: Matrix) -> dict[str, str]:
         rest = {name: np.zeros(1) for name in Heads._fields if name not in found}
         heads, where = heads_from({**found, **rest}), places(pictures, fold != each)
         for row in np.flatnonzero((fold == each) & ~pictures.made):
-            told = [names.index(named.fault) for named in chosen(heads, held[row])]
+            told = [names.index(named.fault) for named in faults_to_name(heads, held[row])]
             cells = [place_in(special.expit(pictures.cells[row] @ line)) for line in where]
             for strengths, seen, main in zip(
                 pictures.strengths[:, row], pictures.where[:, row], pictures.main[:, row], strict=True

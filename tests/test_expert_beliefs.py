@@ -26,7 +26,7 @@ from program.expert.judge.quality import (
     weigh,
 )
 from program.expert.judge.views import Viewer
-from program.expert.measure.features import resampled
+from program.expert.measure.features import resample
 from program.expert.store import stored_arrays
 from program.images.store import IMAGES
 from signatures.schemas import LEVEL_WORDS
@@ -72,7 +72,7 @@ def test_unlike_images_widen_the_probabilities() -> None:
 
 def test_a_reference_of_another_size_counts_as_one_of_the_images_size() -> None:
     viewer, doubled = Viewer(), np.repeat(np.repeat(PHOTOGRAPH, 2, axis=0), 2, axis=1)
-    other, same = (viewer.view(_image(_noisy(20)), _image(each)) for each in (doubled, resampled(doubled, PHOTOGRAPH)))
+    other, same = (viewer.view(_image(_noisy(20)), _image(each)) for each in (doubled, resample(doubled, PHOTOGRAPH)))
     np.testing.assert_allclose(other.seen.values, same.seen.values, atol=1e-6)
     assert other.severities["Noise"] > 0.5
 

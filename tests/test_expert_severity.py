@@ -11,7 +11,7 @@ from PIL import Image
 from scipy import ndimage, stats
 from skimage import data as photographs
 
-from program.expert.answer.findings import ENGLISH, findings, present, reported, severity_word
+from program.expert.answer.findings import ENGLISH, findings, present, reported_categories, severity_word
 from program.expert.engine import answer
 from program.expert.judge.views import Viewer
 from program.expert.measure.features import DIFFERENCE_NAMES, measure, reference_differences
@@ -127,8 +127,8 @@ def _url(pixels: Pixels) -> str:
 
 
 def test_what_has_no_word_is_not_reported(photograph: Pixels) -> None:
-    assert not reported(np.full(7, 0.3), paired=False).any()
-    assert reported(np.full(7, 1.5), paired=True).all()
+    assert not reported_categories(np.full(7, 0.3), paired=False).any()
+    assert reported_categories(np.full(7, 1.5), paired=True).all()
     view = Viewer().view(_url(_noisy(photograph, 25)), _url(photograph))
     assert present(view)[0] == "Noise"
     view.severities["Noise"] = 0.2

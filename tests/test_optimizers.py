@@ -427,7 +427,7 @@ def test_a_fitted_fusion_is_neutral_by_default_and_keeps_the_order(rng: np.rando
 def test_a_fitted_map_comes_nearer_to_people(kind, rng: np.random.Generator) -> None:
     fused = rng.uniform(2, 4, 300)
     truth = 1 + 4 / (1 + np.exp(-2.5 * (fused - 3))) + rng.normal(0, 0.1, 300)
-    mapped = [FittedFusion(ScoreFusion(), curve=fitted_curve(kind, fused, truth)).mapped(x) for x in fused]
+    mapped = [FittedFusion(ScoreFusion(), curve=fitted_curve(kind, fused, truth)).map_score(x) for x in fused]
     assert np.mean(np.abs(mapped - truth)) < 0.5 * np.mean(np.abs(fused - truth))
 
 

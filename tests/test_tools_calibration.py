@@ -185,10 +185,10 @@ def test_updating_replaces_maps_and_drops_unused_sources():
     example = _example()
     entry = example.tools["PSNR"]
     other = entry.model_copy(update={"sources": ("mine (all)",)})
-    kept = example.updated({"VIF": other}, {"mine (all)": example.sources["toy (train)"]})
+    kept = example.merge({"VIF": other}, {"mine (all)": example.sources["toy (train)"]})
     assert set(kept.sources) == {"toy (train)", "mine (all)"}
     assert set(kept.tools) == {"PSNR", "VIF"}
-    replaced = kept.updated({"PSNR": other}, {"mine (all)": example.sources["toy (train)"]})
+    replaced = kept.merge({"PSNR": other}, {"mine (all)": example.sources["toy (train)"]})
     assert set(replaced.sources) == {"mine (all)"}
 
 

@@ -9,7 +9,7 @@ import numpy as np
 from benchmarks.training.fitting import Fitted
 from benchmarks.training.images import Table
 from program.evaluation.intervals import interval
-from program.expert.answer.findings import reported
+from program.expert.answer.findings import reported_categories
 from program.expert.judge.quality import OUTPUTS, SEVERITIES, Model
 from program.expert.judge.views import COMPOSITES, PROPERTIES, composite, reading
 from program.expert.measure.features import FEATURE_NAMES
@@ -117,7 +117,7 @@ def detection(severities: Matrix, truth: Matrix, *, paired: bool) -> dict[str, A
     A slight distortion counts neither way. Images with a distortion of place alone are left out.
     """
     rows = truth[:, 7] == 0
-    names, truth = reported(severities[rows][:, :7], paired=paired), truth[rows][:, :7]
+    names, truth = reported_categories(severities[rows][:, :7], paired=paired), truth[rows][:, :7]
     plain, told = truth > PLAIN, names & ((truth > PLAIN) | (truth <= SLIGHT))
     scores = 2 * (plain & told).sum(axis=0) / np.maximum(plain.sum(axis=0) + told.sum(axis=0), 1)
     by_name = dict(zip(DISTORTION_CATEGORIES, scores.round(3).tolist(), strict=True))

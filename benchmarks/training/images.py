@@ -19,7 +19,7 @@ from data.distortions import CATEGORIES, IDENTITIES, distort, distortions_for, g
 from data.manifest import read_manifest
 from program.common.pool import in_order
 from program.expert.judge.quality import UNDISTORTED
-from program.expert.measure.features import DIFFERENCE_NAMES, measure, reference_differences, resampled
+from program.expert.measure.features import DIFFERENCE_NAMES, measure, reference_differences, resample
 from program.expert.store import Matrix
 from program.images.store import IMAGES
 from program.tools import network
@@ -107,7 +107,7 @@ def _read(example: Example) -> tuple[NDArray[np.float16], Matrix, NDArray[np.flo
         [*reference_differences(example.pixels, example.reference)[0].values()]
     )  # its pass of the network reads both spreads
     spreads = _spreads(example.pixels)
-    moved = spreads[0] - _spreads(resampled(example.reference, example.pixels))[0]
+    moved = spreads[0] - _spreads(resample(example.reference, example.pixels))[0]
     return spreads.ravel(), vector, moved, differences
 
 

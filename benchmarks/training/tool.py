@@ -56,6 +56,6 @@ def write(table: Table, arrays: Path, calibration: Path, clive: Path, live: Path
     chosen = sampled | np.isin(table.source, ("photographs", "live", "undistorted"))
     tool = fit_tool(ToolRegistry.load().get(TOOL), readings[chosen])
     sources = {each.source: each.provenance() for each in sets.values()}
-    known = Calibration.load(calibration).updated({TOOL: tool}, sources)
+    known = Calibration.load(calibration).merge({TOOL: tool}, sources)
     calibration.write_text(known.to_json(), encoding="utf-8")
     return predicted

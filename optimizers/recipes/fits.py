@@ -253,7 +253,7 @@ def _best_curve(fusion: FittedFusion, train: Beliefs, held: Beliefs) -> tuple[li
     for kind in ("none", "line", "logistic", "isotonic"):
         curve = fitted_curve(kind, fused, train.truth)
         if curve or kind == "none":
-            mapped = np.array([FittedFusion(fusion, curve=curve).mapped(x) for x in unseen])
+            mapped = np.array([FittedFusion(fusion, curve=curve).map_score(x) for x in unseen])
             rank = round(float(np.nan_to_num(plcc(truth, mapped))) / PLCC_STEP), -rmse(truth, mapped)
             ranked.append((rank, curve, kind))
     _, best, kind = max(ranked, key=lambda fit: fit[0])

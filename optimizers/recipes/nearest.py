@@ -23,7 +23,7 @@ from program.agent.loop import AgenticIQA
 from program.common.text import folded
 from program.expert import Belief, View, likeness
 from program.fusion.levels import expected_level
-from program.fusion.scores import FittedFusion, evened
+from program.fusion.scores import FittedFusion, even_out
 from program.images.refs import parse_url
 
 COUNTS = (4, 8, 16)
@@ -101,7 +101,7 @@ def _calibrate(search: Search, program: AgenticIQA, near: Neighbours) -> str:
         return ""
     even, plain = _even_share(held), program.summarizer.fusion
     for each in held:
-        each.levels = evened(each.levels or {}, even)
+        each.levels = even_out(each.levels or {}, even)
     _, weight = best_on_grid(plain, held, (plain.eta,), WEIGHTS[1:])
     program.summarizer.neighbours = Neighbours(
         count=near.count, photographs=near.photographs, vectors=near.vectors, even=even

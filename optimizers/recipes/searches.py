@@ -20,7 +20,7 @@ from optimizers.recipes import Bound, Recipe, Sizes
 from optimizers.search import ALL_ERRORS, Candidate, Search, scored_examples
 from optimizers.student import Student
 from program.common.settings import RecipeSettings
-from program.expert import Viewer, telling
+from program.expert import Viewer, telling_demos
 from program.lms.dspy_private import DemoSetMIPRO
 from program.lms.traits import known_traits
 
@@ -190,7 +190,7 @@ class _DemoSearch:
             (viewer.view(demos[i].demo.image, demos[i].demo.get("reference")), float(demos[i].value)) for i in places
         ]
         instructions = dict(self._search.student.named_parameters())[name].signature.instructions
-        return tuple(places[i] for i in telling(labelled, count, self._rng.randrange(2**32), instructions))
+        return tuple(places[i] for i in telling_demos(labelled, count, self._rng.randrange(2**32), instructions))
 
     def _try(self, name: str, places: Places, student: Student | None = None) -> None:
         student = student or with_demos(self._search.student, self._demos, places)

@@ -14,7 +14,7 @@ from program.agent.state import BeliefSource, ExecutorOutput, Finding, ToolReadi
 from program.common.text import is_chinese
 from program.fusion import ScoreFusion, level_in_text
 from program.fusion.levels import expected_level, level_masses, tokens_of
-from program.fusion.scores import FittedFusion, disagreement, evened, fusion_note, level_note, moved_note
+from program.fusion.scores import FittedFusion, disagreement, even_out, fusion_note, level_note, moved_note
 from program.images.store import ImageRef
 from program.lms.ask import Answer, ask
 from program.lms.call import CallAllowance
@@ -154,7 +154,7 @@ class Rater(dspy.Module):
             reasoning = "The model gave no level probabilities; the tools' scores stand alone."
             logger.error("level probabilities failed on all calls; tools alone. Full output: %s", answer.raw)
         if probabilities and self.neighbours and not self._judge.weighs_demos:
-            probabilities = evened(probabilities, self.neighbours.even)
+            probabilities = even_out(probabilities, self.neighbours.even)
         score = fusion.fuse_scores(scores, probabilities, precisions)
         weights = fusion.compute_perceptual_weights(scores, precisions)
         logger.info("fusion: tool mean %s, alpha %s, p %s, q %.4f", mean, weights, probabilities, score)

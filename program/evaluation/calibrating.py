@@ -212,7 +212,7 @@ def results(
         good = surveyed.readings[surveyed.readings.raw.notna()]
         by_tool = {spec.name: strength_of(library_label(spec), good[good.tool == spec.name]) for spec in surveyed.specs}
         base = Strengths.load(out) if out.exists() else Strengths()
-        measured = base.updated({name: own for name, own in by_tool.items() if own is not None}, surveyed.sources)
+        measured = base.merge({name: own for name, own in by_tool.items() if own is not None}, surveyed.sources)
         _write(measured, out)
         lines = []
         for name, tool in measured.tools.items():
@@ -225,7 +225,7 @@ def results(
     if not tools:
         reasons = "; ".join(f"{name}: {why}" for name, why in skipped.items())
         raise ToolError(f"calibration on {', '.join(surveyed.sources)}: no tool could be fitted ({reasons})")
-    _write((Calibration.load(out) if out.exists() else Calibration()).updated(tools, surveyed.sources), out)
+    _write((Calibration.load(out) if out.exists() else Calibration()).merge(tools, surveyed.sources), out)
     figures = {
         name: {"n": t.residual.n, "srcc": t.srcc, "rmse": t.residual.rmse, "precision": round(t.error().precision, 4)}
         for name, t in tools.items()

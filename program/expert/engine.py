@@ -17,7 +17,7 @@ from program.common.errors import ModelError
 from program.expert.answer import planning
 from program.expert.answer.claims import look_at
 from program.expert.answer.findings import Phrases, details, findings, phrases_for, present, region_summary, summary
-from program.expert.answer.planning import Inputs, is_about_quality, level_of, moved, region_crops, region_pattern
+from program.expert.answer.planning import Inputs, is_about_quality, level_of, read_move, region_crops, region_pattern
 from program.expert.answer.questions import Choice, answer_choice, choice_reason, direct_answer, unseen
 from program.expert.judge.faults import KINDS, kind_of
 from program.expert.judge.quality import Belief, Evidence, Features, believe, most_telling, weigh
@@ -48,7 +48,9 @@ def belief(
     return believe(view.model, seen, _evidence(demos, instructions if rubric else "") if demos else None, moved)
 
 
-def telling(labelled: Sequence[tuple[View, float]], count: int, seed: int, instructions: str = "") -> tuple[int, ...]:
+def telling_demos(
+    labelled: Sequence[tuple[View, float]], count: int, seed: int, instructions: str = ""
+) -> tuple[int, ...]:
     """Return the places of the `count` labelled images, fewer than all, that as demos say most of the others."""
     rubric = rubric_in(instructions)
     labels = np.array([label for _, label in labelled])
@@ -198,9 +200,9 @@ def _regions(viewer: Viewer, inputs: Inputs, say: Phrases) -> list[str]:
 def _belief(viewer: Viewer, view: View, lesson: Lesson, inputs: Inputs) -> Belief:
     """Return the quality believed in after the demos that carry a level and an image of the same kind."""
     # What moves a demo's own score is no news of others.
-    labels = [(demo, label - moved(demo)[0]) for demo in lesson.demos if (label := level_of(demo)) is not None]
+    labels = [(demo, label - read_move(demo)[0]) for demo in lesson.demos if (label := level_of(demo)) is not None]
     labelled = [(other, label) for demo, label in labels if (other := _alike(viewer, view, demo)) is not None]
-    return belief(view, labelled, lesson.instructions, moved(inputs))
+    return belief(view, labelled, lesson.instructions, read_move(inputs))
 
 
 def _alike(viewer: Viewer, view: View, demo: Inputs) -> View | None:

@@ -123,9 +123,9 @@ class ScoreFusion:
 
         Without probabilities: the tools' mean. Without tools: the expected level. Raises ValueError with neither.
         """
-        return self.mapped(self.unmapped(tool_scores, vlm_probabilities, precisions))
+        return self.map_score(self.unmapped_score(tool_scores, vlm_probabilities, precisions))
 
-    def unmapped(self, tool_scores: Scores, vlm_probabilities: Belief, precisions: Precisions = None) -> float:
+    def unmapped_score(self, tool_scores: Scores, vlm_probabilities: Belief, precisions: Precisions = None) -> float:
         """Return the fused score in [1, 5], before the map."""
         vlm_probabilities = self._beside_tools(vlm_probabilities, tool_scores, precisions)
         if not vlm_probabilities:
@@ -159,11 +159,11 @@ class ScoreFusion:
         alone = not tool_scores or (weights is not None and not any(weights))
         if not belief or alone or (power == 1 and not self.smoothing):
             return belief
-        masses = {c: p**power if p > 0 else float(power == 0) for c, p in evened(belief, self.smoothing).items()}
+        masses = {c: p**power if p > 0 else float(power == 0) for c, p in even_out(belief, self.smoothing).items()}
         total = math.fsum(masses.values())
         return {c: mass / total for c, mass in masses.items()} if total > 0 else belief
 
-    def mapped(self, score: float) -> float:
+    def map_score(self, score: float) -> float:
         """Return a fused score on the scale of the answers, in [1, 5]: here the same."""
         return score
 
@@ -175,7 +175,7 @@ class ScoreFusion:
         Where the score is the belief's mean this is the belief's standard deviation.
         """
         belief = self.posterior(tool_scores, vlm_probabilities, precisions)
-        return math.sqrt(math.fsum(p * (self.mapped(c) - score) ** 2 for c, p in belief.items()))
+        return math.sqrt(math.fsum(p * (self.map_score(c) - score) ** 2 for c, p in belief.items()))
 
     def interval(
         self, score: float, tool_scores: Scores, vlm_probabilities: Belief, precisions: Precisions = None
@@ -215,10 +215,10 @@ def _finite(name: str, value: float) -> float:
     return value
 
 
-def evened(probabilities: Mapping[int, float], share: float) -> dict[int, float]:
+def even_out(probabilities: Mapping[int, float], share: float) -> dict[int, float]:
     """Return level probabilities mixed with an even spread, whose share is 0..1.
 
-    >>> evened({5: 1.0}, 0.5)
+    >>> even_out({5: 1.0}, 0.5)
     {1: 0.1, 2: 0.1, 3: 0.1, 4: 0.1, 5: 0.6}
     """
     return {c: (1 - share) * probabilities.get(c, 0.0) + share / len(LEVELS) for c in LEVELS}
@@ -284,7 +284,7 @@ def fusion_note(
         level=phrases["model"].format(level)
         + (phrases["weight"].format(fusion.model_weight) if fusion.model_weight != 1 else ""),
     )
-    before = fusion.unmapped(tool_scores, vlm_probabilities, precisions) if fusion.bends else score
+    before = fusion.unmapped_score(tool_scores, vlm_probabilities, precisions) if fusion.bends else score
     return phrases["fitted" if fusion.bends else "score"].format(score=score, before=before, source=source)
 
 
@@ -336,7 +336,7 @@ class FittedFusion(ScoreFusion):
         self.bends = len(self.curve) > 1
         self.kind = kind if self.bends else "none"
 
-    def mapped(self, score: float) -> float:
+    def map_score(self, score: float) -> float:
         """Return a fused score on the scale of the fitted people, in [1, 5]."""
         if not self.bends:
             return score

@@ -79,7 +79,7 @@ class Figures(ConfigFile):
         """Return the text of a file that `load` reads as equal figures."""
         return self.model_dump_json(indent=1, exclude_none=True) + "\n"
 
-    def updated(self, tools: Mapping[str, Any], sources: Mapping[str, Provenance]) -> Self:
+    def merge(self, tools: Mapping[str, Any], sources: Mapping[str, Provenance]) -> Self:
         """Return the file with these figures in place of their namesakes; sources no figure rests on are dropped."""
         merged = {**self.tools, **tools}
         used = {source for entry in merged.values() for source in entry.sources}

@@ -302,12 +302,12 @@ def _averaged(pixels: Pixels, height: int, width: int) -> NDArray[np.float32]:
     return np.asarray(both[:, :, ::2] / (last - first).astype(np.float32))
 
 
-def standardised(values: NDArray[Any], centre: NDArray[Any], spread: NDArray[Any]) -> NDArray[Any]:
+def standardise(values: NDArray[Any], centre: NDArray[Any], spread: NDArray[Any]) -> NDArray[Any]:
     """Return values (... x F) less their centre, by their spread, limited to +-`_CLIP`."""
     return np.asarray(np.clip((values - centre) / spread, -_CLIP, _CLIP))
 
 
-def blended(lines: NDArray[Any], middles: Sequence[float], widths: Sequence[float]) -> NDArray[Any]:
+def blend(lines: NDArray[Any], middles: Sequence[float], widths: Sequence[float]) -> NDArray[Any]:
     """Return N scores of N x 4 values: as a photograph, as a distorted image, and two that tell which it is.
 
     What lowers a score differs between both; one function for both would be worse on each. A distorted image is one for
@@ -319,7 +319,7 @@ def blended(lines: NDArray[Any], middles: Sequence[float], widths: Sequence[floa
 
 
 class Fit(NamedTuple):
-    """Four linear functions of standardised spreads: see `blended`."""
+    """Four linear functions of standardised spreads: see `blend`."""
 
     centre: NDArray[Any]
     spread: NDArray[Any]
@@ -329,8 +329,8 @@ class Fit(NamedTuple):
 
     def predict(self, values: NDArray[Any]) -> NDArray[Any]:
         """Return the N scores of N x F spreads, about 1 (bad) .. 5 (excellent)."""
-        lines = standardised(values, self.centre, self.spread) @ self.weights + self.offset
-        return blended(lines, _MIDDLES, _WIDTHS)
+        lines = standardise(values, self.centre, self.spread) @ self.weights + self.offset
+        return blend(lines, _MIDDLES, _WIDTHS)
 
 
 _MIDDLES, _WIDTHS = (0.0, 0.1), (0.2, 0.2)

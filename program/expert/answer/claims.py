@@ -10,7 +10,7 @@ from typing import Any, Literal
 import numpy as np
 from scipy import special
 
-from program.expert.answer.findings import PRESENT, STEPS, found, severity_word
+from program.expert.answer.findings import PRESENT, STEPS, severity_word, visible_faults
 from program.expert.judge.faults import probability_of
 from program.expert.judge.views import View, population, position, probit, share_below
 from program.expert.store import stored_table
@@ -383,7 +383,9 @@ def _verdict(look: Look, claim: Claim) -> str:
         return ""
     faults = _FAULTS.get(claim.axis, ())
     degrees = [
-        each.severity for each in found(look.view) if each.category == category and (not faults or each.fault in faults)
+        each.severity
+        for each in visible_faults(look.view)
+        if each.category == category and (not faults or each.fault in faults)
     ]
     word = max(degrees, key=SEVERITIES.index, default="none")
     if look.severities[category] != look.view.severities[category]:

@@ -72,7 +72,7 @@ def phrases_for(query: str) -> Phrases:
     return CHINESE if is_chinese(query) else ENGLISH
 
 
-def capitalised(sentence: str) -> str:
+def capitalise(sentence: str) -> str:
     """Return a sentence with its first letter large; Chinese stays as it is."""
     return sentence[:1].upper() + sentence[1:]
 
@@ -86,7 +86,7 @@ def severity_word(severity: float) -> Severity:
     return next((word for bound, word in STEPS if severity < bound), "extreme")
 
 
-def reported(severities: Matrix, *, paired: bool) -> NDArray[np.bool_]:
+def reported_categories(severities: Matrix, *, paired: bool) -> NDArray[np.bool_]:
     """Say which of the seven categories (last axis) are reported, of an image alone or beside its reference."""
     return np.asarray(severities >= _LIMITS[paired])
 
@@ -99,11 +99,11 @@ class Found(NamedTuple):
     fault: str = ""
 
 
-def found(view: View) -> list[Found]:
+def visible_faults(view: View) -> list[Found]:
     """Return what is wrong with an image, the worst first: every answer tells of these and of no others."""
     if view.unjudged is not None:
         return []
-    there = reported(np.array(list(view.severities.values())), paired=view.difference is not None)
+    there = reported_categories(np.array(list(view.severities.values())), paired=view.difference is not None)
     made = [
         Found(category, severity_word(severity))
         for (category, severity), is_there in zip(view.severities.items(), there, strict=True)
@@ -124,7 +124,7 @@ def found(view: View) -> list[Found]:
 
 def present(view: View) -> list[DistortionCategory]:
     """Return the categories of what is wrong, the worst first."""
-    return list(dict.fromkeys(each.category for each in found(view)))
+    return list(dict.fromkeys(each.category for each in visible_faults(view)))
 
 
 def is_changed(view: View) -> bool:
@@ -134,7 +134,7 @@ def is_changed(view: View) -> bool:
 
 def findings(view: View, region: str, categories: Sequence[DistortionCategory], say: Phrases) -> list[dict[str, str]]:
     """Return a finding for each thing that is wrong, of the categories listed, and one of "none" where nothing is."""
-    there = found(view)
+    there = visible_faults(view)
     return [
         {
             "region": region or GLOBAL, "type": each.category, "severity": each.severity, "fault": each.fault,
@@ -153,7 +153,7 @@ def where(cells: Sequence[Sequence[float]] | Matrix, say: Phrases, *, lowest: bo
     return say("place.strongest", cell=say(f"cell.{int(values.argmin() if lowest else values.argmax())}"))
 
 
-def undetailed(view: View, say: Phrases) -> str:
+def unjudged_text(view: View, say: Phrases) -> str:
     """Say why nothing can be said of an image's sharpness, or return ""."""
     return say(f"sentence.{view.unjudged}", width=view.size[0], height=view.size[1]) if view.unjudged else ""
 
@@ -162,13 +162,13 @@ def describe(view: View, found: Found, say: Phrases) -> str:
     """Say in one sentence what was found of a fault or a category, and what was measured."""
     category = found.category
     if category in {"Blurs", "Sharpness"} and view.unjudged:
-        return undetailed(view, say)
+        return unjudged_text(view, say)
     if view.difference is not None:
         return _against_reference(view, view.difference, found, say)
     n = view.measured
     lead = item(view, found, say) if found.severity != "none" else say("opening.none", name=say(f"damage.{category}"))
     return say(
-        f"alone.{category}", opening=capitalised(lead), n=n, noise=np.expm1(n["noise_p20"]),
+        f"alone.{category}", opening=capitalise(lead), n=n, noise=np.expm1(n["noise_p20"]),
         ratio=np.exp(n["blocking"]), mean=255 * n["brightness"], edges=np.expm1(n["edge1_p99"]),
     )  # fmt: skip
 
@@ -237,26 +237,26 @@ def summary(view: View, quality: float, say: Phrases) -> str:
             for axis, size in zip("xy", view.shift, strict=True)
             if size
         )
-        besides = found(view.aligned) or view.aligned.displaced >= PRESENT
+        besides = visible_faults(view.aligned) or view.aligned.displaced >= PRESENT
         rest = summary(view.aligned, quality, say) if besides else ""
         return say.join(say("sentence.shifted", by=by), rest)
-    there = found(view)
+    there = visible_faults(view)
     items = [item(view, each, say) for each in there]
     if view.difference is not None:
         return _changes(view, there, items, say)
     if view.unjudged:
-        return undetailed(view, say)
+        return unjudged_text(view, say)
     if not KINDS[kind := kind_of(view)]:
         return say("sentence.kind", kind=say(f"kind.{kind}"))
     sharp, blurred = sharpness_of(view), any(each.category == "Blurs" for each in there)
     if sharp is not None and sharp <= 1 - _CLEAR and not blurred and len(items) < MOST:
         items.append(say("sentence.unsharp"))  # what made it so is not clear
     if items:
-        return say("sentence.spoiled", items=capitalised(say("sentence.list").join(items)))
+        return say("sentence.spoiled", items=capitalise(say("sentence.list").join(items)))
     if quality < POOR:
         return say("sentence.unexplained")
     good = say("sentence.and").join(say(f"strength.{name}") for name in _strengths(view))
-    return say("sentence.spoiled", items=capitalised(good)) if good else say("sentence.clean")
+    return say("sentence.spoiled", items=capitalise(good)) if good else say("sentence.clean")
 
 
 def _changes(view: View, there: Sequence[Found], items: list[str], say: Phrases) -> str:
@@ -285,7 +285,7 @@ def details(view: View, belief: Belief, scores: Sequence[tuple[str, float]], say
     basis = say("grounds.paired" if view.difference is not None else "grounds.alone")
     familiarity = "grounds.unlike" if belief.novelty > 0.5 else "grounds.usual"
     return say.join(
-        *(describe(view, each, say) for each in found(view)),
+        *(describe(view, each, say) for each in visible_faults(view)),
         say("sentence.scores", listed=listed) if scores else "",
         say(familiarity, basis=basis, mean=belief.mean, deviation=belief.deviation),
     )
@@ -293,6 +293,6 @@ def details(view: View, belief: Belief, scores: Sequence[tuple[str, float]], say
 
 def region_summary(region: str, view: View, say: Phrases) -> str:
     """Say what stands out in one region, cut out and measured by itself."""
-    worst = found(view)[:1]
+    worst = visible_faults(view)[:1]
     sentence = say("sentence.spoiled", items=item(view, worst[0], say)) if worst else say("sentence.clean")
     return say("sentence.region", region=region, sentence=sentence[:1].lower() + sentence[1:])

@@ -95,7 +95,7 @@ def scores_of(inputs: Inputs) -> list[tuple[str, float]]:
 def moved_text(levels: float, left: float) -> str:
     """Say by how many levels labels move an image's score, and what share of the usual error they leave.
 
-    >>> moved({"similar_photographs": moved_text(0.25, 0.8)})
+    >>> read_move({"similar_photographs": moved_text(0.25, 0.8)})
     (0.25, 0.8)
     """
     return f"By labels of other photographs its score moves by {levels:+.4f}; {left:.3f} of the usual error is left."
@@ -104,7 +104,7 @@ def moved_text(levels: float, left: float) -> str:
 _MOVED = re.compile(r"moves by ([+-]\d+\.\d+); (\d+\.\d+) of the usual error")
 
 
-def moved(inputs: Inputs) -> tuple[float, float]:
+def read_move(inputs: Inputs) -> tuple[float, float]:
     """Return what `moved_text` says in a question or demo; (0, 1) where nothing is said."""
     found = _MOVED.search(str(inputs.get("similar_photographs") or ""))
     return (float(found[1]), float(found[2])) if found else (0.0, 1.0)

@@ -28,7 +28,16 @@ from program.expert.answer.claims import (
     topic_in,
     verdict,
 )
-from program.expert.answer.findings import Phrases, capitalised, found, item, severity_word, summary, undetailed, where
+from program.expert.answer.findings import (
+    Phrases,
+    capitalise,
+    item,
+    severity_word,
+    summary,
+    unjudged_text,
+    visible_faults,
+    where,
+)
 from program.expert.answer.planning import is_read
 from program.expert.judge.views import View
 
@@ -270,7 +279,7 @@ def fact(look: Look, axis: str, say: Phrases) -> str:
         return say("sentence.tone", tone=say(f"tone.{tone if far > _NEUTRAL else 'none'}"))
     if axis in _LIGHT:
         return _exposure(look, say)
-    is_blurred = axis == "sharpness" and any(each.category == "Blurs" for each in found(view))
+    is_blurred = axis == "sharpness" and any(each.category == "Blurs" for each in visible_faults(view))
     if is_blurred or (axis_of(axis).is_fault and axis != "uneven"):
         return _fault(look, "defocus" if is_blurred else axis, say)
     return say("fact.step", name=say(f"axis.{axis}"), step=_step(look.position(axis), say))
@@ -287,13 +296,13 @@ def _exposure(look: Look, say: Phrases) -> str:
 
 def _fault(look: Look, axis: str, say: Phrases) -> str:
     fault, category = axis_of(axis), look.category(axis)
-    if items := [item(look.view, each, say) for each in found(look.view) if each.category == category]:
-        return say("sentence.spoiled", items=capitalised(say("sentence.list").join(items)))
+    if items := [item(look.view, each, say) for each in visible_faults(look.view) if each.category == category]:
+        return say("sentence.spoiled", items=capitalise(say("sentence.list").join(items)))
     if category and severity_word(look.severity(axis)) != severity_word(look.view.severities[category]):
         return say("sentence.in_part")  # of the whole image it cannot be told
     if fault.composite and not look.paired and look.position(fault.composite) >= fault.visible_from:
         return say("fact.step", name=say(f"axis.{axis}"), step=_step(look.position(fault.composite), say))
-    return say("sentence.spoiled", items=capitalised(say("opening.none", name=say(f"axis.{axis}"))))
+    return say("sentence.spoiled", items=capitalise(say("opening.none", name=say(f"axis.{axis}"))))
 
 
 def choice_reason(
@@ -306,7 +315,7 @@ def choice_reason(
         return say.join(say("choice.voted", letter=letter, text=text), words)
     claim = property_in(text) if topic == "distortion" else None
     axis = topic if claim is None else claim.axis
-    blind = undetailed(look.view, say) if axis in _DETAIL else ""
+    blind = unjudged_text(look.view, say) if axis in _DETAIL else ""
     if blind or not choice.measured:
         return say.join(blind or unseen(query, say), say("choice.guess"), words if topic == "content" else "")
     if topic == "distortion" and not form("reversed").search(query.casefold()):
@@ -342,7 +351,7 @@ def direct_answer(look: Look, query: str, say: Phrases) -> str:
     if not claims or claims[-1].axis in unanswered:
         return ""
     if claims[-1].axis in _DETAIL and look.view.unjudged:
-        return undetailed(look.view, say)
+        return unjudged_text(look.view, say)
     if not is_closed:
         return (_location if form("where").search(text) else _degree)(look, claims[-1], say)
     if said := verdict(look, claims):

@@ -61,11 +61,11 @@ class Heads(NamedTuple):
 
     def values(self, points: Matrix, numbers: Matrix) -> Matrix:
         """Return the N x T outputs of N measured images."""
-        z = self.standardised(numbers)
+        z = self.standardise(numbers)
         square = (z * z).sum(axis=1)[:, None] + np.einsum("ij,ij->i", self.kept, self.kept) - 2 * z @ self.kept.T
         return np.asarray(self.offset + points @ self.lines + np.exp(-square / self.width) @ self.weights)
 
-    def standardised(self, numbers: Matrix) -> Matrix:
+    def standardise(self, numbers: Matrix) -> Matrix:
         """Return N x H numbers less their centre, by their spread, within 3."""
         return np.asarray(np.clip((numbers - self.centre) / self.spread, -3, 3))
 
@@ -104,7 +104,7 @@ def overall(values: Matrix) -> Matrix:
     return np.column_stack([strengths.sum(axis=1), strengths.max(axis=1), nothing, sharp, np.ones(len(values))])
 
 
-def chosen(heads: Heads, values: Matrix, barred: frozenset[str] = frozenset()) -> list[Named]:
+def faults_to_name(heads: Heads, values: Matrix, barred: frozenset[str] = frozenset()) -> list[Named]:
     """Return the faults to name of an image's outputs, the worst first; `barred` do not apply to it."""
     there, worst, nothing = likelihoods(heads, values)
     names = list(FAULTS)
@@ -134,7 +134,7 @@ def faults_of(view: View) -> tuple[Named, ...]:
     if not KINDS[kind := kind_of(view)]:
         return ()
     barred = _BARRED.get(kind, frozenset()) | (_COLOUR if view.measured["saturation"] < _GREY else frozenset())
-    return tuple(chosen(load_heads(), _values(view), barred))
+    return tuple(faults_to_name(load_heads(), _values(view), barred))
 
 
 @functools.lru_cache(maxsize=1024)

@@ -51,7 +51,7 @@ class Standard(NamedTuple):
 
     def apply(self, vectors: Matrix) -> Matrix:
         """Return N x F standardised values, each row of length about 1."""
-        return np.asarray(network.standardised(np.atleast_2d(vectors), self.centre, self.spread) * self.share)
+        return np.asarray(network.standardise(np.atleast_2d(vectors), self.centre, self.spread) * self.share)
 
 
 class Kernel(NamedTuple):
@@ -129,8 +129,8 @@ class Model(NamedTuple):
 
 
 def quality_of(kind: str, values: Matrix) -> Matrix:
-    """Return the N scores of a model's N x O outputs; without a reference see `network.blended`."""
-    return network.blended(values[:, :4], _GATE_MIDDLES, _GATE_WIDTHS) if kind == "nr" else values[:, 0]
+    """Return the N scores of a model's N x O outputs; without a reference see `network.blend`."""
+    return network.blend(values[:, :4], _GATE_MIDDLES, _GATE_WIDTHS) if kind == "nr" else values[:, 0]
 
 
 @functools.cache

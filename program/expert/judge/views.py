@@ -20,7 +20,7 @@ from scipy import special
 from program.common.cache import PlainCache
 from program.common.errors import ImageError
 from program.expert.judge.quality import OUTPUTS, SEVERITIES, Belief, Model, believe, load_model
-from program.expert.measure.features import DIFFERENCE_NAMES, FEATURE_NAMES, measure, reference_differences, resampled
+from program.expert.measure.features import DIFFERENCE_NAMES, FEATURE_NAMES, measure, reference_differences, resample
 from program.expert.measure.measures import Maps, Named
 from program.expert.measure.signs import SIGN_NAMES, signs
 from program.expert.store import MEASURED, POPULATION_FILE, Matrix, stored_table
@@ -162,7 +162,7 @@ class Viewer:
 
             # In half precision, 48 KB an image, as those that the model was fitted on.
             def reading() -> str:
-                shown = pixels(ref) if fits else resampled(pixels(ref), pixels(image))
+                shown = pixels(ref) if fits else resample(pixels(ref), pixels(image))
                 return base64.b64encode(network.spreads(shown).astype("<f2").tobytes()).decode()
 
             at = "" if fits else "/{}x{}".format(*size)

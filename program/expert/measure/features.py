@@ -117,7 +117,7 @@ def measure(pixels: NDArray[np.uint8]) -> tuple[Named, Maps]:
     parts = [pixels[top : top + _ROWS] for top in range(0, len(pixels), _ROWS)]  # whole, 8 megapixels take 100 MB more
     native = np.concatenate([_luma(part.astype(np.float32)) for part in parts])
     named = measures.blocking(native)
-    shown = viewed(pixels, MAXIMUM_SIDE)
+    shown = shrink(pixels, MAXIMUM_SIDE)
     channels = shown.transpose(2, 0, 1).astype(np.float32, order="C")
     luma = native if shown is pixels else _luma(shown.astype(np.float32))
     half = halve(luma)
@@ -141,7 +141,7 @@ def _luma(rgb: Plane) -> Plane:
     return np.asarray(rgb @ np.array([0.299, 0.587, 0.114], dtype=np.float32))
 
 
-def viewed(pixels: NDArray[np.uint8], side: int) -> NDArray[np.uint8]:
+def shrink(pixels: NDArray[np.uint8], side: int) -> NDArray[np.uint8]:
     """Return H x W x 3 pixels averaged down until the longer side has at most `side`."""
     longer = max(pixels.shape[:2])
     if longer <= side:
@@ -199,13 +199,13 @@ FEATURE_NAMES = tuple(measure(np.zeros((16, 16, 3), np.uint8))[0])
 
 def reference_differences(pixels: NDArray[np.uint8], reference: NDArray[np.uint8]) -> tuple[Named, Maps]:
     """Measure how H x W x 3 uint8 pixels differ from their reference; deterministic."""
-    reference = resampled(reference, pixels)
+    reference = resample(reference, pixels)
     named, maps = _compare(pixels, reference)
     apart = network.distances(pixels, reference)
     return finite(named | dict(zip(network.DISTANCES, apart, strict=True)), maps)
 
 
-def resampled(reference: NDArray[np.uint8], pixels: NDArray[np.uint8]) -> NDArray[np.uint8]:
+def resample(reference: NDArray[np.uint8], pixels: NDArray[np.uint8]) -> NDArray[np.uint8]:
     """Return a reference at the size of what is compared with it."""
     if reference.shape == pixels.shape:
         return reference

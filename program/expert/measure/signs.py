@@ -15,7 +15,7 @@ from PIL import Image
 from scipy import ndimage
 
 from program.expert.measure import measures
-from program.expert.measure.features import viewed
+from program.expert.measure.features import shrink
 from program.expert.measure.measures import Maps, Named, Plane, block_means, finite, grid_of, halve, percentiles, thirds
 
 _SIDE = 640
@@ -29,7 +29,7 @@ _GREY = 1e-3
 
 def signs(pixels: NDArray[np.uint8]) -> tuple[Named, Maps]:
     """Measure H x W x 3 uint8 sRGB pixels; its maps (3 x 3) say where light is clipped, detail lost, and so on."""
-    shown = viewed(pixels, _SIDE)
+    shown = shrink(pixels, _SIDE)
     if (least := 16 - min(shown.shape[:2])) > 0:
         shown = np.pad(shown, ((0, least), (0, least), (0, 0)), mode="edge")
     small = np.ascontiguousarray(np.moveaxis(shown[::2, ::2], 2, 0))
