@@ -138,7 +138,7 @@ def _moved(program: Path, settings: Settings, manifest: Path, rows: Sequence[Any
     if labels is None:
         return {}
     images = {sample.id: sample.image for sample in read_manifest(manifest)}
-    return {row.id: labels.predicted(viewer.view(IMAGES.add(images[row.id])), row.beliefs["tool_mean"])
+    return {row.id: labels.predict(viewer.view(IMAGES.add(images[row.id])), row.beliefs["tool_mean"])
             for row in rows if "tool_mean" in (row.beliefs or {})}  # fmt: skip
 
 

@@ -62,7 +62,7 @@ class Store:
     def of(cls, program: AgenticIQA) -> "Store":
         """Return the store of compiles that start at this program; an empty one where answers may differ."""
         kept = program.resources.settings.kept_dir
-        if kept is None or not all(program.resources.known(role).is_deterministic for role in ROLES):
+        if kept is None or not all(program.resources.known_traits(role).is_deterministic for role in ROLES):
             return cls()
         return cls(kept / "compiles", context_of(program))
 

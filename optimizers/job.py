@@ -73,7 +73,7 @@ class Job:
     def models(self) -> list[ModelTraits]:
         """What is known of the models of the roles to optimize; they are asked nothing."""
         resources = Resources(self.settings, self.lm)
-        return [resources.known(role) for role in ROLES if role in self.roles]
+        return [resources.known_traits(role) for role in ROLES if role in self.roles]
 
     @property
     def is_free(self) -> bool:
@@ -201,7 +201,7 @@ def prepare_job(
     Nothing is asked of a model. Raises InputError or DataError for what cannot be used.
     """
     resources = Resources(settings, lm)
-    rewords = resources.known("summarizer").reads_instructions
+    rewords = resources.known_traits("summarizer").reads_instructions
     request = optimizer or settings.compile.optimizer
     wants_demos = demos is not None or teacher_lm is not None
     usual = "nearest,fusion" if rewords else f"{'random-search,' * wants_demos}finetune,fusion"

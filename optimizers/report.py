@@ -203,7 +203,7 @@ class CandidateRuns:
 
     def _of(self, parent: RunHandle, candidate: Candidate) -> RunHandle:
         if candidate.name not in self._runs:
-            with parent.nested(candidate.name, {"command": "compile", "step": "candidate"}) as run:
+            with parent.nested_run(candidate.name, {"command": "compile", "step": "candidate"}) as run:
                 run.log_params(learned_params(candidate.program))
             self._runs[candidate.name] = run
         return self._runs[candidate.name]

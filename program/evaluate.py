@@ -44,10 +44,10 @@ def main(argv: list[str] | None = None) -> int:
 def _reasons(arguments: argparse.Namespace) -> int:
     from program.agent.saving import program_from
     from program.common.pool import progress
-    from program.evaluation.judgements import Annotated, annotated, reason_figures, reasons_text
+    from program.evaluation.judgements import Annotated, read_annotations, reason_figures, reasons_text
     from program.lms.limits import budget_from
 
-    pictures = annotated(Path(arguments.data))
+    pictures = read_annotations(Path(arguments.data))
     program = program_from(arguments, cli.settings_from(arguments))
     with progress("naming faults", len(pictures)) as advance, budget_from(arguments):
 
@@ -83,7 +83,7 @@ def _evaluate(arguments: argparse.Namespace) -> int:
         check_report_folder(arguments.report)
         cli.check_outputs(arguments, "--report", *report_files(arguments.report))
     cluster = cluster_from(arguments, arguments.workers or settings.compile.workers)
-    make = partial(Evaluating.made, partial(program_from, arguments, settings), baselines=arguments.baselines)
+    make = partial(Evaluating.build, partial(program_from, arguments, settings), baselines=arguments.baselines)
     tracker = Tracker(settings.mlruns_dir, experiment_name(samples.name))
     with tracker.run(f"evaluate {arguments.split} seed {settings.seed}", {"command": "evaluate"}) as run:
         with budget_from(arguments):

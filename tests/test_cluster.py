@@ -282,7 +282,7 @@ def test_an_evaluation_is_the_same_on_either_engine(service_program, blurred_man
     lines = [f"{s.image.name},{s.mos},{s.group},test,{s.id}" for s in samples]
     table.write_text("path,score,group,split,id\n" + "\n".join(lines) + "\n", "utf-8")
     on_ray = ray_engine(
-        lambda: Evaluating.made(lambda: program, baselines=True), Cluster(), Sample, LabelledRow.model_validate_json
+        lambda: Evaluating.build(lambda: program, baselines=True), Cluster(), Sample, LabelledRow.model_validate_json
     )
     named = samples_of(table, program.resources.settings, layout=Layout({"image": "path", "mos": "score"}))
     held = evaluate(program, samples, workers=1, progress=False, baselines=True)

@@ -177,7 +177,7 @@ def test_only_the_worst_misses_keep_their_reasons():
     rng = np.random.default_rng(0)
     rows = [_miss(i, e) for i, e in enumerate(rng.normal(0, 0.6, 500).tolist())]
     misses = WorstRows()
-    kept = [misses.trimmed(row) for row in rows]
+    kept = [misses.trim(row) for row in rows]
     expected = sorted(rows, key=lambda row: -abs(row.predicted - row.truth))[:WORST]
     found = worst_rows(kept, "scoring")
     assert [row.id for row in found] == [row.id for row in expected]
@@ -191,7 +191,7 @@ def test_right_and_failed_answers_are_no_misses():
     right = labelled(id="a", group="g", task="mcq", truth="A", predicted="A", status="ok", reasoning="r")
     failed = labelled(id="b", group="g", task="scoring", truth=2.0, status="failed")
     misses = WorstRows()
-    assert [misses.trimmed(row).reasoning for row in (right, failed)] == [None, None]
+    assert [misses.trim(row).reasoning for row in (right, failed)] == [None, None]
     assert worst_rows([right, failed], "mcq") == []
     wrong = [_miss(i, 0, "mcq") for i in range(40)]
     assert [r.id for r in worst_rows(wrong, "mcq")] == [r.id for r in worst_rows(wrong[::-1], "mcq")]

@@ -17,7 +17,7 @@ from program.agent.saving import save
 from program.common.errors import SettingsError
 from program.common.settings import load_settings
 from program.images.store import IMAGES
-from program.tracking.runs import traced
+from program.tracking.runs import record_traces
 from program.tracking.store import Tracker
 
 KEY, HEADER_KEY, PASSWORD = "sk-planted-4f9c2a17e6", "hdr-planted-77b1d03c55", "pw-planted-0c44e9a2b8"
@@ -103,7 +103,7 @@ def test_an_own_lm_keeps_its_key_headers_and_pictures_to_itself(engine, folder, 
     )
     iqa = AgenticIQA(load_settings(), lm=lm)
     tracker = Tracker(load_settings().mlruns_dir, "own")
-    with tracker.run("own") as run, traced(run), dspy.context(trace=[]):
+    with tracker.run("own") as run, record_traces(run), dspy.context(trace=[]):
         assert iqa(image=folder / "0-0.png").status == "ok"
         steps = list(dspy.settings.trace)
     shown = [inputs["image"].url for _, inputs, _ in steps if "image" in inputs]

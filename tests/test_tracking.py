@@ -24,7 +24,7 @@ from PIL import Image
 from program.common.cli import Parser, add_settings_flags, settings_from
 from program.common.errors import InputError
 from program.runs import main as runs_command
-from program.tracking import Tracker, experiment_name, traced
+from program.tracking import Tracker, experiment_name, record_traces
 from program.tracking.store import open_client
 
 ROOT = Path(__file__).resolve().parents[1]
@@ -276,7 +276,7 @@ def test_what_is_assessed_inside_is_traced_and_no_image_bytes_are(store, assess_
     tracker = Tracker(store, "traces")
     seen = scripted_lm([{"text": "fine"}])
     seen.engine.record = None
-    with tracker.run("traced") as run, traced(run):
+    with tracker.run("traced") as run, record_traces(run):
         assess_a_picture()
         with dspy.context(lm=seen, adapter=dspy.JSONAdapter()):
             inline = dspy.Image(f"data:image/png;base64,{base64.b64encode(picture().tobytes()).decode()}")
@@ -442,7 +442,7 @@ def test_a_real_server_that_dies_costs_one_warning_and_no_error(server, store, c
     with tracker.run("whole", {"note": "fine"}, result="the result is in 'here'") as run:
         run.log_params({"seed": 1})
         run.log_dataset("clive", "0" * 64, "clive/manifest.jsonl", "test")
-        with run.nested("candidate 0") as child:
+        with run.nested_run("candidate 0") as child:
             child.log_metrics({"srcc": 0.1})
         begun = tracker.client.get_run(run.run_id)
         assert (begun.data.params, begun.data.tags["note"]) == ({"seed": "1"}, "fine")
@@ -451,7 +451,7 @@ def test_a_real_server_that_dies_costs_one_warning_and_no_error(server, store, c
         (candidate,) = tracker.client.search_runs([tracker.experiment_id], children)
         assert (candidate.info.status, candidate.data.metrics) == ("FINISHED", {"srcc": 0.1})
         _stop(process)
-        with run.nested("candidate 1") as child:
+        with run.nested_run("candidate 1") as child:
             child.log_metrics({"srcc": 0.7})
         run.log_table([{"id": "a"}])
     assert run.run_id is None

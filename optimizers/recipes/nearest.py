@@ -115,7 +115,7 @@ def _run(search: Search) -> list[Candidate]:
     program = search.base.program
     if all(role_of(name) != "summarizer" for name in search.student.names):
         return search.nothing("nearest: changes the Summarizer alone, which --roles leaves out")
-    if program.resources.known("summarizer").weighs_demos:
+    if program.resources.known_traits("summarizer").weighs_demos:
         return search.nothing(
             "nearest: the embedded expert weighs its demos by likeness already; random-search chooses them"
         )

@@ -71,7 +71,7 @@ class _Work:
     failed_steps: list[str] = field(default_factory=list)
 
     @property
-    def unboxed(self) -> list[str]:
+    def unboxed_regions(self) -> list[str]:
         """The plan's regions whose place nobody knows."""
         return [region for region in self.plan.query_scope if region != GLOBAL and region not in self.boxes]
 
@@ -130,7 +130,9 @@ class Executor(dspy.Module):
                 self._diagnose(work, view)
             # A tool that the user named and that cannot be used is never replaced in silence.
             work.notes += [repair for repair in state.plan_repairs if repair.startswith("tool ")]
-            work.notes += [f"region {region!r}: no box is known, so no tool measures it" for region in work.unboxed]
+            work.notes += [
+                f"region {region!r}: no box is known, so no tool measures it" for region in work.unboxed_regions
+            ]
             chosen = self._chosen_tools(work)
             with stage("tools"):
                 self._measure(work, chosen)
@@ -153,7 +155,7 @@ class Executor(dspy.Module):
 
     def _locate(self, work: _Work) -> None:
         """Ask the model for the boxes (in pixels) of the plan's regions that nobody gave."""
-        if regions := work.unboxed:
+        if regions := work.unboxed_regions:
             inputs = {"image": work.image, "query": work.query, "regions": regions}
             width, height = work.image.width, work.image.height
             for place in self._ask(work, None, self.locate, inputs, _LOCATED) or ():
@@ -232,7 +234,7 @@ class Executor(dspy.Module):
         A tool that the user named measures the whole image where no region can be.
         """
         plan = work.plan
-        regions = [region for region in plan.query_scope if region not in work.unboxed]
+        regions = [region for region in plan.query_scope if region not in work.unboxed_regions]
         mode: Mode = "FR" if plan.reference_mode == "Full-Reference" else "NR"
         ready = [spec for spec in self.resources.runner.ready(mode) if spec.name not in work.avoid]
         if plan.required_tools and plan.tool_execute:
@@ -307,7 +309,7 @@ class Executor(dspy.Module):
 
     def _added(self, tool: str) -> float:
         """Return what a reading adds to the model's belief, as part of what it adds to knowing nothing."""
-        if not self.resources.known("summarizer").shares_errors:
+        if not self.resources.known_traits("summarizer").shares_errors:
             return 1.0
         spec = self.resources.registry.get(tool)
         # It reads the network that the expert reads: fused, both order photographs no better than the expert alone.

@@ -142,7 +142,7 @@ class Corrections(_Learned):
         """Those that there are."""
         return {kind: each for kind, each in (("nr", self.nr), ("fr", self.fr)) if each is not None}
 
-    def predicted(self, view: View, tools: float | None) -> float | None:
+    def predict(self, view: View, tools: float | None) -> float | None:
         """Return the score, 1..5, that the labels predict of an image, whose `tools`' mean may be known.
 
         None for a kind that has none.
@@ -154,7 +154,7 @@ class Corrections(_Learned):
         return min(5.0, max(1.0, reading + found.shift(view)))
 
     def precision(self, view: View) -> float:
-        """Return the precision of what is `predicted` of an image, where something is."""
+        """Return the precision of what is predicted of an image, where something is."""
         return self.by_kind[view.model.kind].precision
 
     def shift_text(self, view: View) -> str | None:
@@ -167,7 +167,7 @@ class Corrections(_Learned):
 
         One word: of two levels with "between", or figures, a model of 1.5 billion weights makes less.
         """
-        if (score := self.predicted(view, tools)) is None:
+        if (score := self.predict(view, tools)) is None:
             return None
         labels, word = self.by_kind[view.model.kind].labels, LEVEL_WORDS[nearest_level(score) - 1]
         return f"Judging by {labels} rated photographs, people would rate this one {word}."

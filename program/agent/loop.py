@@ -72,7 +72,7 @@ class AgenticIQA(ProgramModule):
                 state.image_notes = [*state.image_notes, f"reference resampled from {given.size} to {test.size}"]
             if not show_the_same(test, original):
                 state.image_notes = [*state.image_notes, f"the reference {given.name!r} seems to show something else"]
-        elif self.resources.known("summarizer").is_free:
+        elif self.resources.known_traits("summarizer").is_free:
             _look(state, test, self.resources.viewer)
         with meter() as usage, wire_scope(settings):
             started = state.model_copy()

@@ -119,7 +119,7 @@ class Rater(dspy.Module):
         mean, labels = self.tools_mean(evidence), self.corrections
         if mean is not None and labels is not None and not self._judge.weighs_demos:
             view = self.resources.viewer.view(image, reference)
-            if (predicted := labels.predicted(view, mean)) is not None:
+            if (predicted := labels.predict(view, mean)) is not None:
                 return ToolReadings([predicted], [labels.precision(view)])
         return evidence.readings
 
@@ -214,7 +214,7 @@ class Rater(dspy.Module):
 
     @property
     def _judge(self) -> ModelTraits:
-        return self.resources.known("summarizer")
+        return self.resources.known_traits("summarizer")
 
     def _lm_of(self, predictor: dspy.Module) -> dspy.BaseLM:
         return predict_of(predictor).lm or self.resources.lm("summarizer")
@@ -232,7 +232,7 @@ class Rater(dspy.Module):
             self.score, inputs, lm=self.resources.lm("summarizer"), check=read, calls=calls,
             example={**_FOUND, **_SCORED} if finds else _SCORED,
             room=_ROOM["quality_probs"] + finds * _ROOM_OF_FINDINGS,
-            form=partial(shaped, finds=True) if finds else None,
+            form=partial(shape_signature, finds=True) if finds else None,
         )  # fmt: skip
 
     def _classified(
@@ -256,7 +256,7 @@ class Rater(dspy.Module):
         return ask(
             self.classify, inputs, lm=self.resources.lm("summarizer"), check=read, calls=calls,
             room=ROOM_OF_A_WORD if one_word else _ROOM["quality_level"] + finds * _ROOM_OF_FINDINGS,
-            form=partial(shaped, finds=finds, word_alone=one_word, level_last=level_last),
+            form=partial(shape_signature, finds=finds, word_alone=one_word, level_last=level_last),
             example=_WORD if one_word else {**_FOUND, **_CLASSIFIED} if finds else _CLASSIFIED,
             config={"logprobs": True, "top_logprobs": MOST_ALTERNATIVES} if from_tokens else None,
             until="quality_level" if opens else None,
@@ -356,7 +356,7 @@ _FINDINGS: Any = dspy.OutputField(desc="distortions that are visible, the most v
 
 
 @lru_cache(maxsize=64)
-def shaped(
+def shape_signature(
     signature: type[dspy.Signature], *, finds: bool = False, word_alone: bool = False, level_last: bool = False
 ) -> type[dspy.Signature]:
     """Return a signature that asks for the word alone, for findings before the reasons, or for the level last.

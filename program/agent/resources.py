@@ -286,10 +286,10 @@ class Resources:
     @property
     def fusion(self) -> ScoreFusion:
         """How tool scores and level probabilities become one score, where no compile fitted it."""
-        as_stated = {"model_weight": 1.0, "smoothing": 0.0} if self.known("summarizer").is_calibrated else {}
+        as_stated = {"model_weight": 1.0, "smoothing": 0.0} if self.known_traits("summarizer").is_calibrated else {}
         return ScoreFusion(**{**dict(self.settings.fusion), **as_stated})
 
-    def known(self, role: Role) -> ModelTraits:
+    def known_traits(self, role: Role) -> ModelTraits:
         """Return what is known of the model of a role; nothing is asked."""
         return known_traits(self.lm(role))
 
@@ -332,7 +332,7 @@ class Resources:
     @property
     def answers_alone(self) -> bool:
         """Whether a language model is asked for levels and options alone: no plan, no findings, no reasons."""
-        return self.settings.assessment.score_only and not self.known("summarizer").is_free
+        return self.settings.assessment.score_only and not self.known_traits("summarizer").is_free
 
     def scores_only(self, query: str, options: Any = None) -> bool:
         """Return whether a question costs a language model one word: a level or an option, with no reasons."""

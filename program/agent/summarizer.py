@@ -19,7 +19,7 @@ from program.agent.rating import (
     last_error,
     predict_of,
     reasoning_of,
-    shaped,
+    shape_signature,
 )
 from program.agent.replan import contradiction, should_replan
 from program.agent.resources import Resources
@@ -217,7 +217,7 @@ class Summarizer(Rater):
 
         answer = ask(
             predictor, inputs, lm=self.resources.lm("summarizer"), check=check, example=example,
-            room=ROOM_OF_A_WORD if alone else _ROOM, form=partial(shaped, word_alone=True) if alone else None,
+            room=ROOM_OF_A_WORD if alone else _ROOM, form=partial(shape_signature, word_alone=True) if alone else None,
             until=None if reasons is None or alone else "final_answer",
         )  # fmt: skip
         if answer.value is None:
@@ -240,7 +240,7 @@ class Summarizer(Rater):
         gap_left = gap or fields.get("unresolved_gap")
         if fields["status"] == "ok" and evidence.failed_steps:
             # Another answer than with this evidence: it must not pass for a whole one.
-            fields = {**fields, "status": "degraded", "error": evidence.lacking()}
+            fields = {**fields, "status": "degraded", "error": evidence.evidence_lacking()}
         score = rating = fields.get("quality_score")
         if score is None and is_iqa and tools.scores:
             score = self.fusion.fuse_scores(tools.scores, None, tools.precisions)
@@ -255,7 +255,7 @@ class Summarizer(Rater):
                 "quality_reasoning": " ".join([fields["quality_reasoning"].strip(), *notes]),
                 "quality_score": score,
                 "level": self.fusion.map_to_level(rating) if rating is not None else None,
-                "used_evidence": evidence.used(),
+                "used_evidence": evidence.evidence_used(),
                 "need_replan": replan,
                 "replan_reason": gap if replan else None,
                 "unresolved_gap": None if replan else gap_left or None,

@@ -167,7 +167,7 @@ class Evaluating(Asking[LabelledRow]):
         self._eta, self._others, self._misses = resources.fusion.eta if resources else 1.0, others, WorstRows()
 
     @classmethod
-    def made(cls, make: Callable[[], AgenticIQA], *, baselines: bool = False) -> Self:
+    def build(cls, make: Callable[[], AgenticIQA], *, baselines: bool = False) -> Self:
         """Return one with a program of its own."""
         program = make()
         return cls(program, BaselineAnswers(program) if baselines else None)
@@ -186,7 +186,7 @@ class Evaluating(Asking[LabelledRow]):
         beside: dict[str, Any] = {"seconds": round(time.perf_counter() - started, 4)}
         if self._others is not None and request.task != "open":
             beside["baselines"], beside["baseline_cost"] = self._others(request, result)
-        return self._misses.trimmed(row.model_copy(update=beside))
+        return self._misses.trim(row.model_copy(update=beside))
 
 
 def run_samples(
@@ -222,7 +222,7 @@ def run_samples(
 
     def take(place: int, row: LabelledRow) -> str:
         nonlocal failed
-        rows[place] = misses.trimmed(row)
+        rows[place] = misses.trim(row)
         failed += row.status == "failed"
         return f"{failed} failed" if failed else ""
 
@@ -379,7 +379,7 @@ def context_of(program: AgenticIQA, *, baselines: bool = False) -> dict[str, Jso
     influences = {"device", "threads", "reduce_above_px", "resize_reference"}
     values["tools"] = settings.tools.model_dump(include=influences) | {"calibration_sha256": file_sha256(calibration)}
     judged: dict[str, JsonValue] = {}
-    if not resources.known("summarizer").is_calibrated:
+    if not resources.known_traits("summarizer").is_calibrated:
         judged = {"eyes": str(resources.eyes().model), "model_weight": program.summarizer.fusion.model_weight}
     return {
         **judged,

@@ -129,7 +129,7 @@ class Annotated(NamedTuple):
     main: str | None
 
 
-def annotated(file: Path) -> list[Annotated]:
+def read_annotations(file: Path) -> list[Annotated]:
     """Return the pictures of a JSONL file with lines {"id", "faults": [{"fault", "strength"}], "main"}.
 
     A line names its "image" beside the file, or its id stands in a manifest.jsonl of a folder next to the file's.

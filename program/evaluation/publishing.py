@@ -39,7 +39,7 @@ from program.evaluation.record import WORST, Baseline, Dataset, Environment, Eva
 from program.expert import TILE, heatmap
 from program.images.store import IMAGES, data_url, small, thumbnail
 from program.lms.traits import known_traits
-from program.tracking import RunHandle, Tracker, dataset_name, miss_trace, traced
+from program.tracking import RunHandle, Tracker, dataset_name, miss_trace, record_traces
 from signatures.schemas import CATEGORY_WORDS, GLOBAL, SEVERITIES
 
 _THUMBNAIL_PX, _MAP_PX = 320, 200
@@ -312,7 +312,7 @@ def log_misses(run: RunHandle, record: EvaluationRecord, program: AgenticIQA, sa
         return
     places = {name: f"misses/{number:02}.png" for number, name in enumerate(rows, 1)}
     again = Evaluating(program)
-    with traced(run) as expected:
+    with record_traces(run) as expected:
         for sample in islice((sample for sample in samples if sample.id in rows), len(rows)):
             with suppress(InputError):  # of a picture that cannot be read, or a budget that is spent
                 run.log_picture(small(sample.image, _PICTURE_PX), places[sample.id])

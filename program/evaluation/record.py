@@ -115,7 +115,7 @@ class LabelledRow(Row):
             "beliefs": {name: b for name, b in _beliefs(result, eta).items() if b is not None},
             "rung": result.rung, "error": _one_line(result.error) if result.error else None,
             "reasoning": result.quality_reasoning[:_MAX_REASONING],
-            "evidence": result.used_evidence or result.state.evidence.used(),
+            "evidence": result.used_evidence or result.state.evidence.evidence_used(),
         }  # fmt: skip
         return cls(**dict(Row.of(request, result)) | labels | usage | own)
 
@@ -171,7 +171,7 @@ class WorstRows:
         self._heaps: dict[str, list[tuple[float, str]]] = {}
         self._lock = threading.Lock()
 
-    def trimmed(self, row: LabelledRow) -> LabelledRow:
+    def trim(self, row: LabelledRow) -> LabelledRow:
         """Return the row, without its texts unless it is among the worst of its task so far. Thread-safe."""
         size = row.miss
         with self._lock:

@@ -31,7 +31,7 @@ logger = logging.getLogger(__name__)
 
 
 class RunHandle:
-    """A run made by `Tracker.run` or `RunHandle.nested`; `result` says where else to find what it is about."""
+    """A run made by `Tracker.run` or `RunHandle.nested_run`; `result` says where else to find what it is about."""
 
     def __init__(
         self, store: "Tracker", name: str, tags: Mapping[str, str], result: str, parent: "RunHandle | None" = None
@@ -81,7 +81,7 @@ class RunHandle:
         if self.where:
             Console(soft_wrap=True).print(f"MLflow run  {self.where}", highlight=False)
 
-    def nested(self, name: str, tags: Mapping[str, str] | None = None) -> "RunHandle":
+    def nested_run(self, name: str, tags: Mapping[str, str] | None = None) -> "RunHandle":
         """Return a run shown under this one, as for a candidate program of a compile; it ends with the `with` block."""
         return RunHandle(self._store, name, tags or {}, self._result, parent=self)
 
@@ -301,7 +301,7 @@ def tool_span(name: str, inputs: Mapping[str, Any]) -> Iterator[dict[str, Any]]:
 
 
 @contextlib.contextmanager
-def traced(run: "RunHandle") -> Iterator[dict[str, tuple[float | str, bool]]]:
+def record_traces(run: "RunHandle") -> Iterator[dict[str, tuple[float | str, bool]]]:
     """Record the process's assessments meanwhile as traces of a run; yields what was true, to be filled by trace."""
     expected: dict[str, tuple[float | str, bool]] = {}
     if run.run_id is None:
@@ -342,7 +342,7 @@ def traced(run: "RunHandle") -> Iterator[dict[str, tuple[float | str, bool]]]:
 
 @contextlib.contextmanager
 def miss_trace(sample: str, inputs: Mapping[str, Any], truth: float | str) -> Iterator[Callable[[Any], str]]:
-    """Record what is assessed inside, itself inside of `traced`, as one trace; yields what takes the answer.
+    """Record what is assessed inside, itself inside of `record_traces`, as one trace; yields what takes the answer.
 
     It returns the trace's id.
     """
