@@ -43,7 +43,7 @@ def _measure(arguments: argparse.Namespace) -> int:
     samples = [s for s in read_manifest(arguments.manifest) if s.split == arguments.split and s.quality is not None]
     scores, spreads, intervals = [], [], []
     for sample in samples:
-        with IMAGES.borrowing():
+        with IMAGES.borrow():
             result = program(image=sample.image, reference=sample.reference)
             scores.append(float(result.quality_score))
             spreads.append(spread(program, result))

@@ -41,7 +41,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     with progress("photographs", len(samples)) as advance:
         for i, sample in enumerate(samples):
             kind, level, sign = KINDS[i % len(KINDS)], 3 + i % 3, 1 if i % 2 else -1  # 1: the left half is damaged
-            with IMAGES.borrowing():
+            with IMAGES.borrow():
                 pixels = np.array(IMAGES.pixels(IMAGES.add(sample.image)))
                 middle = pixels.shape[1] // 2
                 half = slice(None, middle) if sign > 0 else slice(middle, None)

@@ -13,7 +13,7 @@ from typing import Any, Literal
 
 from data.manifest import GENERATED, Sample
 from data.tables import HUB, csv_table, is_manifest, number_of
-from program.common import offered
+from program.common import load_offers
 from program.common.backends import Section
 from program.common.errors import DataError, did_you_mean
 from program.common.files import CONFIGS, Place, is_remote, place_of
@@ -51,7 +51,7 @@ def catalogue() -> Mapping[str, DatasetEntry]:
 
     text = (CONFIGS / "datasets.yaml").read_text(encoding="utf-8")
     ours = {name: DatasetEntry(name=name, **entry) for name, entry in yaml.safe_load(text).items()}
-    outside = offered("datasets", lambda name, offer: DatasetEntry(name=name, **offer["entry"]))
+    outside = load_offers("datasets", lambda name, offer: DatasetEntry(name=name, **offer["entry"]))
     return {**outside, **ours}
 
 

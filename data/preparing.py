@@ -21,7 +21,7 @@ from data.catalogue import DatasetEntry, Release, entry_of
 from data.manifest import KEYS, Sample, ScaleDoubt, Split, manifest_sha256, read_manifest, scan_manifest, write_manifest
 from data.readers_scores import pairs, parts_apart, score_within_splits
 from data.splits import FRACTIONS, SplitsByKey, group_of, plan_splits
-from program.common import offered
+from program.common import load_offers
 from program.common.errors import DataError, ImageError, did_you_mean
 from program.common.files import Place, name_of, open_file, path_mend, place_of, plain_file, write_whole
 from program.common.pool import in_order
@@ -85,7 +85,7 @@ def load(
     release = Release(entry, Path(os.path.expanduser(root)), columns or {}, mos_range, higher_is_better, images)
     if name != "huggingface" and not release.root.exists():
         raise DataError(f"dataset {name!r}: there is no {str(release.root)!r}; get it from {entry.source}")
-    readers = READERS if name in READERS else offered("datasets", lambda _, offer: offer["read"])
+    readers = READERS if name in READERS else load_offers("datasets", lambda _, offer: offer["read"])
     for sample in readers[name](release):
         if (missing := sample.missing_file) is None:
             yield sample

@@ -33,7 +33,7 @@ from data.distortions import (
 )
 from data.manifest import GENERATED, Sample, Split, write_manifest
 from program.common.errors import DataError
-from program.common.files import locked, write_whole
+from program.common.files import path_lock, write_whole
 from program.common.pool import in_order
 from program.common.pool import progress as progress_bar
 from signatures.schemas import DistortionCategory, Severity
@@ -327,7 +327,7 @@ def build_quickstart(cache_dir: Path, *, progress: bool = True, plan: Quickstart
     folder = cache_dir / f"quickstart-{plan.revision()}"
     try:
         cache_dir.mkdir(parents=True, exist_ok=True)
-        with locked(cache_dir / "quickstart.lock"):
+        with path_lock(cache_dir / "quickstart.lock"):
             if not _is_whole(folder):
                 _build(folder, plan, progress=progress)
     except OSError as error:

@@ -65,7 +65,7 @@ def rank(folder: str, out: Path) -> int:
 def sheet(title: str, ranked: list[Row], files: Mapping[str, Path | str | None]) -> str:
     """Return the page; names and errors are escaped."""
     template = jinja2.Environment(autoescape=True).from_string(SHEET)
-    with IMAGES.borrowing():
+    with IMAGES.borrow():
         shown = [thumbnail(file, 2 * THUMBNAIL_PX) if (file := files[row.id]) and row.score else None for row in ranked]
     return template.render(title=title, rows=list(zip(ranked, shown, strict=True)))
 

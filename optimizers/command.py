@@ -17,7 +17,7 @@ from optimizers.report import Compiled, log_compile, show, spread, step
 from optimizers.selection import label, leading_metric
 from program.agent.saving import load
 from program.common.errors import InputError
-from program.common.files import locked
+from program.common.files import path_lock
 from program.evaluation.evaluating import run_samples
 from program.evaluation.figures import compare
 from program.evaluation.intervals import Figure
@@ -147,7 +147,7 @@ def _seed_folders(out: Path, first: int, count: int) -> list[Path]:
 
 def _registered(name: str, job: Job, record: EvaluationRecord, tracker: Tracker, run: RunHandle) -> Registered | None:
     # Of two that end together the second is compared with the first.
-    turn = nullcontext() if tracker.remote else locked(job.settings.mlruns_dir / "registry.lock")
+    turn = nullcontext() if tracker.remote else path_lock(job.settings.mlruns_dir / "registry.lock")
     try:
         with turn:
             return register_compiled(name, job, record, tracker, run)

@@ -280,7 +280,7 @@ class Gathering(Asking[Evidence | str | None]):
             state = self.program(**example.inputs()).state
             return state, [(names[id(p)], dict(inputs)) for p, inputs, _ in dspy.settings.trace if id(p) in names]
 
-    def failed(self, request: Sample, error: str) -> str:
+    def failed_row(self, request: Sample, error: str) -> str:
         """Return why a sample has no evidence."""
         return error
 

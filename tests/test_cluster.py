@@ -106,9 +106,9 @@ def test_a_pause_and_the_rate_of_a_host_hold_every_worker(worker):
     worker(limits, "w")
     gate = gate_for("host")
     gate.limits = wire(concurrency=4)
-    with gate.admitted():
+    with gate.admit():
         gate.pause(0.3)
-        gate.spent(10)
+        gate.count_tokens(10)
     began = time.monotonic()
     limits.admit("another", "host", gate.limits)
     assert time.monotonic() - began > 0.2
@@ -124,7 +124,7 @@ class Rows:
             raise dspy.LMError("no answer")
         return item.upper()
 
-    def failed(self, item, error):
+    def failed_row(self, item, error):
         return f"{item}: {error}"
 
 
@@ -273,7 +273,7 @@ def test_an_evaluation_is_the_same_on_either_engine(service_program, blurred_man
     def in_process(make, items, cluster):
         work = make()
         for place, item in reversed(list(items)):
-            yield place, item, work.failed(item, "crash") if '"s4"' in item else work(item)
+            yield place, item, work.failed_row(item, "crash") if '"s4"' in item else work(item)
 
     monkeypatch.setattr("program.running.on_ray.completed_on_ray", in_process)
     program = service_program()
@@ -304,7 +304,7 @@ def test_a_compile_gathers_the_same_evidence_on_either_engine(blurred_manifest, 
         work = make()
         for place, item in reversed(list(items)):
             assert item.isascii()
-            yield place, item, work.failed(item, "crash") if '"s1"' in item else work(item)
+            yield place, item, work.failed_row(item, "crash") if '"s1"' in item else work(item)
 
     monkeypatch.setattr("program.running.on_ray.completed_on_ray", in_process)
     program = AgenticIQA(load_settings())

@@ -627,8 +627,8 @@ def test_a_box_of_a_large_image_is_cut_at_full_size(photo, monkeypatch):
 def test_a_resized_reference_is_an_image_of_its_own(photo):
     store = ImageStore()
     ref = store.add(saved(photo))
-    assert store.matched(ref, ref, resample=False) is ref
-    other = store.matched(ref, store.add(saved(photo[:20, :30])), resample=True)
+    assert store.match_size(ref, ref, resample=False) is ref
+    other = store.match_size(ref, store.add(saved(photo[:20, :30])), resample=True)
     assert (other.width, other.height) == (30, 20)
     expected = np.asarray(Image.fromarray(photo).resize((30, 20), Image.Resampling.LANCZOS))
     assert np.array_equal(store.pixels(other), expected)

@@ -141,7 +141,7 @@ def test_a_region_is_measured_as_an_image_of_its_own_and_told_apart() -> None:
     half[:, :200] = ndimage.gaussian_filter(sharp, (4, 4, 0))[:, :200]
     whole = IMAGES.add(half)
     boxes = {"cup": (0.0, 0.0, 200.0, 240.0), "table": (200.0, 0.0, 400.0, 240.0)}
-    crops = {name: dspy.Image(IMAGES.cropped(whole, box).url) for name, box in boxes.items()}
+    crops = {name: dspy.Image(IMAGES.crop(whole, box).url) for name, box in boxes.items()}
     seen = {name: Viewer().view(crop) for name, crop in crops.items()}
     assert (seen["cup"].measured.vector == np.array([*measure(half[:, :200])[0].values()])).all()
     assert seen["cup"].severities["Blurs"] > 1.5 > 0.8 > seen["table"].severities["Blurs"]

@@ -517,7 +517,7 @@ def test_a_copy_of_a_picture_that_changed_or_on_a_full_disk_leaves_nothing(copy,
     def full(*_):
         raise OSError(errno.ENOSPC, "No space left on device")
 
-    monkeypatch.setattr(sidecars, "synced", full)
+    monkeypatch.setattr(sidecars, "sync", full)
     goal = tmp_path / "goal"
     assert main([str(folder), "--out", str(out), "--apply", "copy", "--to", str(goal)]) == 1
     told = capsys.readouterr().err

@@ -21,11 +21,11 @@ def run(gate: Gate, calls: int, threads: int = 8, seconds: float = 0.0, tokens: 
     started = []
 
     def one(_: int) -> None:
-        with gate.admitted():
+        with gate.admit():
             started.append(time.monotonic())
             time.sleep(seconds)
         if tokens:
-            gate.spent(tokens)
+            gate.count_tokens(tokens)
 
     with ThreadPoolExecutor(threads) as pool:
         list(pool.map(one, range(calls)))
@@ -36,7 +36,7 @@ def test_no_more_calls_at_once_than_allowed():
     gate, lock, now, most = Gate(limits(concurrency=3)), threading.Lock(), [0], [0]
 
     def one(_):
-        with gate.admitted():
+        with gate.admit():
             with lock:
                 now[0] += 1
                 most[0] = max(most[0], now[0])
@@ -57,7 +57,7 @@ def test_no_window_holds_more_requests_than_allowed():
 
 def test_tokens_of_calls_in_flight_are_expected_before_they_are_known():
     gate = Gate(limits(tokens_per_minute=1000), window_s=0.4)
-    gate.spent(200)  # the mean is known from here on
+    gate.count_tokens(200)  # the mean is known from here on
     starts = run(gate, 9, tokens=200, seconds=0.02)
     first = [s for s in starts if s - starts[0] < 0.3]
     assert len(first) == 4  # with the 200 from before: 1000
@@ -74,7 +74,7 @@ def test_a_pause_holds_every_thread():
 def test_an_error_inside_gives_its_place_back():
     gate = Gate(limits(concurrency=1))
     for _ in range(3):
-        with pytest.raises(KeyError), gate.admitted():
+        with pytest.raises(KeyError), gate.admit():
             raise KeyError
 
 

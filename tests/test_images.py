@@ -152,19 +152,19 @@ def test_borrowed_images_are_forgotten_and_others_stay(tmp_path, picture):
     path = tmp_path / "a.png"
     Image.fromarray(picture(1)).save(path)
     kept = store.add(picture(2))
-    with store.borrowing():
+    with store.borrow():
         first = store.add(path)
         store.add(picture(2))
-        with store.borrowing():
+        with store.borrow():
             assert store.add(path) == first
         assert store.pixels(first).shape == (32, 48, 3)
     with pytest.raises(ImageError, match="not known here"):
         store.read(first)
     assert store.read(kept)
-    with store.borrowing():
+    with store.borrow():
         assert store.pixels(store.add(path)).shape == (32, 48, 3)
         held = store.add(path)
-    with store.borrowing():
+    with store.borrow():
         store.add(path)
         thread = threading.Thread(target=store.add, args=(path,))  # somebody keeps it meanwhile
         thread.start()

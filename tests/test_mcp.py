@@ -149,7 +149,7 @@ def test_bad_input_is_a_clean_error(service_program, folder, name, given, messag
 
 def test_a_busy_program_says_so(service_program, folder):
     server, tools = server_of(service_program(serve={"concurrency": 1, "queue": 0}), local=True)
-    with tools.assessor.admitted():
+    with tools.assessor.admit():
         (result,) = asked(server, ("assess_image", {"image": str(folder / "a.png")}))
     assert result.is_error
     assert "try again" in result.content[0].text

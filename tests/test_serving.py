@@ -34,7 +34,7 @@ from program.common.errors import SettingsError
 from program.common.settings import load_settings
 from program.images.store import IMAGES
 from program.service.guard import CONTENT_POLICY, OPEN_ROUTES
-from program.service.requests import assess_rows, shortened, shown_name
+from program.service.requests import assess_rows, shorten, shown_name
 from program.service.server import JsonLines, bind, set_up_logs, token_of
 
 TOKEN = "t0ken-of-more-than-sixteen"
@@ -722,10 +722,10 @@ def test_a_row_whose_model_fails_is_failed_and_the_others_are_answered(loopback,
 
 
 def test_log_texts_are_cut_and_blobs_left_out():
-    assert shortened("a" * 300 + " b", 400) == "[...] b"
-    assert len(shortened("word " * 10_000, 1000)) == 1001
+    assert shorten("a" * 300 + " b", 400) == "[...] b"
+    assert len(shorten("word " * 10_000, 1000)) == 1001
     started = time.thread_time()
-    shortened("a" * 50_000_000, 100)
+    shorten("a" * 50_000_000, 100)
     assert time.thread_time() - started < 0.5
 
 

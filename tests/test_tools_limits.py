@@ -291,7 +291,7 @@ def test_what_was_borrowed_leaves_no_pixels_behind(scene):
     import weakref
 
     kept = []
-    with IMAGES.borrowing():
+    with IMAGES.borrow():
         image = IMAGES.add(np.ascontiguousarray(scene[0][::-1, ::-1]))  # which no other test keeps
         for box in (None, (0, 0, 100, 100)):
             assert _runner().measure("PIQE", image, box=box).error is None

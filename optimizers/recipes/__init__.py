@@ -11,7 +11,7 @@ from importlib import import_module
 from typing import Literal
 
 from optimizers.search import Candidate, Search
-from program.common import offered, offers
+from program.common import load_offers, offers
 from program.common.errors import InputError, did_you_mean
 from program.common.settings import RecipeSettings
 
@@ -109,7 +109,7 @@ def recipe_named(name: str) -> Recipe:
     """Return a recipe; InputError for an unknown name."""
     if name not in recipe_names():
         raise InputError(f"optimizer {name!r}: unknown{did_you_mean(name, recipe_names())}")
-    recipe = _ours().get(name) or offered("optimizers", _checked).get(name)
+    recipe = _ours().get(name) or load_offers("optimizers", _checked).get(name)
     if recipe is None:
         raise InputError(f"optimizer {name!r}: cannot be used; update or uninstall the package that offers it")
     return recipe

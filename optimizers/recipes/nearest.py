@@ -20,7 +20,7 @@ from optimizers.search import Beliefs, Candidate, Search
 from optimizers.student import inputs_key, role_of
 from program.agent.labels import Corrections, Neighbour, Neighbours
 from program.agent.loop import AgenticIQA
-from program.common.text import folded
+from program.common.text import fold_text
 from program.expert import Belief, View, likeness
 from program.fusion.levels import expected_level
 from program.fusion.scores import FittedFusion, even_out
@@ -62,7 +62,7 @@ def _neighbour(example: dspy.Example, kind: str) -> Neighbour | None:
         return Neighbour(**own, label=min(5.0, max(1.0, float(example.quality))))
     if example.get("answer") is None:
         return None
-    return Neighbour(**own, query=folded(example.query), answer=folded(example.options[example.answer]))
+    return Neighbour(**own, query=fold_text(example.query), answer=fold_text(example.options[example.answer]))
 
 
 def _reading(search: Search, example: dspy.Example, view: View) -> Belief:

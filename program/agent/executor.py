@@ -81,8 +81,8 @@ class _Work:
         views = [_View(self.image, self.reference, whole)] if whole else []
         for region in self.plan.query_scope:
             if box := self.boxes.get(region):
-                reference = IMAGES.cropped(self.reference, box) if self.reference else None
-                views.append(_View(IMAGES.cropped(self.image, box), reference, (region,), is_crop=True))
+                reference = IMAGES.crop(self.reference, box) if self.reference else None
+                views.append(_View(IMAGES.crop(self.image, box), reference, (region,), is_crop=True))
         return views
 
 

@@ -14,7 +14,7 @@ from pydantic import BeforeValidator, ConfigDict, Field, PlainSerializer, Valida
 
 from program.common.backends import Frozen
 from program.common.errors import first_fault
-from program.common.text import folded
+from program.common.text import fold_text
 from program.expert import WIDTH, Correction, View, likeness, moved_text
 from program.fusion.levels import nearest_level
 from signatures.schemas import LEVEL_WORDS
@@ -119,7 +119,7 @@ class Neighbours(_Learned):
 
         One option: of a list of answers, as of several levels, a model of 1.5 billion weights makes less.
         """
-        letters, asked = {folded(text): f"{letter}. {text}" for letter, text in options.items()}, folded(query)
+        letters, asked = {fold_text(text): f"{letter}. {text}" for letter, text in options.items()}, fold_text(query)
 
         def fits(each: Neighbour) -> bool:
             return each.query == asked and each.answer in letters

@@ -67,7 +67,7 @@ class AgenticIQA(ProgramModule):
         original = _opened(reference, settings.images.max_pixels) if reference is not None else None
         state = _initial_state(query, test, original, options, regions, settings)
         if original is not None:
-            given, original = original, IMAGES.matched(original, test, resample=settings.tools.resize_reference)
+            given, original = original, IMAGES.match_size(original, test, resample=settings.tools.resize_reference)
             if original is not given:
                 state.image_notes = [*state.image_notes, f"reference resampled from {given.size} to {test.size}"]
             if not show_the_same(test, original):
@@ -117,7 +117,7 @@ class AgenticIQA(ProgramModule):
         test = _opened(image, settings.images.max_pixels)
         original = _opened(reference, settings.images.max_pixels) if reference is not None else None
         if original is not None:
-            original = IMAGES.matched(original, test, resample=settings.tools.resize_reference)
+            original = IMAGES.match_size(original, test, resample=settings.tools.resize_reference)
         return heatmap(test, original, distortion)
 
     def _loop(self, state: AssessmentState, image: ImageRef, reference: ImageRef | None) -> SummarizerOutput:

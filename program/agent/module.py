@@ -193,7 +193,7 @@ class ProgramModule(dspy.Module):
     def _assessed(self, sample: Any) -> Assessment | Exception:
         try:
             # Arrays given and crops made would pile up over a stream of any length; DSPy's history is the caller's.
-            with IMAGES.borrowing():
+            with IMAGES.borrow():
                 result: Assessment = self(**_arguments(sample))
                 return result
         except Exception as error:  # the sample border: see `running.runner`

@@ -125,10 +125,10 @@ class Summarizer(Rater):
         boxes, judges_crops = state.evidence.region_boxes or {}, self._judge.judges_crops
         if judges_crops:
             boxes = {**(state.regions or {}), **boxes}
-        crops = {region: IMAGES.cropped(image, box) for region, box in boxes.items()}
+        crops = {region: IMAGES.crop(image, box) for region, box in boxes.items()}
         if judges_crops and len(scope) == 1 and scope[0] in boxes:
             box = boxes[scope[0]]
-            return crops[scope[0]], IMAGES.cropped(reference, box) if reference else None, {GLOBAL: image, **crops}
+            return crops[scope[0]], IMAGES.crop(reference, box) if reference else None, {GLOBAL: image, **crops}
         return image, reference, crops
 
     def _scored(self, inputs: Mapping[str, Any], state: AssessmentState, tools: ToolReadings) -> dict[str, Any]:

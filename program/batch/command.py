@@ -33,7 +33,17 @@ from program.batch.output import (
 )
 from program.common.cli import EXIT_PROBLEMS, check_outputs
 from program.common.errors import InputError
-from program.common.files import Place, exists, is_folder, join_place, open_file, place_of, remove, whole_file, writing
+from program.common.files import (
+    Place,
+    exists,
+    is_folder,
+    join_place,
+    open_file,
+    output_file,
+    place_of,
+    remove,
+    whole_file,
+)
 from program.common.settings import Settings
 from program.images.store import IMAGES, ImageRef
 from program.running.journal import Journal
@@ -139,7 +149,7 @@ class _Parts:
     def _begin(self, header: Place, text: bytes) -> None:
         """Say whose work the parts are, or go on with those that the same work wrote from another machine."""
         if not exists(header):
-            with writing(header) as file:
+            with output_file(header) as file:
                 file.write(text)
             return
         with open_file(header) as file:

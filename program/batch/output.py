@@ -16,7 +16,7 @@ from rich.table import Table
 from program.agent.assessment import Assessment, Comparison
 from program.agent.state import ExecutorOutput
 from program.common.errors import InputError, did_you_mean, one_line, showable
-from program.common.files import Place, exists, join_place, open_file, place_of, remove, writing
+from program.common.files import Place, exists, join_place, open_file, output_file, place_of, remove
 from program.common.text import is_chinese
 from program.fusion import LETTERS
 from program.fusion.scores import score_line
@@ -49,7 +49,7 @@ def write_rows(out: Place | str, rows: Iterable[Row], first: int = 0, kind: type
     if suffix == ".parquet":
         return _write_parts(out, first, rows)
     try:
-        with writing(out) as file:
+        with output_file(out) as file:
             _write(file, suffix, rows, kind)
     except OSError as error:
         raise _unwritable(out, error) from error
@@ -82,7 +82,7 @@ def write_part(out: Place, number: int, rows: Iterable[Row]) -> None:
             if out.is_file():  # a table of an earlier version
                 out.unlink()
             out.mkdir(parents=True, exist_ok=True)
-        with writing(join_place(out, _name(number))) as file, pyarrow.parquet.ParquetWriter(file, schema) as table:
+        with output_file(join_place(out, _name(number))) as file, pyarrow.parquet.ParquetWriter(file, schema) as table:
             while some := [row.model_dump() for row in islice(left, _ROWS_AT_ONCE)]:
                 table.write_table(pyarrow.Table.from_pylist(some, schema))
     except OSError as error:

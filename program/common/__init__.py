@@ -37,15 +37,15 @@ def offers(kind: Kind) -> tuple[str, ...]:
     return tuple(point.name for point in _points().select(group=f"agentic_iqa.{kind}"))
 
 
-def offered(kind: Kind, made: Callable[[str, Any], T]) -> Mapping[str, T]:
-    """Return what `made` makes of each name and object; it raises where the object is none of its kind.
+def load_offers(kind: Kind, make: Callable[[str, Any], T]) -> Mapping[str, T]:
+    """Return what `make` makes of each name and object; it raises where the object is none of its kind.
 
     One that fails is said to be left out: a stranger's package must not end what is ours.
     """
     found = {}
     for point in _points().select(group=f"agentic_iqa.{kind}"):
         try:
-            found[point.name] = made(point.name, point.load())
+            found[point.name] = make(point.name, point.load())
         except Exception as error:  # Border: the import of another's module may raise anything.
             from pydantic import ValidationError
 

@@ -113,7 +113,7 @@ class LanguageModels(Section):
         limits = {k: v for part in parts if part for k, v in part.model_dump(exclude_unset=True).items()}
         return ImageLimits.model_validate(limits)
 
-    def replaced(self, names: Mapping[str, str], api_base: str | None) -> "LanguageModels":
+    def replace(self, names: Mapping[str, str], api_base: str | None) -> "LanguageModels":
         """Return the models with others in some roles, by role; a new role starts as the summarizer.
 
         `api_base` is the server of every model whose name leaves it open. Without it a model chosen again is on the

@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import Any, TypeVar
 
 from program.common.errors import one_line
-from program.common.files import Place, join_place, keep_private, open_file, remove_database, system_of, writing
+from program.common.files import Place, join_place, keep_private, open_file, output_file, remove_database, system_of
 
 logger = logging.getLogger(__name__)
 
@@ -172,7 +172,7 @@ class _Shared:
         try:
             if isinstance(file, Path):
                 file.parent.mkdir(parents=True, exist_ok=True)
-            with writing(file) as out:
+            with output_file(file) as out:
                 out.write(packed)
         except OSError as error:
             self._leave_out(error)

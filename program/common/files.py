@@ -39,7 +39,7 @@ def write_whole(path: Path, content: str | bytes) -> None:
         partial.write_bytes(content.encode("utf-8") if isinstance(content, str) else content)
 
 
-def synced(file: IO[bytes]) -> None:
+def sync(file: IO[bytes]) -> None:
     """Have what was written to a file on disk, so that it survives a power cut."""
     file.flush()
     os.fsync(file.fileno())
@@ -55,13 +55,13 @@ def new_file(path: Path) -> Iterator[IO[bytes]]:
     with whole_file(path) as partial:
         with partial.open("xb") as file:
             yield file
-            synced(file)
+            sync(file)
         # Taken before it is filled: a renaming alone would replace, and not every system knows hard links.
         os.close(os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o666))
 
 
 @contextlib.contextmanager
-def locked(path: Path) -> Iterator[None]:
+def path_lock(path: Path) -> Iterator[None]:
     """Wait until no other process is in a block of the same path. The file stays; it holds nothing.
 
     OSError where it cannot be written. Does not wait where the system has no such locks (Windows).
@@ -227,7 +227,7 @@ def open_file(place: Place) -> Iterator[IO[bytes]]:
 
 
 @contextlib.contextmanager
-def writing(place: Place) -> Iterator[IO[bytes]]:
+def output_file(place: Place) -> Iterator[IO[bytes]]:
     """Yield a file to write bytes into, which is there whole once the block ends well, or not at all; or OSError."""
     if isinstance(place, Path):
         with whole_file(place) as partial, partial.open("wb") as file:

@@ -186,7 +186,7 @@ class Settings(Section):
             present = [role for role in ROLES if role != "reflection" or self.models.reflection is not None]
             names = dict.fromkeys(present, backend) | names
         try:
-            models = self.models.replaced(names, api_base)
+            models = self.models.replace(names, api_base)
         except ValidationError as error:
             raise SettingsError(_explain(error, "--lm, --api-base", LanguageModels)) from error
         return self.model_copy(update={"models": models})

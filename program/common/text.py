@@ -338,7 +338,7 @@ def normalise_choice(answer: str, options: Mapping[str, str]) -> str | None:
     text = final_answer(answer).strip().strip("\"'`*“”‘’").strip()
     if tagged := [*_TAGGED.finditer(text)]:
         return normalise_choice(tagged[-1][1] or tagged[-1][2], options)
-    same = [letter for letter, option in options.items() if folded(option) == folded(text)]
+    same = [letter for letter, option in options.items() if fold_text(option) == fold_text(text)]
     if len(same) == 1:
         return same[0]
     letter, rest = _on_own_line(_masked(text, options), options)
@@ -355,7 +355,7 @@ def _masked(text: str, options: Mapping[str, str]) -> str:
     text = re.sub(f"[{_MASKS}]", "", text).replace("’", "'")
     letters: dict[str, list[str]] = {}
     for letter, option in options.items():
-        letters.setdefault(folded(option), []).append(letter)
+        letters.setdefault(fold_text(option), []).append(letter)
     for option in sorted(filter(None, letters), key=len, reverse=True):  # "motion blur" before "blur"
         words = r"\s+".join(map(re.escape, option.replace("’", "'").split()))
         if option == "是" or _DENIED.fullmatch(option):  # "no": an answer alone, a denial among other words
@@ -438,10 +438,10 @@ def _position(text: str) -> int | None:
     return _CHINESE_NUMBERS.index(chinese[1]) + 1 if chinese else None
 
 
-def folded(text: str) -> str:
+def fold_text(text: str) -> str:
     """Return a text without case, outer punctuation and doubled spaces, to compare questions and answers by.
 
-    >>> folded("Is this image  blurry?")
+    >>> fold_text("Is this image  blurry?")
     'is this image blurry'
     """
     return re.sub(r"\s+", " ", text).strip().strip(".。!！?？,，;；:：").casefold()

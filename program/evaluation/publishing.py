@@ -85,7 +85,7 @@ def _found(row: LabelledRow) -> str | None:
 def _maps(sample: Sample, distortion: str | None) -> dict[str, str]:
     """Return where quality is lost, in all and to one distortion, by what the picture shows."""
     try:
-        with IMAGES.borrowing():
+        with IMAGES.borrow():
             image, reference = IMAGES.add(sample.image), IMAGES.add(sample.reference) if sample.reference else None
             if reference and (reference.width, reference.height) != (image.width, image.height):
                 reference = None

@@ -120,7 +120,7 @@ class LabelledRow(Row):
         return cls(**dict(Row.of(request, result)) | labels | usage | own)
 
     @classmethod
-    def failed(cls, request: Request, error: str) -> Self:
+    def failed_row(cls, request: Request, error: str) -> Self:
         """Return the row of a sample that got no answer."""
         return cls(**_labels(request), status="failed", error=_one_line(error))
 

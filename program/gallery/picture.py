@@ -125,9 +125,9 @@ class Taking(Asking[Picture]):
             subject=result.state.subject_sharp,
         )  # fmt: skip
 
-    def failed(self, request: Request, error: str) -> Picture:
+    def failed_row(self, request: Request, error: str) -> Picture:
         """Return the entry of a picture that could not be judged."""
-        return Picture(**{**Row.failed(request, error).model_dump(), "group": None}, file=request.id)
+        return Picture(**{**Row.failed_row(request, error).model_dump(), "group": None}, file=request.id)
 
     def _facts(self, image: ImageRef) -> dict[str, Any]:
         shown = Image.fromarray(IMAGES.pixels(image, at_most=LARGEST))

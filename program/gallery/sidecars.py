@@ -16,7 +16,7 @@ from xml.parsers import expat
 from xml.sax.saxutils import escape, quoteattr
 
 from program.common.errors import InputError, one_line
-from program.common.files import new_file, plain_file, synced, whole_file
+from program.common.files import new_file, plain_file, sync, whole_file
 
 Naming = Literal["basename", "full"]
 _RDF, _XMP, _DC = (
@@ -219,7 +219,7 @@ def _replace(path: Path, before: bytes, data: bytes) -> None:
     with whole_file(path) as partial:
         with partial.open("wb") as file:
             file.write(data)
-            synced(file)
+            sync(file)
         shutil.copymode(path, partial)
         if path.read_bytes() != before:
             raise _fault(path, "changed meanwhile", "run the command again")
@@ -256,7 +256,7 @@ def _copy_file(source: Path, target: Path, sha256: str) -> None:
     try:
         with open(source, "rb", opener=plain_file) as reading, new_file(target) as writing:
             shutil.copyfileobj(reading, writing, _BLOCK)
-            synced(writing)
+            sync(writing)
             if _hash_of(Path(writing.name)) != sha256:
                 raise InputError(f"image {str(source)!r}: changed while it was copied; run the command again")
             shutil.copystat(source, writing.name)

@@ -27,7 +27,7 @@ class Colours:
     """What the transform reads: RGB, L, CMYK or 16-bit grey."""
     notes: tuple[str, ...] = ()
 
-    def applied(self, image: Image.Image) -> Image.Image:
+    def convert(self, image: Image.Image) -> Image.Image:
         """Return an image without transparency as RGB."""
         if self.transform is not None:
             image = self.transform.apply(image if image.mode == self.mode else image.convert(self.mode))

@@ -281,11 +281,11 @@ def _as_rgb(image: Image.Image, colours: Colours, seen_through: list[bool]) -> N
     if image.mode.startswith("I"):
         return _deep_grey(image, colours, seen_through)
     if not image.has_transparency_data:
-        return np.array(colours.applied(image))
+        return np.array(colours.convert(image))
     rgba = image.convert("RGBA")
     alpha = np.asarray(rgba.getchannel("A"), dtype=np.uint32)[:, :, None]
     seen_through.append(bool((alpha < 255).any()))
-    opaque = np.asarray(colours.applied(rgba.convert("RGB")), dtype=np.uint32)
+    opaque = np.asarray(colours.convert(rgba.convert("RGB")), dtype=np.uint32)
     return ((opaque * alpha + _BACKGROUND * (255 - alpha) + 127) // 255).astype(np.uint8)
 
 
@@ -333,10 +333,10 @@ def _deep_grey(image: Image.Image, colours: Colours, seen_through: list[bool]) -
     """Read grey of 16 bits: 0..65535."""
     values = np.asarray(image, dtype=np.float64)
     if colours.mode == image.mode:
-        pixels = np.array(colours.applied(image))
+        pixels = np.array(colours.convert(image))
     else:
         grey = np.clip(values / 65535.0 * 255.0 + 0.5, 0, 255).astype(np.uint8)
-        pixels = np.array(colours.applied(Image.fromarray(grey)))
+        pixels = np.array(colours.convert(Image.fromarray(grey)))
     clear = image.info.get("transparency")
     if isinstance(clear, int):
         seen_through.append(bool((values == clear).any()))

@@ -55,7 +55,7 @@ class _Entry:
     source: Path | bytes
     detail: Detail | None = None
     borrowers: int | None = 0
-    """How many blocks of `borrowing` use it; None: somebody added it outside any, so it stays."""
+    """How many blocks of `borrow` use it; None: somebody added it outside any, so it stays."""
 
 
 class ImageStore:
@@ -75,7 +75,7 @@ class ImageStore:
         self._folder: Path | None = None
 
     @contextmanager
-    def borrowing(self) -> Iterator[None]:
+    def borrow(self) -> Iterator[None]:
         """Forget the images that were added inside the block when it ends, except those that others still use.
 
         For a service: what was sent with a request must not stay. What was added outside any such block stays.
@@ -148,7 +148,7 @@ class ImageStore:
         data, size = self.read(ref), ref.width * ref.height  # it was added for something else first
         return cast("Detail", decode_bounded(data, ref.name, at_most=1, max_pixels=size, detailed=True).detail)
 
-    def cropped(self, ref: ImageRef, box: Box) -> ImageRef:
+    def crop(self, ref: ImageRef, box: Box) -> ImageRef:
         """Return a box of an image as an image of its own. Raises ImageError as `whole_pixels` does."""
         return self.add(self.pixels(ref, box))
 
@@ -162,7 +162,7 @@ class ImageStore:
             return True
         return len({hashlib.sha256(self.pixels(ref).data).digest() for ref in (one, other)}) == 1
 
-    def matched(self, reference: ImageRef, image: ImageRef, *, resample: bool) -> ImageRef:
+    def match_size(self, reference: ImageRef, image: ImageRef, *, resample: bool) -> ImageRef:
         """Return a reference of an image's size: itself, or resampled (Lanczos) as an image of its own.
 
         Raises InputError where the sizes differ and `resample` is False.

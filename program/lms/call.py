@@ -214,7 +214,7 @@ class ModelCall:
         self._requests += 1
         receipt = _Receipt()
         try:
-            with nullcontext() if self._gate is None else self._gate.admitted():
+            with nullcontext() if self._gate is None else self._gate.admit():
                 yield receipt
         finally:
             self._settle(receipt)
@@ -223,7 +223,7 @@ class ModelCall:
         if not self._free:
             _book(receipt)
         if self._gate is not None and receipt.answered and not receipt.from_cache:
-            self._gate.spent(receipt.input_tokens + receipt.output_tokens)
+            self._gate.count_tokens(receipt.input_tokens + receipt.output_tokens)
         if self._budget is None:
             return
         if receipt.from_cache:

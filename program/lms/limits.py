@@ -159,7 +159,7 @@ class Gate:
         self._calls, self._tokens = 0, 0
 
     @contextmanager
-    def admitted(self) -> Iterator[None]:
+    def admit(self) -> Iterator[None]:
         """Wait until a call may start, and hold its place until it ends."""
         with self._changed:
             while (wait := self._wait_s(time.monotonic())) is not None:
@@ -173,7 +173,7 @@ class Gate:
                 self._in_flight -= 1
                 self._changed.notify_all()
 
-    def spent(self, tokens: int) -> None:
+    def count_tokens(self, tokens: int) -> None:
         """Count the tokens of a call that was answered."""
         with self._changed:
             self._spent.append((time.monotonic(), tokens))

@@ -227,7 +227,7 @@ class Journal(LineLog, Generic[R]):
 
     def _check(self, line: bytes) -> None:
         other = self._parsed(line)
-        mine, theirs = dict(dotted(self._header)), dict(dotted(other))
+        mine, theirs = dict(dotted_items(self._header)), dict(dotted_items(other))
         for key in sorted({*mine, *theirs}):
             if mine.get(key) != theirs.get(key):
                 difference = f"{key}: {theirs.get(key)!r} there, {mine.get(key)!r} here"
@@ -237,10 +237,10 @@ class Journal(LineLog, Generic[R]):
         return InputError(f"{self._name}: is no {self._value} {self._kind}; {self._mend}")
 
 
-def dotted(values: Mapping[str, Any], prefix: str = "") -> Iterator[tuple[str, Any]]:
+def dotted_items(values: Mapping[str, Any], prefix: str = "") -> Iterator[tuple[str, Any]]:
     """Yield the values of nested mappings under dotted names; an empty mapping is a value."""
     for key, value in values.items():
         if isinstance(value, Mapping) and value:
-            yield from dotted(value, f"{prefix}{key}.")
+            yield from dotted_items(value, f"{prefix}{key}.")
         else:
             yield f"{prefix}{key}", value

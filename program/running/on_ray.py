@@ -92,7 +92,7 @@ class Limits:
         with self._lock:
             gate = self._gates.setdefault(host, Gate(limits))
             gate.limits = limits
-        place = gate.admitted()
+        place = gate.admit()
         place.__enter__()
         self._hold(worker, host, partial(place.__exit__, None, None, None))
 
@@ -106,7 +106,7 @@ class Limits:
         with self._lock:
             gate = self._gates.get(host)
         if gate is not None and tokens:
-            gate.spent(tokens)
+            gate.count_tokens(tokens)
         if gate is not None and pause_s:
             gate.pause(pause_s)
 
@@ -171,14 +171,14 @@ class _SharedGate(Gate):
         self._shared, self._host = shared, host
 
     @contextmanager
-    def admitted(self) -> Iterator[None]:
+    def admit(self) -> Iterator[None]:
         self._shared.ask("admit", self._shared.worker, self._host, self.limits, wait=True)
         try:
             yield
         finally:
             self._shared.tell("leave", self._shared.worker, self._host)
 
-    def spent(self, tokens: int) -> None:
+    def count_tokens(self, tokens: int) -> None:
         self._shared.tell("tell", self._host, tokens)
 
     def pause(self, seconds: float) -> None:
@@ -244,10 +244,10 @@ class Work:
         """Return the row of a request. Raises BudgetSpent or dspy.LMError where the whole job is to end."""
         return self._write(self._ask(self._requests.from_json(item)))
 
-    def failed(self, item: str, error: str) -> str:
+    def failed_row(self, item: str, error: str) -> str:
         """Return the row of a request that cannot be worked on."""
         request = self._requests.from_json(item)
-        return self._write(self._ask.failed(request, f"image {request.id!r}: {error}"))
+        return self._write(self._ask.failed_row(request, f"image {request.id!r}: {error}"))
 
 
 def completed_on_ray(
@@ -322,7 +322,7 @@ class _Worker:
         name, item = f"row {row['place']}", row["item"]
         tries, _ = self._shared.ask("begin", name)
         if tries > _TRIES:
-            result = self._work.failed(item, f"killed its worker {_TRIES} times (out of memory, or a crash)")
+            result = self._work.failed_row(item, f"killed its worker {_TRIES} times (out of memory, or a crash)")
         else:
             result = self._work(item)
         self._shared.tell("end", name)

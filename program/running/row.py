@@ -110,7 +110,7 @@ class Row(Frozen):
         return cls(**fields)
 
     @classmethod
-    def failed(cls, request: Request, error: str) -> Self:
+    def failed_row(cls, request: Request, error: str) -> Self:
         """Return the row of a request that got no assessment."""
         text = " ".join(error.split())[:500]
         return cls(**_named(request), status="error", query=request.query, error=text)

@@ -51,7 +51,7 @@ without_history = partial(dspy.context, disable_history=True, trace=None)
 @contextmanager
 def one_image() -> Iterator[None]:
     """Ask a program inside the block; of a run of any length, or a service, neither images nor prompts pile up."""
-    with IMAGES.borrowing(), without_history():
+    with IMAGES.borrow(), without_history():
         yield
 
 
@@ -59,7 +59,7 @@ class Asking(Generic[R]):
     """From a request to its row, one after the other, in any number of threads; subclasses say which kind of row."""
 
     kind: Any
-    """The kind of row; its `failed` makes the row of a request that got no answer."""
+    """The kind of row; its `failed_row` makes the row of a request that got no answer."""
     context: Callable[[], AbstractContextManager[None]] = staticmethod(one_image)
     """What a program is asked in."""
 
@@ -70,7 +70,7 @@ class Asking(Generic[R]):
     def __call__(self, request: Any) -> R:
         """Return a request's row. Raises what ends a run: BudgetSpent, EndpointError, LMError."""
         if request.error or request.image is None:
-            return self.failed(request, request.error or "names no image")
+            return self.failed_row(request, request.error or "names no image")
         try:
             with self.context():
                 row = self.row(request)
@@ -78,7 +78,7 @@ class Asking(Generic[R]):
             self._faults += 1
             if self._faults >= _MODEL_FAULTS or (self._faults > 1 and not is_retryable_lm_error(error)):
                 raise
-            return self.failed(request, f"language model: {error}")
+            return self.failed_row(request, f"language model: {error}")
         except BudgetSpent:
             raise
         except InputError as error:
@@ -86,10 +86,12 @@ class Asking(Generic[R]):
                 raise
             if not isinstance(error, ImageError):
                 logger.warning("%s: %s", request.id, error)
-            return self.failed(request, str(error))
+            return self.failed_row(request, str(error))
         except Exception as error:  # the sample border: one bad image must not end the run
             logger.info("%s failed", request.id, exc_info=True)
-            return self.failed(request, f"image {request.id!r}: could not be judged ({type(error).__name__}: {error})")
+            return self.failed_row(
+                request, f"image {request.id!r}: could not be judged ({type(error).__name__}: {error})"
+            )
         self._faults = 0
         return row
 
@@ -97,9 +99,9 @@ class Asking(Generic[R]):
         """Ask the program, and return what is kept of its answer."""
         raise NotImplementedError
 
-    def failed(self, request: Any, error: str) -> R:
+    def failed_row(self, request: Any, error: str) -> R:
         """Return the row of a request that got no answer."""
-        row: R = self.kind.failed(request, error)
+        row: R = self.kind.failed_row(request, error)
         return row
 
 

@@ -118,7 +118,7 @@ class AgentTools:
         with self._admitted() as ticket:
             jobs, items = await anyio.to_thread.run_sync(read)
             total, left_out = items.count() or 0, items.left_out()
-            made = await self.assessor.done(ticket, self.assessor.assess, list(jobs.values()))
+            made = await self.assessor.run_jobs(ticket, self.assessor.assess, list(jobs.values()))
         rows = [
             Row.of(Request(id=name), result) if isinstance(result, Assessment)
             else Row(id=name, status="error", error=reason_of(result))
@@ -150,7 +150,7 @@ class AgentTools:
     def _admitted(self) -> Iterator[Ticket]:
         """Yield a place for a call; whatever is raised inside becomes a ToolError with one line."""
         try:
-            with self.assessor.admitted() as ticket:
+            with self.assessor.admit() as ticket:
                 yield ticket
         except Exception as error:  # refused, or a fault: the border to the client
             raise ToolError(reason_of(error)) from error

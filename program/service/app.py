@@ -36,7 +36,7 @@ from program.service.requests import (
     json_items,
     reason_of,
     refusal_of,
-    shortened,
+    shorten,
 )
 from program.tools.registry import installed_version
 
@@ -113,7 +113,7 @@ def add_assessments(app: FastAPI, assessor: Assessor) -> None:
     async def batch(request: HttpRequest) -> BatchAnswer:
         """Judge several images: JSON with `items`, or a form with several files `image` and one question."""
         async with _asked(assessor, request, assessor.settings.max_batch) as (ticket, jobs):
-            made = await assessor.done(ticket, assessor.assess, jobs)
+            made = await assessor.run_jobs(ticket, assessor.assess, jobs)
         items = [
             BatchItem(assessment=result) if isinstance(result, Assessment) else BatchItem(error=reason_of(result))
             for result in made
@@ -138,7 +138,7 @@ async def _asked(
         read = partial(json_items, await request.body(), several=most is not None)
     else:
         raise Refused(415, "request", f"content type {kind[:60]!r}: send application/json or {FORM}")
-    with assessor.admitted() as ticket:
+    with assessor.admit() as ticket:
         # In a thread: megabytes of JSON would keep all others waiting.
         items = await anyio.to_thread.run_sync(read)
         if len(items) > (most or 1):
@@ -147,7 +147,7 @@ async def _asked(
         usable = [job for job in jobs if not isinstance(job, Refused)]
         queries = "; ".join(dict.fromkeys(job.query or "" for job in usable))
         size = sum(len(job.image.data) for job in usable)
-        note(request.scope, items=len(jobs), query=shortened(queries, _LOGGED_QUERY_CHARS), bytes=size)
+        note(request.scope, items=len(jobs), query=shorten(queries, _LOGGED_QUERY_CHARS), bytes=size)
         yield ticket, jobs
 
 

@@ -48,7 +48,7 @@ class Metrics:
         self.readings = counter("tool_readings_total", "Tool readings", ["outcome"])
         self.replans = counter("replans_total", "Times a plan was made again")
 
-    def assessed(self, result: Assessment) -> None:
+    def count(self, result: Assessment) -> None:
         """Count one assessment and what it cost."""
         usage = result.usage
         self.assessments.labels(result.status).inc()
@@ -95,7 +95,7 @@ class Assessor:
             raise Refused(503, "busy", text, _RETRY)
 
     @contextmanager
-    def admitted(self) -> Iterator[Ticket]:
+    def admit(self) -> Iterator[Ticket]:
         """Yield a place for a request that has arrived; Refused with 503 where all are taken."""
         with self._lock:
             self.check_room()
@@ -117,7 +117,7 @@ class Assessor:
             self.busy -= 1
         self.metrics.admitted.dec()
 
-    async def done(
+    async def run_jobs(
         self, ticket: Ticket, work: Callable[[W], T], jobs: Sequence[W | Refused]
     ) -> "list[T | BaseException]":
         """Return what the work (`assess`, `draw`, ...) makes of each job, or its error; Refused (504) when time is up.
@@ -147,8 +147,8 @@ class Assessor:
             raise Refused(504, "timeout", text, _RETRY) from None
 
     async def one(self, ticket: Ticket, work: Callable[[W], T], job: W | Refused) -> T:
-        """Return what the work makes of one job; see `done`. Raises its error."""
-        (made,) = await self.done(ticket, work, [job])
+        """Return what the work makes of one job; see `run_jobs`. Raises its error."""
+        (made,) = await self.run_jobs(ticket, work, [job])
         if isinstance(made, BaseException):
             raise made
         return made
@@ -160,7 +160,7 @@ class Assessor:
     def assess(self, request: Request) -> Assessment:
         """Assess one image, and count it. Raises InputError."""
         result = self.program(**self._opened(request).arguments())
-        self.metrics.assessed(result)
+        self.metrics.count(result)
         return result
 
     def draw(self, request: Request) -> bytes:

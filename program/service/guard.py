@@ -20,7 +20,7 @@ from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from program.common.settings import ServeSettings
 from program.service.assessing import Assessor
-from program.service.requests import Refused, logger, shortened
+from program.service.requests import Refused, logger, shorten
 
 MIN_TOKEN_CHARS = 16
 """A shorter token could be guessed at the rate a service answers."""
@@ -276,7 +276,7 @@ class Guard:
         if "refused" in facts:
             self._metrics.refused.labels(facts["refused"]).inc()
         line = {
-            **facts, "method": scope["method"][:16], "path": shortened(path, 120), "status": status,
+            **facts, "method": scope["method"][:16], "path": shorten(path, 120), "status": status,
             "seconds": round(seconds, 4), "client": (scope.get("client") or ("",))[0],
         }  # fmt: skip
         logger.info("request", extra={"facts": line})

@@ -70,10 +70,10 @@ def reason_of(error: BaseException) -> str:
 
 
 def _one_line(text: str) -> str:
-    return shortened(" ".join(text.split()), 300)
+    return shorten(" ".join(text.split()), 300)
 
 
-def shortened(text: str, limit: int) -> str:
+def shorten(text: str, limit: int) -> str:
     """Return a text cut to `limit` characters, with anything that may be an encoded image left out."""
     # Cut first: a search through megabytes of text would take long.
     kept = _BLOB.sub("[...]", text[: limit + 200])
@@ -87,7 +87,7 @@ class Sent:
     data: bytes
     name: str
 
-    def opened(self, max_megapixels: float) -> ImageRef:
+    def open(self, max_megapixels: float) -> ImageRef:
         """Check and decode the image; ImageError naming it, before decoding where it has too many pixels."""
         try:
             return replace(IMAGES.add(self.data, max_pixels=int(max_megapixels * 1e6)), name=self.name)
@@ -100,7 +100,7 @@ class Sent:
 def open_images(request: Request, max_megapixels: float) -> Request:
     """Return a request with its image and reference, as they were sent, checked and decoded. Raises ImageError."""
     named = {name: getattr(request, name) for name in ("image", "reference")}
-    return request.model_copy(update={name: sent and sent.opened(max_megapixels) for name, sent in named.items()})
+    return request.model_copy(update={name: sent and sent.open(max_megapixels) for name, sent in named.items()})
 
 
 class Sources:

@@ -19,7 +19,7 @@ from uvicorn.protocols.http.h11_impl import H11Protocol
 from program.common.errors import SettingsError, redact
 from program.common.settings import ServeSettings
 from program.service.guard import MIN_TOKEN_CHARS, is_loopback
-from program.service.requests import logger, shortened
+from program.service.requests import logger, shorten
 
 if TYPE_CHECKING:
     from program.agent.loop import AgenticIQA
@@ -44,11 +44,11 @@ class JsonLines(logging.Formatter):
             "time": datetime.fromtimestamp(record.created, UTC).isoformat(timespec="milliseconds"),
             "level": record.levelname.lower(),
             "logger": record.name,
-            "event": shortened(record.getMessage(), _MAX_MESSAGE),
+            "event": shorten(record.getMessage(), _MAX_MESSAGE),
         }
         line |= getattr(record, "facts", {})
         if record.exc_info:
-            line["trace"] = shortened(self.formatException(record.exc_info)[-_MAX_TRACE:], _MAX_TRACE)
+            line["trace"] = shorten(self.formatException(record.exc_info)[-_MAX_TRACE:], _MAX_TRACE)
         line = {name: redact(value) if isinstance(value, str) else value for name, value in line.items()}
         return json.dumps(line, ensure_ascii=False, default=str)
 

@@ -14,7 +14,7 @@ from typing import Any, ClassVar, Literal, TypeAlias
 
 from pydantic import Field, field_validator, model_validator
 
-from program.common import offered
+from program.common import load_offers
 from program.common.backends import Frozen, Record
 from program.common.errors import ToolError, did_you_mean
 from program.common.settings import ConfigFile
@@ -162,7 +162,7 @@ class ToolRegistry:
         measured = Strengths.load(strengths).tools
         entries, specs = _ToolsFile.load(path).tools, []
         if path is None:
-            entries = {**offered("tools", lambda name, entry: ToolSpec(name=name, **entry)), **entries}
+            entries = {**load_offers("tools", lambda name, entry: ToolSpec(name=name, **entry)), **entries}
         for name, spec in entries.items():
             if name in measured:
                 general, own = measured[name].general.srcc, measured[name].by_category

@@ -164,7 +164,7 @@ class ToolRunner:
             raise ToolError(f"tool {spec.name!r}: needs a reference image; give one or use a no-reference tool")
         elif reference.size != image.size:
             notes.append(f"reference {reference.name!r} resampled from {reference.size} to {image.size}")
-            reference = IMAGES.matched(reference, image, resample=self.settings.resize_reference)
+            reference = IMAGES.match_size(reference, image, resample=self.settings.resize_reference)
         width, height = image.width, image.height
         if box is not None:
             x0, y0, x1, y1 = box = whole_pixels(box, width, height, minimum_px=spec.minimum_size_px)

@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, Any
 
 from program.common.cli import as_started
 from program.common.errors import InputError, redact
-from program.common.files import locked, place_of, remove_database
+from program.common.files import path_lock, place_of, remove_database
 from program.common.settings import load_settings
 from program.tracking.runs import RunHandle, reason
 
@@ -202,7 +202,7 @@ def _make_database(path: Path, artifacts: Path) -> None:
     """
     if path.is_file():
         return
-    with locked(path.with_name(f"{path.name}.lock")):
+    with path_lock(path.with_name(f"{path.name}.lock")):
         if path.is_file():  # another process was faster
             return
         partial = path.with_name(f"{path.name}.partial")

@@ -66,8 +66,8 @@ def quality_map(
 
     def score(top: float, left: float) -> float:
         box = (left * width, top * height, (left + TILE) * width, (top + TILE) * height)
-        with IMAGES.borrowing():
-            tile, original = IMAGES.cropped(image, box), IMAGES.cropped(reference, box) if reference else None
+        with IMAGES.borrow():
+            tile, original = IMAGES.crop(image, box), IMAGES.crop(reference, box) if reference else None
             view = viewer.view(tile, original)
             return read(view.within(whole) if whole else view)
 
