@@ -260,6 +260,19 @@ def test_two_clients_with_one_image_do_not_see_each_others_names(service_program
 # What it refuses
 
 
+@pytest.fixture(scope="module")
+def started():
+    return {}
+
+
+@pytest.fixture
+def refusing(started, service_program, served_on):
+    """A service that many tests may ask: what it refuses leaves nothing behind."""
+    if not started:
+        started["url"] = served_on(service_program())
+    return started["url"]
+
+
 @pytest.mark.parametrize(
     ("given", "status", "message"),
     [
@@ -286,10 +299,8 @@ def test_two_clients_with_one_image_do_not_see_each_others_names(service_program
         ({"content": b"x", "headers": {"content-type": "multipart/form-data"}}, 400, "boundary"),
     ],
 )  # fmt: skip
-def test_bad_requests_get_one_line(service_program, served, given, status, message):
-    import re
-
-    text = error_of(post(served(service_program()), **given), status)
+def test_bad_requests_get_one_line(refusing, given, status, message):
+    text = error_of(post(refusing, **given), status)
     assert re.search(message, text), text
 
 
