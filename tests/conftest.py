@@ -119,8 +119,8 @@ def undrawn(monkeypatch: pytest.MonkeyPatch) -> None:
     """Make charts, and save empty files in their place: drawing is half of what a small run takes."""
     from matplotlib.figure import Figure
 
-    def saved(self, file, *, format=None, **_):
-        content = b"<svg/>" if format == "svg" else b""
+    def saved(self, file, **given):
+        content = b"<svg/>" if given.get("format") == "svg" else b""
         file.write(content) if hasattr(file, "write") else Path(file).write_bytes(content)
 
     monkeypatch.setattr(Figure, "savefig", saved)
@@ -422,7 +422,20 @@ def service_program(scripted_iqa):
 
 @pytest.fixture
 def served():
-    """Serve a program on a free port of this machine; returns the service's URL."""
+    """Serve a program on a free port of this machine, as long as the test runs; returns the service's URL."""
+    with _serving() as start:
+        yield start
+
+
+@pytest.fixture(scope="module")
+def served_on():
+    """Serve a program as long as a module's tests run."""
+    with _serving() as start:
+        yield start
+
+
+@contextlib.contextmanager
+def _serving():
     import socket
     import threading
     import time

@@ -32,14 +32,14 @@ optimizers:
 @pytest.fixture
 def folder(tmp_path: Path, rng: np.random.Generator, undrawn: None, monkeypatch: pytest.MonkeyPatch) -> Path:
     lines = []
-    for number in range(32):
-        split = "train" if number < 20 else "validation" if number < 28 else "test"
+    for number in range(44):
+        split = "train" if number < 30 else "validation" if number < 40 else "test"
         small = np.kron(rng.integers(0, 256, (6, 8, 3)), np.ones((8, 8, 1))).astype(np.uint8)
         Image.fromarray(small).save(tmp_path / f"{number}.png")
         shared = {"id": str(number), "image": f"{number}.png", "split": split, "labels": "made-up"}
         lines.append({**shared, "mos": 1 + number % 5})
     (tmp_path / "manifest.jsonl").write_text("".join(json.dumps(line) + "\n" for line in lines), "utf-8")
-    (tmp_path / "few.jsonl").write_text("".join(json.dumps(lines[i]) + "\n" for i in (0, 1, 2, 21, 22, 29)), "utf-8")
+    (tmp_path / "few.jsonl").write_text("".join(json.dumps(lines[i]) + "\n" for i in (0, 1, 2, 31, 32, 41)), "utf-8")
     (tmp_path / "small.yaml").write_text(SMALL, "utf-8")
     monkeypatch.setenv("AGENTICIQA_CONFIG", str(tmp_path / "small.yaml"))
     monkeypatch.chdir(tmp_path)
