@@ -18,6 +18,7 @@ from urllib.parse import parse_qs, urlsplit
 
 import numpy as np
 import pytest
+import sqlalchemy
 from matplotlib.figure import Figure as Plot
 from PIL import Image
 
@@ -82,6 +83,17 @@ def test_a_run_holds_params_figures_tables_and_files(store, tmp_path):
     assert (base / "pictures" / "a.png").read_bytes().startswith(b"\x89PNG")
     assert (base / "record.yaml").read_text("utf-8") == "srcc: 0.5\n"
     assert _files(store).count("program.json") == 1
+
+
+def test_a_cursor_that_cannot_be_closed_shows_no_traceback(store, caplog):
+    class Cursor:
+        def close(self):
+            raise sqlite3.ProgrammingError("interrupted")
+
+    Tracker(store, "cursors")
+    with sqlalchemy.create_engine("sqlite://").connect() as connection:
+        connection._safe_close_cursor(Cursor())
+    assert not caplog.records
 
 
 def test_nothing_is_written_outside_the_store(store, tmp_path):

@@ -263,6 +263,8 @@ def _import_quietly() -> None:
     logging.getLogger("mlflow.tracing.export.async_export_queue").setLevel(logging.WARNING)
     # Whoever uses the store tells in one line what it says in a hundred.
     logging.getLogger("mlflow.store.db.utils").setLevel(logging.CRITICAL)
+    # After Ctrl-C in the middle of a query it shows how a cursor could not be closed, which is of no use.
+    logging.getLogger("sqlalchemy.pool").setLevel(logging.CRITICAL)
 
 
 @contextlib.contextmanager
