@@ -497,6 +497,19 @@ def test_a_worker_that_is_kept_waiting_is_given_time_and_a_stuck_one_is_ended(ph
     assert store.add(saved(photo[:-2])).width == 60
 
 
+@needs_proc
+def test_a_worker_that_is_ended_while_the_clock_starts_took_too_long(photo, monkeypatch):
+    class HeldUp(threading.Timer):
+        def start(self):
+            time.sleep(self.interval)
+            self.function()
+
+    monkeypatch.setattr(decode_worker, "_STUCK_S", 0.05)
+    monkeypatch.setattr(threading, "Timer", HeldUp)
+    with pytest.raises(ImageError, match="takes too long to decode"):
+        ImageStore().add(saved(photo[1:]))
+
+
 def test_where_no_process_can_be_started_images_are_read_all_the_same(photo, tmp_path, monkeypatch, caplog):
     monkeypatch.setattr("program.images.decode_worker._WORKERS", decode_worker._Workers())
     monkeypatch.setattr(sys, "executable", str(tmp_path / "none"))

@@ -80,8 +80,8 @@ def _decode_apart(data: bytes, name: str, options: Mapping[str, Any]) -> Decoded
     with _WORKERS.one(name) as worker:
         timer = threading.Timer(longest, worker.process.kill)
         timer.daemon = True
+        begun = time.monotonic()  # before the timer's: a process of low priority may be held up between them
         timer.start()
-        begun = time.monotonic()
         try:
             head, pixels = worker.answer(request, data)
         except (OSError, ValueError):  # it ended before it had answered
