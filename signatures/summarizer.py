@@ -69,7 +69,9 @@ class ScoreQuality(_Judged):
     """
 
     similar_photographs: str | None = dspy.InputField(desc="levels that people gave, the most similar first")
-    quality_reasoning: str = dspy.OutputField(desc="distortions and scores that decide, in one sentence")
+    quality_reasoning: str = dspy.OutputField(
+        desc="the distortions found and how they look, in one sentence without numbers"
+    )
     quality_probs: LevelProbabilities = dspy.OutputField(desc="how likely each quality level is")
 
 
@@ -86,4 +88,6 @@ class ClassifyQuality(_Judged):
 
     similar_photographs: str | None = dspy.InputField(desc="levels that people gave, the most similar first")
     quality_level: QualityLevel = dspy.OutputField(desc="one word: excellent, good, fair, poor or bad")
-    quality_reasoning: str = dspy.OutputField(desc="distortions and scores that decide, in one sentence")
+    quality_reasoning: str = dspy.OutputField(
+        desc="the distortions found and how they look, in one sentence without numbers"
+    )
