@@ -79,12 +79,12 @@ def test_what_equal_scores_of_a_tool_add_counts_together():
 
 @pytest.mark.spec("003/6-logging-and-observability")
 def test_used_evidence_names_readings_and_findings():
-    used = ExecutorOutput(distortion_analysis=ANALYSIS, quality_scores=SCORES).evidence_used()
+    used = ExecutorOutput(distortion_analysis=ANALYSIS, quality_scores=SCORES).basis()
     assert used == {
         "readings": [{"region": "Global", "distortion": "Blurs", "tool": "TOPIQ_FR", "score": 2.6}],
         "findings": [{"region": "Global", "type": "Blurs", "severity": "moderate"}],
     }
-    assert ExecutorOutput().evidence_used() is None
+    assert ExecutorOutput().basis() is None
 
 
 @pytest.mark.spec("D15")

@@ -122,7 +122,7 @@ class ExecutorOutput(Record):
         is_known = bool(shares) and known == shares
         return ToolReadings([score for *_, score in sorted(distinct)], [*map(math.fsum, known)] if is_known else None)
 
-    def evidence_used(self) -> dict[str, Any] | None:
+    def basis(self) -> dict[str, Any] | None:
         """Name the readings and findings an answer rests on, or None when it rests on the image alone."""
         if self.is_empty:
             return None
@@ -134,10 +134,10 @@ class ExecutorOutput(Record):
         findings = [{"region": region, **finding.facts("explanation")} for region, finding in self.findings()]
         return {"readings": readings, "findings": findings}
 
-    def evidence_lacking(self) -> str:
+    def failure_note(self) -> str:
         """Say what gave nothing usable in all attempts.
 
-        >>> ExecutorOutput(failed_steps=["plan", "tools"]).evidence_lacking()
+        >>> ExecutorOutput(failed_steps=["plan", "tools"]).failure_note()
         'the model gave no usable plan; every tool of the plan failed'
         """
         steps = [step for step in self.failed_steps if step != "tools"]

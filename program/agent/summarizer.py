@@ -240,7 +240,7 @@ class Summarizer(Rater):
         gap_left = gap or fields.get("unresolved_gap")
         if fields["status"] == "ok" and evidence.failed_steps:
             # Another answer than with this evidence: it must not pass for a whole one.
-            fields = {**fields, "status": "degraded", "error": evidence.evidence_lacking()}
+            fields = {**fields, "status": "degraded", "error": evidence.failure_note()}
         score = rating = fields.get("quality_score")
         if score is None and is_iqa and tools.scores:
             score = self.fusion.fuse_scores(tools.scores, None, tools.precisions)
@@ -255,7 +255,7 @@ class Summarizer(Rater):
                 "quality_reasoning": " ".join([fields["quality_reasoning"].strip(), *notes]),
                 "quality_score": score,
                 "level": self.fusion.map_to_level(rating) if rating is not None else None,
-                "used_evidence": evidence.evidence_used(),
+                "used_evidence": evidence.basis(),
                 "need_replan": replan,
                 "replan_reason": gap if replan else None,
                 "unresolved_gap": None if replan else gap_left or None,

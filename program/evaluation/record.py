@@ -115,7 +115,7 @@ class LabelledRow(Row):
             "beliefs": {name: b for name, b in _beliefs(result, eta).items() if b is not None},
             "rung": result.rung, "error": _one_line(result.error) if result.error else None,
             "reasoning": result.quality_reasoning[:_MAX_REASONING],
-            "evidence": result.used_evidence or result.state.evidence.evidence_used(),
+            "evidence": result.used_evidence or result.state.evidence.basis(),
         }  # fmt: skip
         return cls(**dict(Row.of(request, result)) | labels | usage | own)
 
