@@ -346,6 +346,21 @@ def test_a_reason_neither_denies_the_chosen_fault_nor_says_it_twice(iqa: Agentic
     assert "Not clear" not in absent.quality_reasoning
 
 
+@pytest.mark.parametrize(
+    ("query", "letter", "words"),
+    [
+        ("Is it too dark?", "A", "The centre is too dark."),
+        ("Is the image blurry?", "B", "There is no focus blur to speak of."),
+        ("Is the image sharp?", "A", "There is no focus blur to speak of."),
+    ],
+)
+def test_the_reason_supports_the_answer(iqa: AgenticIQA, query: str, letter: str, words: str) -> None:
+    """A dark picture may be exposed about right in the mean, and a photograph of little detail without blur."""
+    result = iqa(image=(PHOTOGRAPH * 0.6).astype(np.uint8), query=query, options={"A": "Yes", "B": "No"})
+    assert result.final_answer == letter
+    assert words in result.quality_reasoning
+
+
 def test_which_is_not_there_is_asked_in_capitals_too(iqa: AgenticIQA) -> None:
     options = {"A": "Blur", "B": "Noise", "C": "Compression"}
     said = [

@@ -2,7 +2,7 @@
 
 import re
 from collections import Counter
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -29,6 +29,7 @@ from program.expert.answer.claims import (
     verdict,
 )
 from program.expert.answer.findings import (
+    Found,
     Phrases,
     capitalise,
     item,
@@ -146,6 +147,8 @@ _ANSWERED_YES = 0.55
 """How often "yes" is right where nothing can be measured: askers name what they see."""
 _LEAST_ODDS = 0.5
 """Log-odds of "yes" or "no" where the findings decide a question."""
+_USUAL = 0.4
+"""Share of photographs with less of a property below which there is little of it."""
 
 
 def _without_options(query: str, texts: Iterable[str]) -> str:
@@ -187,7 +190,10 @@ def _yes_or_no(look: Look, question: str, options: Mapping[str, str]) -> Verdict
     share = float(np.clip(special.expit(0.7 * odds), 0.03, 0.97))
     rest = {letter: 0.04 for letter in options if letter not in (*yes, *no)}
     measured = bool(claims) and claims[-1].axis != "taste"
-    return claims[-1].axis if measured else "content", measured, {yes[0]: share, no[0]: 1 - share, **rest}
+    topic = claims[-1].axis if measured else "content"
+    if topic == "sharpness" and (share > 0.5) == claims[-1].more and look.position(topic) < _USUAL:
+        topic = "defocus"  # people call photographs sharp that have less detail than most, and no blur
+    return topic, measured, {yes[0]: share, no[0]: 1 - share, **rest}
 
 
 def _claims(look: Look, question: str, options: Mapping[str, str]) -> Verdict:
@@ -258,6 +264,7 @@ def _tones(look: Look, question: str, options: Mapping[str, str]) -> Verdict:
 
 _DETAIL = frozenset({"sharpness", "motion", "defocus", "oversharp"})
 _LIGHT = frozenset({"overexposure", "underexposure", "exposure", "lighting"})
+_OF_LIGHT = {"underexposure": {"too dark", "crushed shadows"}, "overexposure": {"too bright", "blown highlights"}}
 _NEUTRAL = 0.02
 """Casts below which light has no colour to name."""
 _EVEN = 0.25
@@ -278,7 +285,7 @@ def fact(look: Look, axis: str, say: Phrases) -> str:
         tone = ("red" if red > 0 else "green") if far == abs(red) else ("yellow" if yellow > 0 else "blue")
         return say("sentence.tone", tone=say(f"tone.{tone if far > _NEUTRAL else 'none'}"))
     if axis in _LIGHT:
-        return _exposure(look, say)
+        return _spoiled(look, lambda each: each.fault in _OF_LIGHT.get(axis, ()), say) or _exposure(look, say)
     is_blurred = axis == "sharpness" and any(each.category == "Blurs" for each in visible_faults(view))
     if is_blurred or (axis_of(axis).is_fault and axis != "uneven"):
         return _fault(look, "defocus" if is_blurred else axis, say)
@@ -294,11 +301,18 @@ def _exposure(look: Look, say: Phrases) -> str:
     return say("answer.exposure", step=say(f"exposure.{step}"))
 
 
+def _spoiled(look: Look, is_meant: Callable[[Found], bool], say: Phrases) -> str:
+    """Say where and how strong those of the visible faults are that are meant, or return ""."""
+    items = [item(look.view, each, say) for each in visible_faults(look.view) if is_meant(each)]
+    return say("sentence.spoiled", items=capitalise(say("sentence.list").join(items))) if items else ""
+
+
 def _fault(look: Look, axis: str, say: Phrases) -> str:
     fault, category = axis_of(axis), look.category(axis)
-    if items := [item(look.view, each, say) for each in visible_faults(look.view) if each.category == category]:
-        return say("sentence.spoiled", items=capitalise(say("sentence.list").join(items)))
-    if category and severity_word(look.severity(axis)) != severity_word(look.view.severities[category]):
+    if named := _spoiled(look, lambda each: each.category == category, say):
+        return named
+    stated = severity_word(look.severity(axis))
+    if category and stated not in {"none", severity_word(look.view.severities[category])}:
         return say("sentence.in_part")  # of the whole image it cannot be told
     if fault.composite and not look.paired and look.position(fault.composite) >= fault.visible_from:
         return say("fact.step", name=say(f"axis.{axis}"), step=_step(look.position(fault.composite), say))
