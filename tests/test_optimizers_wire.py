@@ -183,7 +183,10 @@ def test_a_killed_compile_leaves_its_best_and_repeats_no_call_when_resumed(
     left = json.loads((data / "program" / "program.json").read_text("utf-8"))
     assert left["record"]["finished"] is False
 
-    assert main(command(data, server.base, optimizer, "--resume")) == 0
+    done = subprocess.run(
+        [*arguments, "--resume"], cwd=tmp_path, env=environment, capture_output=True, text=True, timeout=240, check=False
+    )
+    assert done.returncode == 0, done.stderr[-2000:]
     assert json.loads((data / "program" / "program.json").read_text("utf-8"))["record"]["finished"] is True
     # Only calls that were on their way when the process died, one a worker, may have been sent twice.
     asked = server.stats()["requests"]
