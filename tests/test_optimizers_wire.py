@@ -184,7 +184,13 @@ def test_a_killed_compile_leaves_its_best_and_repeats_no_call_when_resumed(
     assert left["record"]["finished"] is False
 
     done = subprocess.run(
-        [*arguments, "--resume"], cwd=tmp_path, env=environment, capture_output=True, text=True, timeout=240, check=False
+        [*arguments, "--resume"],
+        cwd=tmp_path,
+        env=environment,
+        capture_output=True,
+        text=True,
+        timeout=240,
+        check=False,
     )
     assert done.returncode == 0, done.stderr[-2000:]
     assert json.loads((data / "program" / "program.json").read_text("utf-8"))["record"]["finished"] is True
