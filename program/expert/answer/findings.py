@@ -226,6 +226,11 @@ _CLEAR = 0.6
 """Probability from which a subject is called sharp or not, and an exposure right."""
 
 
+def sentence_of(items: Sequence[str], say: Phrases) -> str:
+    """Return one sentence of a few items, of which the first begins with a capital."""
+    return say("sentence.spoiled", items=capitalise(say("sentence.list").join(items)))
+
+
 def summary(view: View, quality: float, say: Phrases) -> str:
     """Say in few words what spoils an image, the worst first; where nothing does, what is good about it.
 
@@ -252,11 +257,11 @@ def summary(view: View, quality: float, say: Phrases) -> str:
     if sharp is not None and sharp <= 1 - _CLEAR and not blurred and len(items) < MOST:
         items.append(say("sentence.unsharp"))  # what made it so is not clear
     if items:
-        return say("sentence.spoiled", items=capitalise(say("sentence.list").join(items)))
+        return sentence_of(items, say)
     if quality < POOR:
         return say("sentence.unexplained")
     good = say("sentence.and").join(say(f"strength.{name}") for name in _strengths(view))
-    return say("sentence.spoiled", items=capitalise(good)) if good else say("sentence.clean")
+    return sentence_of([good], say) if good else say("sentence.clean")
 
 
 def _changes(view: View, there: Sequence[Found], items: list[str], say: Phrases) -> str:

@@ -31,8 +31,8 @@ from program.expert.answer.claims import (
 from program.expert.answer.findings import (
     Found,
     Phrases,
-    capitalise,
     item,
+    sentence_of,
     severity_word,
     summary,
     unjudged_text,
@@ -304,7 +304,7 @@ def _exposure(look: Look, say: Phrases) -> str:
 def _spoiled(look: Look, is_meant: Callable[[Found], bool], say: Phrases) -> str:
     """Say where and how strong those of the visible faults are that are meant, or return ""."""
     items = [item(look.view, each, say) for each in visible_faults(look.view) if is_meant(each)]
-    return say("sentence.spoiled", items=capitalise(say("sentence.list").join(items))) if items else ""
+    return sentence_of(items, say) if items else ""
 
 
 def _fault(look: Look, axis: str, say: Phrases) -> str:
@@ -316,7 +316,7 @@ def _fault(look: Look, axis: str, say: Phrases) -> str:
         return say("sentence.in_part")  # of the whole image it cannot be told
     if fault.composite and not look.paired and look.position(fault.composite) >= fault.visible_from:
         return say("fact.step", name=say(f"axis.{axis}"), step=_step(look.position(fault.composite), say))
-    return say("sentence.spoiled", items=capitalise(say("opening.none", name=say(f"axis.{axis}"))))
+    return sentence_of([say("opening.none", name=say(f"axis.{axis}"))], say)
 
 
 def choice_reason(
