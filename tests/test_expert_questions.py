@@ -1,6 +1,7 @@
 """Questions about images whose properties are known because they were made so: both languages, every kind."""
 
 import io
+import re
 from collections.abc import Callable
 from itertools import permutations
 from pathlib import Path
@@ -359,6 +360,45 @@ def test_the_reason_supports_the_answer(iqa: AgenticIQA, query: str, letter: str
     result = iqa(image=(PHOTOGRAPH * 0.6).astype(np.uint8), query=query, options={"A": "Yes", "B": "No"})
     assert result.final_answer == letter
     assert words in result.quality_reasoning
+
+
+_AGAINST = {
+    ("Yes", "exposure"): "exposure is too",
+    ("Yes", "bright"): r"\blow|too dark|rather dark",
+    ("Yes", "dark"): r"high|right\b|(rather|too) bright",
+    ("Yes", "property"): r"\blow",
+    ("Yes", "fault"): "to speak of",
+    ("No", "exposure"): "about right",
+    ("No", "bright"): "high|about right|rather bright",
+    ("No", "dark"): r"\blow|is too dark|rather dark",
+    ("No", "property"): "high",
+    ("No", "fault"): "high|Strong",
+}
+"""What a reason must not say beside yes or no, by what is asked after."""
+
+
+@pytest.mark.parametrize(
+    ("kind", "queries"),
+    [
+        ("exposure", ("Is the exposure good?", "Is it well exposed?", "Is the lighting good?")),
+        ("bright", ("Is it bright?", "Is it bright enough?", "Is there enough light?")),
+        ("dark", ("Is it dark?", "Is it too dark?", "Is it underexposed?")),
+        ("property", ("Is it sharp?", "Is the contrast good?", "Are the colours vivid?", "Are the colours natural?",
+                      "Are the colours accurate?")),
+        ("fault", ("Is it noisy?", "Is there motion blur?", "Is it out of focus?", "Is it compressed?",
+                   "Is there a colour cast?", "Is it oversharpened?", "Is it oversaturated?")),
+    ],
+)  # fmt: skip
+def test_no_reason_speaks_against_its_answer(iqa: AgenticIQA, kind: str, queries: tuple[str, ...]) -> None:
+    p = PHOTOGRAPH.astype(float)
+    images = [_uint8(made) for made in (p, 0.35 * p, 0.6 * p, 1.5 * p, 0.4 * p + 140, p * [1.2, 1, 0.7])]
+    images += [_jpeg(PHOTOGRAPH, 12), _grey(PHOTOGRAPH, 0.4), _uint8(ndimage.gaussian_filter(p, (0, 6, 0)))]
+    for query in queries:
+        for image in images:
+            result = iqa(image=image, query=query, options={"A": "Yes", "B": "No"})
+            said = {"A": "Yes", "B": "No"}[result.final_answer]
+            if "close call" not in (reason := result.quality_reasoning):
+                assert not re.search(_AGAINST[said, kind], reason), (query, reason)
 
 
 def test_which_is_not_there_is_asked_in_capitals_too(iqa: AgenticIQA) -> None:

@@ -171,6 +171,9 @@ def predicate(text: str) -> list[Claim]:
     claims = terms[-2 if both else -1 :]
     if not claims and (topic := topic_in(main)) is not None:
         degree = degree_in(main)
+        if topic.axis == "lighting" and degree is not None and degree.kind == "merit":
+            # Good light is neither too much nor too little.
+            topic, degree = Claim("exposure", 0.5 if degree.place >= 0.5 else 1.0, topic.at), None
         use = degree is not None and not (topic.axis == "distortion" and degree.kind == "merit")
         claims = [Claim(topic.axis, degree.place if degree is not None and use else topic.place, topic.at)]
     elif len(claims) == 1:

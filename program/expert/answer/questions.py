@@ -264,6 +264,8 @@ def _tones(look: Look, question: str, options: Mapping[str, str]) -> Verdict:
 
 _DETAIL = frozenset({"sharpness", "motion", "defocus", "oversharp"})
 _LIGHT = frozenset({"overexposure", "underexposure", "exposure", "lighting"})
+_RATHER, _TOO = 0.35, 0.6
+"""Probability of wrong exposure from which it is called rather, and too, dark or bright."""
 _OF_LIGHT = {"underexposure": {"too dark", "crushed shadows"}, "overexposure": {"too bright", "blown highlights"}}
 _NEUTRAL = 0.02
 """Casts below which light has no colour to name."""
@@ -284,21 +286,26 @@ def fact(look: Look, axis: str, say: Phrases) -> str:
         far = max(abs(red), abs(yellow))
         tone = ("red" if red > 0 else "green") if far == abs(red) else ("yellow" if yellow > 0 else "blue")
         return say("sentence.tone", tone=say(f"tone.{tone if far > _NEUTRAL else 'none'}"))
-    if axis in _LIGHT:
-        return _spoiled(look, lambda each: each.fault in _OF_LIGHT.get(axis, ()), say) or _exposure(look, say)
+    if axis in _LIGHT - {"lighting"}:
+        return _spoiled(look, lambda each: each.fault in _OF_LIGHT.get(axis, ()), say) or _exposure(look, axis, say)
     is_blurred = axis == "sharpness" and any(each.category == "Blurs" for each in visible_faults(view))
     if is_blurred or (axis_of(axis).is_fault and axis != "uneven"):
         return _fault(look, "defocus" if is_blurred else axis, say)
-    return say("fact.step", name=say(f"axis.{axis}"), step=_step(look.position(axis), say))
+    return say("fact.step", name=say(f"axis.{axis}"), step=_step(look.position(axis), axis, say))
 
 
-def _step(share: float, say: Phrases) -> str:
-    return say(f"share.{int(np.clip(share * 5, 0, 4))}")
+def _step(share: float, axis: str, say: Phrases) -> str:
+    """Name a place among photographs by its fifth; neither low nor high is what people do not agree to be so."""
+    low, high = axis_of(axis).agreed[::-1]
+    return say(f"share.{int(np.digitize(share, (0.2, min(0.4, low), max(0.6, high), 0.8)))}")
 
 
-def _exposure(look: Look, say: Phrases) -> str:
-    step = int(np.digitize(amount(look, "exposure"), (0.25, 0.4, 0.6, 0.75)))
-    return say("answer.exposure", step=say(f"exposure.{step}"))
+def _exposure(look: Look, axis: str, say: Phrases) -> str:
+    """Say how the exposure is: on the side that an axis names where that is wrong, else on the side that is worse."""
+    odds = {side: support(look, Claim(side, 0.85)) for side in ("underexposure", "overexposure")}
+    side = axis if odds.get(axis, 0.0) > 0 else max(odds, key=lambda each: odds[each])
+    how_far = int(np.digitize(special.expit(odds[side]), (_RATHER, _TOO)))
+    return say("answer.exposure", step=say(f"exposure.{2 + (how_far if side == 'overexposure' else -how_far)}"))
 
 
 def _spoiled(look: Look, is_meant: Callable[[Found], bool], say: Phrases) -> str:
@@ -314,8 +321,10 @@ def _fault(look: Look, axis: str, say: Phrases) -> str:
     stated = severity_word(look.severity(axis))
     if category and stated not in {"none", severity_word(look.view.severities[category])}:
         return say("sentence.in_part")  # of the whole image it cannot be told
-    if fault.composite and not look.paired and look.position(fault.composite) >= fault.visible_from:
-        return say("fact.step", name=say(f"axis.{axis}"), step=_step(look.position(fault.composite), say))
+    claim = Claim(axis, 0.85)
+    undecided = look.cells is not None or not verdict(look, [claim])
+    if fault.composite and undecided and not look.paired and support(look, claim) > 0:
+        return say("fact.step", name=say(f"axis.{axis}"), step=_step(look.position(fault.composite), axis, say))
     return sentence_of([say("opening.none", name=say(f"axis.{axis}"))], say)
 
 
@@ -386,13 +395,13 @@ def _location(look: Look, topic: Claim, say: Phrases) -> str:
 
 def _degree(look: Look, topic: Claim, say: Phrases) -> str:
     if topic.axis in _LIGHT:
-        return _exposure(look, say)
+        return _exposure(look, topic.axis, say)
     is_blur = topic.axis == "sharpness" and not topic.more
     name = say("damage.Blurs" if is_blur else f"axis.{topic.axis}")
     if is_blur or axis_of(topic.axis).is_fault:
         word = severity_word(look.severity(topic.axis))
         return say("answer.fault", severity=say(f"severity.{word}"), name=name)
-    return say("answer.share", name=name, step=_step(amount(look, topic.axis), say))
+    return say("answer.share", name=name, step=_step(amount(look, topic.axis), topic.axis, say))
 
 
 def place_name(text: str) -> str:
