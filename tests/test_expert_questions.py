@@ -362,6 +362,17 @@ def test_the_reason_supports_the_answer(iqa: AgenticIQA, query: str, letter: str
     assert words in result.quality_reasoning
 
 
+@pytest.mark.parametrize(
+    ("query", "words"),
+    [("Is it noisy?", "At most, slight noise roughens"), ("有噪声吗？", "至多全图轻微噪声。")],
+)
+def test_a_slight_fault_that_the_answer_denies_is_the_most_there_is(iqa: AgenticIQA, query: str, words: str) -> None:
+    noise = np.random.default_rng(0).normal(0, 5, PHOTOGRAPH.shape)
+    result = iqa(image=_uint8(PHOTOGRAPH + noise), query=query, options={"A": "Yes", "B": "No"})
+    assert result.final_answer == "B"
+    assert words in result.quality_reasoning
+
+
 _AGAINST = {
     ("Yes", "exposure"): "exposure is too",
     ("Yes", "bright"): r"\blow|too dark|rather dark",

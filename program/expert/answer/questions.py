@@ -278,8 +278,11 @@ def unseen(query: str, say: Phrases) -> str:
     return say("sentence.unseen" if is_read(query) else "sentence.unread")
 
 
-def fact(look: Look, axis: str, say: Phrases) -> str:
-    """Say in one sentence how much of an axis there is, beside what photographs have. Detail has to be judged."""
+def fact(look: Look, axis: str, say: Phrases, *, denied: bool = False) -> str:
+    """Say in one sentence how much of an axis there is, beside what photographs have. Detail has to be judged.
+
+    Where the answer has `denied` a fault, a slight one is the most that there is.
+    """
     view = look.view
     if axis == "colour tone":
         red, yellow = view.measured["cast_red_green"], view.measured["cast_yellow_blue"]
@@ -287,10 +290,11 @@ def fact(look: Look, axis: str, say: Phrases) -> str:
         tone = ("red" if red > 0 else "green") if far == abs(red) else ("yellow" if yellow > 0 else "blue")
         return say("sentence.tone", tone=say(f"tone.{tone if far > _NEUTRAL else 'none'}"))
     if axis in _LIGHT - {"lighting"}:
-        return _spoiled(look, lambda each: each.fault in _OF_LIGHT.get(axis, ()), say) or _exposure(look, axis, say)
+        named = _spoiled(look, lambda each: each.fault in _OF_LIGHT.get(axis, ()), say, denied=denied)
+        return named or _exposure(look, axis, say)
     is_blurred = axis == "sharpness" and any(each.category == "Blurs" for each in visible_faults(view))
     if is_blurred or (axis_of(axis).is_fault and axis != "uneven"):
-        return _fault(look, "defocus" if is_blurred else axis, say)
+        return _fault(look, "defocus" if is_blurred else axis, say, denied=denied)
     return say("fact.step", name=say(f"axis.{axis}"), step=_step(look.position(axis), axis, say))
 
 
@@ -308,15 +312,18 @@ def _exposure(look: Look, axis: str, say: Phrases) -> str:
     return say("answer.exposure", step=say(f"exposure.{2 + (how_far if side == 'overexposure' else -how_far)}"))
 
 
-def _spoiled(look: Look, is_meant: Callable[[Found], bool], say: Phrases) -> str:
+def _spoiled(look: Look, is_meant: Callable[[Found], bool], say: Phrases, *, denied: bool) -> str:
     """Say where and how strong those of the visible faults are that are meant, or return ""."""
-    items = [item(look.view, each, say) for each in visible_faults(look.view) if is_meant(each)]
-    return sentence_of(items, say) if items else ""
+    meant = [each for each in visible_faults(look.view) if is_meant(each)]
+    sentence = sentence_of([item(look.view, each, say) for each in meant], say) if meant else ""
+    if meant and denied and all(each.severity == "slight" for each in meant):
+        return say("sentence.at_most", sentence=sentence[:1].lower() + sentence[1:])
+    return sentence
 
 
-def _fault(look: Look, axis: str, say: Phrases) -> str:
+def _fault(look: Look, axis: str, say: Phrases, *, denied: bool) -> str:
     fault, category = axis_of(axis), look.category(axis)
-    if named := _spoiled(look, lambda each: each.category == category, say):
+    if named := _spoiled(look, lambda each: each.category == category, say, denied=denied):
         return named
     stated = severity_word(look.severity(axis))
     if category and stated not in {"none", severity_word(look.view.severities[category])}:
@@ -347,11 +354,20 @@ def choice_reason(
         if claim is not None and known and support(look, claim) < 0:
             sentences = [say("choice.unclear"), words]
     else:
-        sentences = [fact(look, axis, say), words if topic in {"distortion", "quality"} else ""]
+        denied = _is_denied(text, predicate(query.casefold()))
+        sentences = [fact(look, axis, say, denied=denied), words if topic in {"distortion", "quality"} else ""]
     if look.cells:
         sentences.append(say("sentence.grid_place", place=place_name(query)))
     sureness = _sureness(choice, options, say)
     return say("choice.measured", letter=letter, text=text, sureness=sureness, sentence=say.join(*sentences))
+
+
+def _is_denied(text: str, claims: Sequence[Claim]) -> bool:
+    """Return whether yes or no denies the fault that the last of some claims names, or the lack of a property."""
+    says = next((word for word in ("yes", "no") if form(f"says_{word}").match(text.casefold())), "")
+    if not says or not claims:
+        return False
+    return (says == "no") == (axis_of(claims[-1].axis).is_fault == claims[-1].more)
 
 
 def _sureness(choice: Choice, options: Mapping[str, str], say: Phrases) -> str:
