@@ -3,6 +3,7 @@
 import io
 import re
 from collections.abc import Callable
+from dataclasses import replace
 from itertools import permutations
 from pathlib import Path
 from typing import Any
@@ -19,7 +20,8 @@ from program.agent.loop import AgenticIQA
 from program.common.errors import ModelError
 from program.common.settings import load_settings
 from program.expert.answer.claims import cells_in, degree_in, predicate, terms_in, topic_in
-from program.expert.answer.questions import answer_choice
+from program.expert.answer.findings import phrases_for
+from program.expert.answer.questions import answer_choice, choice_reason
 from program.expert.engine import answer
 from program.expert.judge.views import COMPOSITES, PROPERTIES, View, Viewer, population, position
 from program.images.store import IMAGES
@@ -366,11 +368,36 @@ def test_the_reason_supports_the_answer(iqa: AgenticIQA, query: str, letter: str
     ("query", "words"),
     [("Is it noisy?", "At most, slight noise roughens"), ("有噪声吗？", "至多全图轻微噪声。")],
 )
-def test_a_slight_fault_that_the_answer_denies_is_the_most_there_is(iqa: AgenticIQA, query: str, words: str) -> None:
+def test_a_slight_fault_that_the_answer_denies_is_the_most_there_is(query: str, words: str) -> None:
     noise = np.random.default_rng(0).normal(0, 5, PHOTOGRAPH.shape)
-    result = iqa(image=_uint8(PHOTOGRAPH + noise), query=query, options={"A": "Yes", "B": "No"})
-    assert result.final_answer == "B"
-    assert words in result.quality_reasoning
+    view = Viewer().view(dspy.Image(IMAGES.add(_uint8(PHOTOGRAPH + noise)).url))
+    choice = answer_choice(view, query, {"A": "Yes", "B": "No"}, {}, ())
+    denied = replace(choice, letter="B")
+    assert words in choice_reason("B", denied, {"A": "Yes", "B": "No"}, query, phrases_for(query), 3.0)
+
+
+@pytest.mark.parametrize(
+    ("made", "query", "start"),
+    [
+        ("noisy", "Is it noisy?", "Yes."), ("noisy", "How noisy is it?", "There is severe noise."),
+        ("blurred", "Is it out of focus?", "Yes."), ("blurred", "Is there motion blur?", "No."),
+        ("dark", "Is the bottom too dark?", "Yes."), ("noisy", "Why is this only fair?", "Against the reference"),
+    ],
+)  # fmt: skip
+def test_answers_beside_a_reference_agree_with_what_was_found(
+    iqa: AgenticIQA, made: str, query: str, start: str
+) -> None:
+    """Beside a reference a distortion has no photographer's name."""
+    assert iqa(image=_made(made), reference=PHOTOGRAPH, query=query).final_answer.startswith(start)
+
+
+def test_a_part_is_judged_by_itself(iqa: AgenticIQA) -> None:
+    dark = _uint8(1.4 * PHOTOGRAPH.astype(float))
+    dark[200:] //= 6
+    for query, letter in (("Is the top too dark?", "B"), ("Is the bottom too dark?", "A")):
+        result = iqa(image=dark, query=query, options={"A": "Yes", "B": "No"})
+        assert result.final_answer == letter
+        assert ("too dark" in result.quality_reasoning) == (letter == "A"), result.quality_reasoning
 
 
 _AGAINST = {
@@ -383,7 +410,7 @@ _AGAINST = {
     ("No", "bright"): "high|about right|rather bright",
     ("No", "dark"): r"\blow|is too dark|rather dark",
     ("No", "property"): "high",
-    ("No", "fault"): "high|Strong",
+    ("No", "fault"): "high|Strong noise",
 }
 """What a reason must not say beside yes or no, by what is asked after."""
 

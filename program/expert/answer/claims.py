@@ -14,7 +14,7 @@ from program.expert.answer.findings import PRESENT, STEPS, severity_word, visibl
 from program.expert.judge.faults import probability_of
 from program.expert.judge.views import View, population, position, probit, share_below
 from program.expert.store import stored_table
-from signatures.schemas import SEVERITIES, DistortionCategory, category_of
+from signatures.schemas import SEVERITIES, DistortionCategory, Severity, category_of
 
 Cells = tuple[tuple[int, int], ...]
 """(row, column) pairs of the 3 x 3 maps, rows from the top."""
@@ -209,9 +209,11 @@ _QUALITY_SPREAD = 0.65
 _FAULTS: Mapping[str, tuple[str, ...]] = {
     "motion": ("motion blur",), "defocus": ("defocus blur",), "overexposure": ("too bright", "blown highlights"),
     "underexposure": ("too dark", "crushed shadows"), "noise": ("noise",), "cast": ("colour cast",),
-    "oversharp": ("oversharpened",),
+    "oversharp": ("oversharpened",), "oversaturation": ("oversaturated",),
 }  # fmt: skip
 """What a photographer calls the faults on an axis."""
+_OF_A_KIND = {"motion", "defocus", "overexposure", "underexposure", "cast", "oversaturation"}
+"""Axes that are one of the kinds of their distortion, which is known where a photographer's fault is named."""
 _VERDICTS = ("disagree", "slightly", "mostly", "agree")
 _SEVERELY = 0.92
 """Place of a claim from which it asks for more than a moderate fault."""
@@ -228,6 +230,8 @@ class Look:
     severities: Mapping[DistortionCategory, float]
     scores: Sequence[float] = ()
     cells: Cells | None = None
+    others: frozenset[DistortionCategory] = frozenset()
+    """What others judge differently: the severities are then midway."""
 
     @cached_property
     def paired(self) -> bool:
@@ -263,15 +267,31 @@ class Look:
         category = self.category(axis)
         return self.severities[category] if category else 0.0
 
+    def found(self, axis: str) -> Severity | None:
+        """Return how severe the fault in an axis is among what every answer tells of, or None where that is unknown."""
+        category, faults = self.category(axis), _FAULTS.get(axis, ())
+        if category is None or self.cells is not None:
+            return None
+        if category in self.others:
+            return severity_word(self.severities[category])
+        there = [each for each in visible_faults(self.view) if each.category == category]
+        if axis in _OF_A_KIND and any(not each.fault for each in there):
+            # A blur that is alike in all directions is none of motion.
+            return "none" if axis == "motion" and self.position("direction") < axis_of(axis).visible_from else None
+        words = [each.severity for each in there if not faults or each.fault in {"", *faults}]
+        return max(words, key=SEVERITIES.index, default="none")
+
 
 def look_at(view: View, evidence: Mapping[str, str], scores: Sequence[float], text: str = "") -> Look:
     """Return what a question is asked of; `evidence` is category -> severity word, `text` may name a place."""
-    own = dict(view.severities)
+    own, others, there = dict(view.severities), set(), visible_faults(view)
     for name, word in evidence.items():
         category = category_of(name)
         if category is not None and word in _SEVERITY_VALUES and word != severity_word(own[category]):
             own[category] = 0.5 * (own[category] + _SEVERITY_VALUES[word])
-    return Look(view, own, scores, cells_in(text))
+            if word not in ([each.severity for each in there if each.category == category] or ["none"]):
+                others.add(category)
+    return Look(view, own, scores, cells_in(text), frozenset(others))
 
 
 def local(grid: Sequence[Sequence[float]], cells: Cells) -> tuple[float, float]:
@@ -381,18 +401,9 @@ def verdict(look: Look, claims: Sequence[Claim]) -> str:
 
 
 def _verdict(look: Look, claim: Claim) -> str:
-    category = look.category(claim.axis)
-    if category is None or claim.axis in {"contrast", "distortion", "uneven"}:
+    word = look.found(claim.axis)
+    if word is None or claim.axis in {"contrast", "distortion", "uneven"}:
         return ""
-    faults = _FAULTS.get(claim.axis, ())
-    degrees = [
-        each.severity
-        for each in visible_faults(look.view)
-        if each.category == category and (not faults or each.fault in faults)
-    ]
-    word = max(degrees, key=SEVERITIES.index, default="none")
-    if look.severities[category] != look.view.severities[category]:
-        word = severity_word(look.severities[category])  # others looked as well
     if claim.more == (claim.axis == "sharpness"):  # the claim is that there is none of it
         return {"none": "agree", "slight": "mostly"}.get(word, "disagree")
     if claim.place > _SEVERELY and word not in {"severe", "extreme"}:

@@ -314,7 +314,8 @@ def _exposure(look: Look, axis: str, say: Phrases) -> str:
 
 def _spoiled(look: Look, is_meant: Callable[[Found], bool], say: Phrases, *, denied: bool) -> str:
     """Say where and how strong those of the visible faults are that are meant, or return ""."""
-    meant = [each for each in visible_faults(look.view) if is_meant(each)]
+    # They are of the whole picture: of a part of it they say nothing.
+    meant = [each for each in visible_faults(look.view) if is_meant(each) and look.cells is None]
     sentence = sentence_of([item(look.view, each, say) for each in meant], say) if meant else ""
     if meant and denied and all(each.severity == "slight" for each in meant):
         return say("sentence.at_most", sentence=sentence[:1].lower() + sentence[1:])
@@ -415,7 +416,9 @@ def _degree(look: Look, topic: Claim, say: Phrases) -> str:
     is_blur = topic.axis == "sharpness" and not topic.more
     name = say("damage.Blurs" if is_blur else f"axis.{topic.axis}")
     if is_blur or axis_of(topic.axis).is_fault:
-        word = severity_word(look.severity(topic.axis))
+        word = look.found(topic.axis) or "none"
+        if word == "none" and support(look, topic) > 0:
+            word = severity_word(look.severity(topic.axis))
         return say("answer.fault", severity=say(f"severity.{word}"), name=name)
     return say("answer.share", name=name, step=_step(amount(look, topic.axis), topic.axis, say))
 
