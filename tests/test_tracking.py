@@ -2,6 +2,7 @@
 
 import base64
 import contextlib
+import itertools
 import json
 import os
 import re
@@ -11,9 +12,9 @@ import socket
 import sqlite3
 import subprocess
 import sys
-import time
-import urllib.request
+from collections.abc import Callable, Iterator
 from pathlib import Path
+from typing import IO
 from urllib.parse import parse_qs, urlsplit
 
 import numpy as np
@@ -117,29 +118,93 @@ def test_a_run_that_ends_badly_is_marked_failed(store, error):
     assert _read(tracker, run.run_id).info.status == "FAILED"
 
 
-_WAITING = """
-import sys, time
+_FORKING = """
+import json, os, sys
 from pathlib import Path
 sys.path.insert(0, {root!r})
-from program.tracking import Tracker
-with Tracker(Path(sys.argv[1]), "killed").run("victim") as run:
+import program.tracking as tracking
+assert not {{'mlflow', 'dspy', 'torch', 'scipy', 'matplotlib'}} & set(sys.modules)
+with tracking.Tracker(Path('mlruns'), 'first').run('r') as run:
+    run.log_metrics({{'a': 1.0}})
+print(os.environ['MLFLOW_DISABLE_TELEMETRY'], flush=True)
+for request in map(json.loads, sys.stdin):
+    if isinstance(request, int):
+        print(os.waitpid(request, 0)[1], flush=True)
+    elif not os.fork():
+        code, output = request
+        os.dup2(os.open(output, os.O_WRONLY), 1)
+        os.dup2(os.open({log!r}, os.O_WRONLY | os.O_CREAT | os.O_APPEND), 2)
+        print(os.getpid(), flush=True)
+        exec(code)
+        sys.exit()
+"""
+
+
+class Forks:
+    """A process that has MLflow, whose import takes seconds, and forks to run code."""
+
+    def __init__(self, folder: Path):
+        self.folder, self.log, self.errors = folder / "empty", folder / "log", folder / "errors"
+        self.folder.mkdir()
+        self._outputs = (folder / f"output-{number}" for number in itertools.count())
+        environment = {name: value for name, value in os.environ.items() if not name.startswith(("AGENTIC", "MLFLOW"))}
+        with self.errors.open("w") as errors:
+            self.process = subprocess.Popen(
+                [sys.executable, "-c", _FORKING.format(root=str(ROOT), log=str(self.log))], cwd=self.folder,
+                env=environment, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=errors, text=True,
+            )  # fmt: skip
+        self.first_line = self.process.stdout.readline()
+
+    def _ask(self, request: object) -> None:
+        print(json.dumps(request), file=self.process.stdin, flush=True)
+
+    @contextlib.contextmanager
+    def begin(self, code: str) -> Iterator[tuple[IO[str], Callable[[int], int]]]:
+        """Run code in a fork; what it prints, and a function that kills it and returns its status."""
+        output = next(self._outputs)
+        os.mkfifo(output)
+        self._ask([code, str(output)])
+        with output.open() as printed:
+            process, ended = int(printed.readline()), []
+
+            def end(number: int = signal.SIGKILL) -> int:
+                if not ended:
+                    os.kill(process, number)
+                    self._ask(process)
+                    ended.append(int(self.process.stdout.readline()))
+                return ended[0]
+
+            try:
+                yield printed, end
+            finally:
+                end()
+
+
+@pytest.fixture(scope="module")
+def forks(tmp_path_factory):
+    if os.name == "nt":
+        pytest.skip("Windows has no fork")
+    forks = Forks(tmp_path_factory.mktemp("forks"))
+    yield forks
+    forks.process.communicate(timeout=60)
+    assert (forks.process.returncode, forks.errors.read_text("utf-8")) == (0, "")
+
+
+_WAITING = """
+import time
+with tracking.Tracker(Path({store!r}), "killed").run("victim") as run:
     print(run.run_id, flush=True)
     time.sleep(60)
 """
 
 
-@pytest.mark.skipif(os.name == "nt", reason="signals to a child differ on Windows")
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGKILL])
-def test_a_killed_run_is_marked_failed_and_a_living_one_is_not(store, number, caplog):
-    command = [sys.executable, "-c", _WAITING.format(root=str(ROOT)), str(store)]
-    process = subprocess.Popen(command, stdout=subprocess.PIPE, text=True)
-    try:
-        run_id = process.stdout.readline().strip()
+def test_a_killed_run_is_marked_failed_and_a_living_one_is_not(store, number, caplog, forks):
+    with forks.begin(_WAITING.format(store=str(store))) as (printed, end):
+        run_id = printed.readline().strip()
         tracker = Tracker(store, "killed")
         assert _read(tracker, run_id).info.status == "RUNNING"
-    finally:
-        process.send_signal(number)
-        process.communicate(timeout=30)
+        end(number)
     if number == signal.SIGKILL:
         assert _read(tracker, run_id).info.status == "RUNNING"
         Tracker(store, "killed")
@@ -148,30 +213,22 @@ def test_a_killed_run_is_marked_failed_and_a_living_one_is_not(store, number, ca
 
 
 _STOPPED = """
-import os, signal, sys
-from pathlib import Path
-sys.path.insert(0, {root!r})
-import mlflow.store.tracking.sqlalchemy_store
+import signal
 from sqlalchemy import Engine, event
-from program.tracking import Tracker
-for step in map(int, sys.argv[2:]):
-    if not (child := os.fork()):
-        left = iter(range(step))
-        def stop(*_):
-            if next(left, None) is None:
-                os.kill(os.getpid(), signal.SIGKILL)
-        event.listen(Engine, "after_cursor_execute", stop)
-        Tracker(Path(sys.argv[1]), "killed")
-    print(os.waitpid(child, 0)[1], flush=True)
+left = iter(range({step}))
+def stop(*_):
+    if next(left, None) is None:
+        os.kill(os.getpid(), signal.SIGKILL)
+event.listen(Engine, "after_cursor_execute", stop)
+tracking.Tracker(Path({store!r}), "killed")
 """
 
 
-@pytest.mark.skipif(os.name == "nt", reason="signals to a child differ on Windows")
-def test_a_store_whose_making_was_killed_is_made_by_the_next_run(tmp_path, caplog):
+def test_a_store_whose_making_was_killed_is_made_by_the_next_run(tmp_path, caplog, forks):
     store = tmp_path / "mlruns"
-    command = [sys.executable, "-c", _STOPPED.format(root=str(ROOT)), str(store), "40", "120"]
-    run = subprocess.run(command, capture_output=True, text=True, timeout=120, check=True)
-    assert run.stdout.split() == [str(signal.SIGKILL.value)] * 2, run.stderr
+    for step in (40, 120):
+        with forks.begin(_STOPPED.format(store=str(store), step=step)) as (printed, end):
+            assert (printed.read(), end(0)) == ("", signal.SIGKILL), forks.log.read_text()
     with Tracker(store, "next").run("r") as run:
         pass
     assert _read(Tracker(store, "next"), run.run_id).info.status == "FINISHED"
@@ -224,6 +281,8 @@ def test_a_server_that_is_down_is_refused_in_our_words_alone(store, caplog, monk
     add_settings_flags(parser)
     settings_from(parser.parse_args([]))
     monkeypatch.setenv("MLFLOW_TRACKING_URI", "http://127.0.0.1:9")
+    monkeypatch.setenv("MLFLOW_HTTP_REQUEST_BACKOFF_FACTOR", "0")
+    monkeypatch.setenv("MLFLOW_HTTP_REQUEST_BACKOFF_JITTER", "0")
     words = r"'http://127\.0\.0\.1:9' .*\(Connection refused\).* MLFLOW_TRACKING_URI"
     with pytest.raises(InputError, match=words) as caught:
         Tracker(store, "refused")
@@ -231,39 +290,31 @@ def test_a_server_that_is_down_is_refused_in_our_words_alone(store, caplog, monk
     assert not [record for record in caplog.records if record.levelname == "WARNING"]
 
 
+_SERVING = """
+import socket, uvicorn
+from mlflow import server
+os.environ[server.BACKEND_STORE_URI_ENV_VAR] = {database!r}
+os.environ[server.ARTIFACTS_DESTINATION_ENV_VAR] = {artifacts!r}
+os.environ[server.ARTIFACT_ROOT_ENV_VAR] = "mlflow-artifacts:/"
+os.environ[server.SERVE_ARTIFACTS_ENV_VAR] = "true"
+os.environ["MLFLOW_SERVER_ENABLE_JOB_EXECUTION"] = "false"
+listener = socket.create_server(("127.0.0.1", 0))
+print(listener.getsockname()[1], flush=True)
+uvicorn.Server(uvicorn.Config("mlflow.server.fastapi_app:app")).run(sockets=[listener])
+"""
+
+
 @pytest.fixture(scope="module")
-def server(tmp_path_factory):
-    """A real MLflow server on its own store; (address, process)."""
+def server(tmp_path_factory, forks):
+    """A real MLflow server on its own store: what `mlflow server` starts; (address, what kills it)."""
+    from mlflow import MlflowClient
+
     folder = tmp_path_factory.mktemp("server")
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        port = probe.getsockname()[1]
-    command = [
-        sys.executable, "-m", "mlflow", "server", "--host", "127.0.0.1", "--port", str(port), "--workers", "1",
-        "--backend-store-uri", f"sqlite:///{folder / 'mlflow.db'}", "--artifacts-destination",
-        str(folder / "artifacts"),
-    ]  # fmt: skip
-    quiet = {"MLFLOW_SERVER_ENABLE_JOB_EXECUTION": "false", "MLFLOW_DISABLE_TELEMETRY": "true"}
-    with (folder / "log").open("w") as log:
-        process = subprocess.Popen(
-            command, env={**os.environ, **quiet}, cwd=folder, stdout=log, stderr=log, start_new_session=True
-        )
-    address = f"http://127.0.0.1:{port}"
-    try:
-        for _ in range(240):
-            with contextlib.suppress(OSError), urllib.request.urlopen(f"{address}/health", timeout=2):  # noqa: S310
-                break
-            assert process.poll() is None, (folder / "log").read_text()
-            time.sleep(0.5)
-        yield address, process
-    finally:
-        _stop(process)
-
-
-def _stop(process):
-    with contextlib.suppress(ProcessLookupError):
-        os.killpg(process.pid, signal.SIGKILL)
-    process.wait()
+    database = f"sqlite:///{folder / 'mlflow.db'}"
+    MlflowClient(database).search_experiments()  # makes the database
+    with forks.begin(_SERVING.format(database=database, artifacts=str(folder / "artifacts"))) as (printed, kill):
+        port = int(printed.readline())
+        yield f"http://127.0.0.1:{port}", kill
 
 
 @pytest.mark.parametrize(
@@ -377,20 +428,9 @@ def test_ui_hint_names_the_store_as_seen_from_here(store, monkeypatch):
     assert tracker.ui_hint == "python -m program.runs"
 
 
-def test_import_is_light_and_the_first_store_is_made_quietly(tmp_path):
-    code = (
-        f"import sys; sys.path.insert(0, {str(ROOT)!r})\n"
-        "import program.tracking as tracking\n"
-        "from pathlib import Path\n"
-        "assert not {'mlflow', 'dspy', 'torch', 'scipy', 'matplotlib'} & set(sys.modules)\n"
-        "with tracking.Tracker(Path('mlruns'), 'first').run('r') as run:\n"
-        "    run.log_metrics({'a': 1.0})\n"
-        "import os; print(os.environ['MLFLOW_DISABLE_TELEMETRY'])\n"
-    )
-    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True, timeout=120)
-    assert done.stdout == "true\n"
-    assert done.stderr == ""
-    assert sorted(path.name for path in tmp_path.iterdir()) == ["mlruns"]
+def test_import_is_light_and_the_first_store_is_made_quietly(forks):
+    assert (forks.first_line, forks.errors.read_text("utf-8")) == ("true\n", "")
+    assert sorted(path.name for path in forks.folder.iterdir()) == ["mlruns"]
 
 
 @pytest.mark.filterwarnings("default")  # MLflow turns any warning of its own dependencies into a trace that is lost
@@ -445,9 +485,8 @@ def test_two_stores_never_share_a_file(tmp_path, monkeypatch, name):
             Tracker(tmp_path / name, "x")
 
 
-@pytest.mark.skipif(os.name == "nt", reason="process groups differ on Windows")
 def test_a_real_server_that_dies_costs_one_warning_and_no_error(server, store, caplog, monkeypatch):
-    address, process = server
+    address, kill = server
     monkeypatch.setenv("MLFLOW_HTTP_REQUEST_MAX_RETRIES", "0")
     monkeypatch.setenv("MLFLOW_TRACKING_URI", address)
     tracker = Tracker(store, "dying")
@@ -462,7 +501,7 @@ def test_a_real_server_that_dies_costs_one_warning_and_no_error(server, store, c
         children = f"tags.mlflow.parentRunId = '{run.run_id}'"
         (candidate,) = tracker.client.search_runs([tracker.experiment_id], children)
         assert (candidate.info.status, candidate.data.metrics) == ("FINISHED", {"srcc": 0.1})
-        _stop(process)
+        kill()
         with run.nested_run("candidate 1") as child:
             child.log_metrics({"srcc": 0.7})
         run.log_table([{"id": "a"}])
