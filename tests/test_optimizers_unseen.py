@@ -1,14 +1,16 @@
 """What scores a candidate, or fits its fusion, is no image and no photograph that its demos show."""
 
+import copy
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 from PIL import Image
 
 from data.manifest import Sample
-from optimizers.examples import ExampleSet, Store, collect_examples
+from optimizers.examples import Evidence, ExampleSet, Gathering, Store, collect_examples
 from optimizers.objectives import Objective
 from optimizers.recipes import recipe_named
 from optimizers.search import Candidate, Search
@@ -53,18 +55,36 @@ class Taught:
         )  # fmt: skip
 
 
+@pytest.fixture(scope="module")
+def images(tmp_path_factory: pytest.TempPathFactory) -> list[Path]:
+    folder = tmp_path_factory.mktemp("images")
+    for number in range(48):
+        noise = np.random.default_rng(number).integers(0, 256, (32, 48, 3), dtype=np.uint8)
+        Image.fromarray(noise).save(folder / f"{number}.png")
+    return [folder / f"{number}.png" for number in range(48)]
+
+
+@pytest.fixture(scope="module")
+def gathered() -> dict[bool, dict[str, Evidence]]:
+    """The evidence of every sample by the kind of program: it is the same however images are grouped."""
+    return {}
+
+
 @pytest.fixture
-def taught(tmp_path: Path, service_program, picture):
+def taught(images: list[Path], service_program, gathered):
     """Teach on 36 samples with 12 for validation; returns a function of the number of images a photograph has."""
 
-    def make(per_group: float, given: AgenticIQA | None = None) -> Taught:
-        program, samples = given or service_program(), {"train": [], "validation": []}
-        for number in range(48):
+    def make(per_group: float, *, expert: bool = False) -> Taught:
+        program, samples = AgenticIQA() if expert else service_program(), {"train": [], "validation": []}
+        for number, image in enumerate(images):
             split, group = ("train" if number < 36 else "validation"), f"photograph {int(number / per_group)}"
-            Image.fromarray(picture(number)).save(tmp_path / f"{number}.png")
-            fields: dict[str, Any] = {"image": tmp_path / f"{number}.png", "mos": 1 + number % 4, "group": group}
+            fields: dict[str, Any] = {"image": image, "mos": 1 + number % 4, "group": group}
             samples[split].append(Sample(id=f"s{number}", split=split, **fields))
-        examples = {n: collect_examples(program, s, workers=1) for n, s in samples.items()}
+        if expert not in gathered:
+            gather = Gathering(program)
+            gathered[expert] = {s.id: gather(s) for members in samples.values() for s in members}
+        made = copy.deepcopy(gathered[expert])
+        examples = {n: collect_examples(program, s, workers=1, made=made) for n, s in samples.items()}
         examples["train"].gathered.update(examples["validation"].gathered)
         return Taught(program, samples, examples)
 
@@ -74,7 +94,7 @@ def taught(tmp_path: Path, service_program, picture):
 @pytest.mark.parametrize("per_group", [1, 1.5, 4])
 def test_a_search_scores_no_candidate_on_what_its_demos_show(taught, per_group) -> None:
     known = taught(per_group)
-    search = known.search(Candidate("uncompiled", known.program), demos=4, starts=3, steps=2, search_samples=100)
+    search = known.search(Candidate("uncompiled", known.program), demos=4, starts=3, steps=2, search_samples=16)
     recipe_named("random-search").run(search)
     scored = [trial for trial in search.trials.values() if trial.outcomes]
     assert len(scored) > 2
@@ -90,7 +110,7 @@ def test_a_search_scores_no_candidate_on_what_its_demos_show(taught, per_group) 
 @pytest.mark.parametrize(("per_group", "tried"), [(1, True), (4, False)])
 def test_all_demos_at_once_are_tried_where_each_has_its_own_photograph(taught, per_group, tried) -> None:
     known = taught(per_group)
-    settings = {"demos": 4, "all_demos": True, "starts": 2, "steps": 1, "search_samples": 100}
+    settings = {"demos": 4, "all_demos": True, "starts": 2, "steps": 1, "search_samples": 6}
     candidates = recipe_named("random-search").run(known.search(Candidate("uncompiled", known.program), **settings))
     assert (candidates[0].name == "random-search/all") is tried
     assert len(known.shown(candidates[0].program)) == (36 if tried else 4)
@@ -102,8 +122,8 @@ def test_all_demos_at_once_are_tried_where_each_has_its_own_photograph(taught, p
 def test_the_embedded_expert_works_out_which_demos_say_most_of_the_other_photographs(
     taught, per_group, works_out
 ) -> None:
-    known = taught(per_group, AgenticIQA())
-    settings = {"demos": 4, "starts": 6, "search_samples": 100}
+    known = taught(per_group, expert=True)
+    settings = {"demos": 4, "starts": 6, "search_samples": 6}
     first, again = (
         recipe_named("random-search").run(known.search(Candidate("uncompiled", known.program), **settings))
         for _ in range(2)
@@ -117,10 +137,10 @@ def test_the_embedded_expert_works_out_which_demos_say_most_of_the_other_photogr
 
 
 def test_demos_with_and_without_a_reference_are_chosen_as_other_models_demos_are(taught) -> None:
-    known = taught(1, AgenticIQA())
+    known = taught(1, expert=True)
     first = known.examples["train"].demos["summarizer.score"][0].demo
     first["reference"] = first.image
-    search = known.search(Candidate("uncompiled", known.program), demos=4, starts=1, search_samples=100)
+    search = known.search(Candidate("uncompiled", known.program), demos=4, starts=1, search_samples=6)
     (candidate,) = recipe_named("random-search").run(search)
     assert len(known.shown(candidate.program)) == 4
 
