@@ -303,17 +303,28 @@ def test_the_model_of_any_compile_predicts_from_a_path_wherever_the_store_is(
         assert "no such file" in answer["error"][1]
 
 
+@pytest.fixture(scope="module")
+def running():
+    """The server of this module's tests, which is started by the first that needs it: its address, and how it stops."""
+    with contextlib.ExitStack() as stack:
+        yield [], stack
+
+
 @pytest.fixture
-def scoring_server(registered, base, allowed, started_server):
+def scoring_server(registered, base, allowed, started_server, running):
     """`mlflow models serve` as it is started by hand."""
+    addresses, stack = running
+    if addresses:
+        return addresses[0]
     words = shlex.split("mlflow models serve -m models:/served@champion --env-manager local --host 127.0.0.1")
     words += ["--workers", "1"]
     environment = {
         "MLFLOW_TRACKING_URI": f"sqlite:///{registered.mlruns_dir / 'mlflow.db'}",
         "PATH": f"{Path(sys.executable).parent}{os.pathsep}{os.environ['PATH']}",
     }
-    with started_server(words, base, ready="/ping", environment=environment) as address:
-        yield f"{address}/invocations"
+    address = stack.enter_context(started_server(words, base, ready="/ping", environment=environment))
+    addresses.append(f"{address}/invocations")
+    return addresses[0]
 
 
 @pytest.mark.skipif(os.name == "nt", reason="process groups differ on Windows")
