@@ -445,13 +445,20 @@ def _serving():
     from program.service.app import create_app
     from program.service.server import uvicorn_config
 
+    class Prompt(uvicorn.Server):
+        """A server that looks up often: uvicorn's own sees after a tenth of a second that it is to stop."""
+
+        async def main_loop(self):
+            while not await self.on_tick(0):
+                await asyncio.sleep(0.01)
+
     running = []
 
     def start(program, token=None):
         listener = socket.create_server(("127.0.0.1", 0))
         config = uvicorn_config(create_app(program, token), program.resources.settings.serve)
         config.timeout_graceful_shutdown = 2
-        server = uvicorn.Server(config)
+        server = Prompt(config)
         thread = threading.Thread(target=server.run, kwargs={"sockets": [listener]})
         thread.start()
         running.append((server, thread, listener))
@@ -493,12 +500,13 @@ def started_server():
             )  # fmt: skip
         address = f"http://127.0.0.1:{port}"
         try:
-            for _ in range(360):
-                with contextlib.suppress(httpx.HTTPError):
-                    if httpx.get(address + ready, timeout=2, trust_env=False).status_code == 200:
-                        break
-                assert process.poll() is None, log.read_text()
-                time.sleep(0.5)
+            with httpx.Client(timeout=2, trust_env=False) as client:
+                for _ in range(360):
+                    with contextlib.suppress(httpx.HTTPError):
+                        if client.get(address + ready).status_code == 200:
+                            break
+                    assert process.poll() is None, log.read_text()
+                    time.sleep(0.5)
             yield address
         finally:
             with contextlib.suppress(ProcessLookupError):

@@ -111,7 +111,7 @@ def locked_store():
             pass
 
     server = HTTPServer(("127.0.0.1", 0), Locked)
-    threading.Thread(target=server.serve_forever, daemon=True).start()
+    threading.Thread(target=server.serve_forever, args=(0.01,), daemon=True).start()
     yield SimpleNamespace(client=mlflow.MlflowClient(f"http://127.0.0.1:{server.server_port}"))
     server.shutdown()
     server.server_close()

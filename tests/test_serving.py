@@ -10,6 +10,7 @@ import os
 import re
 import signal
 import socket
+import ssl
 import struct
 import subprocess
 import sys
@@ -38,15 +39,17 @@ from program.service.requests import assess_rows, shorten, shown_name
 from program.service.server import JsonLines, bind, set_up_logs, token_of
 
 TOKEN = "t0ken-of-more-than-sixteen"
+# Nothing here speaks TLS, and a client that makes a context of its own reads all certificates of this machine.
+CLIENT = {"trust_env": False, "verify": ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)}
 
 
 def post(url, path="/assess", **given):
-    with httpx.Client(trust_env=False, timeout=30) as client:
+    with httpx.Client(**CLIENT, timeout=30) as client:
         return client.post(url + path, **given)
 
 
 def get(url, path, **given):
-    with httpx.Client(trust_env=False, timeout=30) as client:
+    with httpx.Client(**CLIENT, timeout=30) as client:
         return client.get(url + path, **given)
 
 
@@ -60,6 +63,24 @@ def error_of(response, status):
     assert list(body) == ["error"]
     assert "\n" not in body["error"]
     return body["error"]
+
+
+@pytest.fixture(scope="module")
+def started():
+    return {}
+
+
+@pytest.fixture
+def shared_service(started, service_program, served_on):
+    """A service by its settings that many tests may ask: what it answers and refuses leaves nothing behind."""
+
+    def url_of(**serve):
+        key = json.dumps(serve)
+        if key not in started:
+            started[key] = served_on(service_program(serve=serve))
+        return started[key]
+
+    return url_of
 
 
 # What it answers
@@ -128,19 +149,19 @@ def test_question_options_regions_and_reference_arrive(service_program, served, 
     assert sent["state"]["image_path"] == "y.png"
 
 
-def test_two_equal_options_are_refused(service_program, served, encoded):
-    url = served(service_program())
+def test_two_equal_options_are_refused(shared_service, encoded):
+    url = shared_service()
     text = error_of(post(url, **as_json(encoded(), query="Is it blurry?", options=["Yes", "yes"])), 422)
     assert "give each a text of its own" in text
 
 
-def test_an_image_that_its_decoder_cannot_hold_is_the_clients(service_program, served):
+def test_an_image_that_its_decoder_cannot_hold_is_the_clients(shared_service):
     size = b"IHDR" + struct.pack(">IIBBBBB", 49_000_000, 1, 16, 2, 0, 0, 0)
     data = b"\x89PNG\r\n\x1a\n" + b"".join(
         struct.pack(">I", len(chunk) - 4) + chunk + struct.pack(">I", zlib.crc32(chunk))
         for chunk in (size, b"IDAT" + zlib.compress(bytes(100)), b"IEND")
     )
-    assert "'wide.png'" in error_of(post(served(service_program()), files={"image": ("wide.png", data)}), 422)
+    assert "'wide.png'" in error_of(post(shared_service(), files={"image": ("wide.png", data)}), 422)
 
 
 def test_batch_keeps_order_and_places(service_program, served, encoded):
@@ -186,8 +207,8 @@ def test_health_version_metrics_and_schema(service_program, served, encoded):
     assert "image" in content["multipart/form-data"]["schema"]["properties"]
 
 
-def test_pages_fetch_nothing_from_elsewhere(service_program, served):
-    url = served(service_program())
+def test_pages_fetch_nothing_from_elsewhere(shared_service):
+    url = shared_service()
     for path in ("/", "/docs", "/assets/page.css", "/assets/page.js", "/assets/draw.js", "/assets/docs.js"):
         response = get(url, path)
         assert response.status_code == 200
@@ -208,9 +229,9 @@ def test_pages_fetch_nothing_from_elsewhere(service_program, served):
     ["data:;base64,", "data:application/octet-stream;base64,", "DATA:image/png;name=a.png;BASE64,",
      'data:image/heic;name="a, b;base64,c.heic";charset=utf-8;base64,', "data:image/svg+xml; base64,"],
 )  # fmt: skip
-def test_any_data_address_is_an_image(service_program, served, encoded, head):
+def test_any_data_address_is_an_image(shared_service, encoded, head):
     text = head + base64.b64encode(encoded()).decode()
-    assert post(served(service_program()), json={"image": text}).json()["status"] == "ok"
+    assert post(shared_service(), json={"image": text}).json()["status"] == "ok"
     quoted = head + base64.b64encode(encoded()).decode().replace("+", "%2B").replace("=", "%3D")
     assert IMAGES.add(text).sha256 == IMAGES.add(quoted).sha256 == IMAGES.add(encoded()).sha256
 
@@ -219,14 +240,14 @@ def test_any_data_address_is_an_image(service_program, served, encoded, head):
 @pytest.mark.parametrize(
     "headers", [{"Host": "upstream:8000"}, {"Host": "127.0.0.1:8000", "Origin": "https://iqa.example.org"}]
 )
-def test_a_request_whose_host_a_proxy_lost_says_so(service_program, served, encoded, headers):
-    answer = post(served(service_program()), headers=headers, files={"image": encoded()})
+def test_a_request_whose_host_a_proxy_lost_says_so(shared_service, encoded, headers):
+    answer = post(shared_service(), headers=headers, files={"image": encoded()})
     assert "a proxy before the service has to pass the Host header" in error_of(answer, 403)
 
 
 @pytest.mark.spec("047/links-are-relative")
-def test_no_link_of_the_pages_leaves_the_path_that_a_proxy_gives_them(service_program, served):
-    url = served(service_program())
+def test_no_link_of_the_pages_leaves_the_path_that_a_proxy_gives_them(shared_service):
+    url = shared_service()
     for page in ("/", "/docs", "/assets/page.js", "/assets/docs.js", "/assets/draw.js", "/assets/extras.js"):
         text = get(url, page).text
         found = re.findall(r"""(?:href=|src=|from |fetch\(|import\()["'`]([^"'`]*)""", text)
@@ -260,19 +281,6 @@ def test_two_clients_with_one_image_do_not_see_each_others_names(service_program
 # What it refuses
 
 
-@pytest.fixture(scope="module")
-def started():
-    return {}
-
-
-@pytest.fixture
-def refusing(started, service_program, served_on):
-    """A service that many tests may ask: what it refuses leaves nothing behind."""
-    if not started:
-        started["url"] = served_on(service_program())
-    return started["url"]
-
-
 @pytest.mark.parametrize(
     ("given", "status", "message"),
     [
@@ -299,14 +307,14 @@ def refusing(started, service_program, served_on):
         ({"content": b"x", "headers": {"content-type": "multipart/form-data"}}, 400, "boundary"),
     ],
 )  # fmt: skip
-def test_bad_requests_get_one_line(refusing, given, status, message):
-    text = error_of(post(refusing, **given), status)
+def test_bad_requests_get_one_line(shared_service, given, status, message):
+    text = error_of(post(shared_service(), **given), status)
     assert re.search(message, text), text
 
 
-def test_errors_do_not_repeat_what_was_sent(service_program, served):
+def test_errors_do_not_repeat_what_was_sent(shared_service):
     secret = base64.b64encode(b"secret" * 50).decode()
-    url = served(service_program())
+    url = shared_service()
     for given in ({"json": {"image": secret, "regions": secret}}, {"json": {"image": [secret]}}):
         assert secret[:40] not in error_of(post(url, **given), 422)
 
@@ -454,12 +462,12 @@ def test_a_request_under_way_is_not_cut_off_and_the_connection_serves_on(service
     plain = type(program).forward
 
     def slow(self, *given, **named):
-        time.sleep(0.8)
+        time.sleep(0.5)
         return plain(self, *given, **named)
 
     monkeypatch.setattr(type(program), "forward", slow)
     url = served(program)
-    with httpx.Client(trust_env=False) as client:
+    with httpx.Client(**CLIENT) as client:
         for _ in range(2):
             assert client.post(f"{url}/assess", files={"image": encoded()}, timeout=20).status_code == 200
         assert client.get(f"{url}/health").status_code == 200
@@ -502,8 +510,8 @@ def test_token_is_asked_for_everywhere_but_on_the_open_routes(service_program, s
         ("localhost@evil.example", 403), ("localhost/..", 403), ("iqa.example.org.evil", 403), ("localhost:x", 403),
     ],
 )  # fmt: skip
-def test_only_known_hosts_are_answered(service_program, served, host, status):
-    url = served(service_program(serve={"allowed_hosts": ["iqa.example.org"]}))
+def test_only_known_hosts_are_answered(shared_service, host, status):
+    url = shared_service(allowed_hosts=["iqa.example.org"])
     assert raw(url, f"GET /health HTTP/1.1\r\nHost: {host}\r\n\r\n".encode())[0] == status
 
 
@@ -515,14 +523,14 @@ def test_only_known_hosts_are_answered(service_program, served, host, status):
         ({"Sec-Fetch-Site": "same-origin"}, 200), ({"Origin": "own"}, 200),
     ],
 )  # fmt: skip
-def test_pages_of_other_sites_may_not_ask(service_program, served, encoded, headers, status):
-    url = served(service_program())
+def test_pages_of_other_sites_may_not_ask(shared_service, encoded, headers, status):
+    url = shared_service()
     given = {name: url if value == "own" else value for name, value in headers.items()}
     assert post(url, headers=given, files={"image": encoded()}).status_code == status
 
 
-def test_doubled_headers_that_decide_are_refused(service_program, served):
-    url = served(service_program())
+def test_doubled_headers_that_decide_are_refused(shared_service):
+    url = shared_service()
     status, _ = raw(url, b"GET /health HTTP/1.1\r\nHost: localhost\r\nOrigin: http://localhost\r\nOrigin: x\r\n\r\n")
     assert status == 400
 
@@ -602,7 +610,7 @@ def other_host(encoded):
     server = HTTPServer(("127.0.0.1", 0), Images)
     server.data = encoded()
     Images.seen = []
-    thread = threading.Thread(target=server.serve_forever)
+    thread = threading.Thread(target=server.serve_forever, args=(0.01,))
     thread.start()
     yield f"127.0.0.1:{server.server_port}"
     server.shutdown()
@@ -809,6 +817,8 @@ STUCK = """
 import sys, time
 from program.agent.loop import AgenticIQA
 from program.serve import main
+from program.service import server
+server._GRACE_S = 0.2
 AgenticIQA.forward = lambda self, **given: time.sleep(120)
 sys.exit(main(["--config", sys.argv[1]]))
 """
