@@ -135,6 +135,12 @@ def untraced(tmp_path_factory: pytest.TempPathFactory, monkeypatch: pytest.Monke
 
 
 @pytest.fixture
+def unrefined(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Leave the most telling demos of a search almost as drawn: to exchange them thousands of times takes seconds."""
+    monkeypatch.setattr("program.expert.judge.quality._EXCHANGES", 40)
+
+
+@pytest.fixture
 def few_photographs(blurred_manifest: Path) -> Path:
     """Of the blurred photographs 32 to train on, 11 to choose by (a fusion needs 10), 8 to test on, and 5 questions."""
     lines = [json.loads(line) for line in blurred_manifest.read_text("utf-8").splitlines()]

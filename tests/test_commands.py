@@ -102,7 +102,7 @@ def test_assess_names_what_cannot_be_used(photo, capsys, arguments, message) -> 
     assert message in one_line(capsys)
 
 
-@pytest.mark.usefixtures("undrawn", "untraced")
+@pytest.mark.usefixtures("undrawn", "untraced", "unrefined")
 def test_compile_saves_a_program_that_assess_and_evaluate_use(manifest, small, photo, tmp_path, capsys) -> None:
     out = tmp_path / "program"
     arguments = ["--data", str(manifest), "--config", str(small), "--out", str(out), "--json"]

@@ -30,7 +30,9 @@ optimizers:
 
 
 @pytest.fixture
-def folder(tmp_path: Path, rng: np.random.Generator, undrawn: None, monkeypatch: pytest.MonkeyPatch) -> Path:
+def folder(
+    tmp_path: Path, rng: np.random.Generator, undrawn: None, unrefined: None, monkeypatch: pytest.MonkeyPatch
+) -> Path:
     lines = []
     for number in range(44):
         split = "train" if number < 30 else "validation" if number < 40 else "test"
