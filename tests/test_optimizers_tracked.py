@@ -189,10 +189,10 @@ def test_what_a_compile_learned_is_a_prompt_and_its_worst_misses_are_traces(blur
 @pytest.mark.spec("issue-44/mlflow-champion-asked-for")
 @pytest.mark.parametrize(("optimizer", "leads"), [("fusion", False), ("none", True)])
 def test_the_uncompiled_program_leads_only_where_it_was_asked_for(
-    blurred_manifest, tmp_path, monkeypatch, optimizer, leads, capfd
+    few_photographs, tmp_path, monkeypatch, optimizer, leads, capfd
 ):
     monkeypatch.setattr(fits, "FUSION", replace(fits.FUSION, run=lambda search: []))
-    words = ["--data", str(blurred_manifest), "--optimizer", optimizer, "--out", str(tmp_path / "out")]
+    words = ["--data", str(few_photographs), "--optimizer", optimizer, "--out", str(tmp_path / "out")]
     assert compile_command([*words, "--register", "plain", "--json"]) == 0
     out, err = capfd.readouterr()
     told = json.loads(out)
