@@ -50,11 +50,12 @@ def test_a_dataset_is_a_reader_and_an_entry(tmp_path, monkeypatch):
     assert [(s.id, s.mos) for s in preparing.load("my-lab", tmp_path)] == [("my-lab/a.png", 3.5)]
 
 
-def test_an_optimizer_is_one_file(tmp_path, blurred_manifest, monkeypatch, capsys):
+@pytest.mark.usefixtures("undrawn", "untraced")
+def test_an_optimizer_is_one_file(tmp_path, few_photographs, monkeypatch, capsys):
     folder = tmp_path / "recipes"
     folder.mkdir()
     (folder / "one_demo.py").write_text(block("Add an optimizer", "python"), "utf-8")
-    command = ["--data", str(blurred_manifest), "--optimizer", "one-demo", "--out", str(tmp_path / "out"), "--json"]
+    command = ["--data", str(few_photographs), "--optimizer", "one-demo", "--out", str(tmp_path / "out"), "--json"]
     assert compile_command(command) == 2
     assert "optimizer 'one-demo': unknown" in capsys.readouterr().err
     monkeypatch.setattr(recipes, "__path__", [*recipes.__path__, str(folder)])
