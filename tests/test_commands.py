@@ -6,6 +6,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+from dspy import lm15
 from PIL import Image
 
 from data import check, prepare
@@ -208,7 +209,7 @@ def test_what_was_judged_in_place_of_the_image_is_told(tmp_path, rng, capsys):
         ("perceptul/expert", "there is no provider 'perceptul'; did you mean 'perceptual/expert'?"),
         ("mistrl/small", "there is no provider 'mistrl'; did you mean 'mistral/small'?"),
         ("nosuch/model", "there is no provider 'nosuch'; for a server of your own give --api-base"),
-        ("openai/gpt-4o", "language model: [openai/gpt-4o] there is no key; set OPENAI_API_KEY in the environment; "),
+        ("openai/gpt-4o", "language model: [openai/gpt-4o] there is no key; set OPENAI_API_KEY in the environment\n"),
         ("vllm/x --api-base http://127.0.0.1:9/v1", "no server answers at http://127.0.0.1:9/v1"),
     ],
 )
@@ -220,6 +221,27 @@ def test_a_model_that_cannot_be_asked_is_told_in_the_users_words(photo, capsys, 
     assert message in error
     assert "dspy.LM(" not in error
     assert "litellm" not in error
+
+
+@pytest.mark.parametrize(
+    ("where", "reason", "end"),
+    [
+        ("", "Name or service not known", "Name or service not known; check the network connection"),
+        ("", "Connection refused", "openai/gpt-4o: its service takes no connection; check the network connection"),
+        (" --api-base http://127.0.0.1:9/v1", "Connection reset", "reset; is the server running at --api-base?"),
+    ],
+)
+def test_an_address_is_doubted_only_where_the_user_gave_it(photo, capsys, monkeypatch, where, reason, end):
+    def cut(*_):
+        raise lm15.TransportError(f"failed to connect: {reason}")
+
+    monkeypatch.setenv("OPENAI_API_KEY", "a-key-of-no-service")
+    monkeypatch.setattr("program.lms.dspy_private.StdlibTransport.stream", cut)
+    monkeypatch.setattr("program.lms.traits.inquire", lambda engine: None)
+    monkeypatch.setattr("program.lms.reference_engine.inquire", lambda engine: None)
+    monkeypatch.setattr("time.sleep", lambda seconds: None)  # between attempts
+    assert assess.main([str(photo), "--lm", "openai/gpt-4o", *where.split()]) == 2
+    assert one_line(capsys).endswith(f"{end}\n")
 
 
 @pytest.mark.parametrize(

@@ -31,12 +31,6 @@ EXIT_UNUSABLE = 2
 EXIT_INTERRUPTED = 130
 MODEL_RECORDS = "models"
 """Folder of the cache that holds what models' servers can do."""
-_MENDS = {
-    "LMTransportError": "is the server running at --api-base?", "LMTimeoutError": "is the server running, and idle?",
-    "LMServerError": "the service's log says more", "LMRateLimitError": "wait, or set wire.requests_per_minute",
-    "LMAuthError": "set its key in the environment",
-}  # fmt: skip
-"""What to do about a failing model service, by the error's type."""
 STARTED_AS: ContextVar[str] = ContextVar("STARTED_AS", default="")
 """The installed command that this one runs under; empty under `python -m`."""
 
@@ -158,7 +152,7 @@ def run_command(body: Callable[[], int], *, kept: str = "") -> int:
 
     # Imports make half a million objects that stay: looking through them again and again takes a tenth of a start.
     gc.set_threshold(50_000, 20, 20)
-    from program.common.errors import InputError
+    from program.common.errors import InputError, fault_and_mend
 
     try:
         code = body()
@@ -181,8 +175,8 @@ def run_command(body: Callable[[], int], *, kept: str = "") -> int:
     except Exception as error:
         # A failing model service is an outside fault, told in one line; anything else is a bug and keeps its traceback.
         if type(error).__name__.startswith("LM") and type(error).__module__.startswith("dspy"):
-            mend = _MENDS.get(type(error).__name__, "check --lm, --api-base and the key in the environment")
-            return _complain("; ".join(filter(None, (f"language model: {error}", mend, kept))))
+            fault, mend = fault_and_mend(error)
+            return _complain("; ".join(filter(None, (f"language model: {fault}", mend, kept))))
         raise
 
 

@@ -70,6 +70,32 @@ def one_line(error: BaseException) -> str:
     return " ".join(str(error).split()) or type(error).__name__
 
 
+_MENDS = {
+    "LMTransportError": "check the network connection", "LMTimeoutError": "check the network connection, or try later",
+    "LMServerError": "the service's log says more", "LMRateLimitError": "wait, or set wire.requests_per_minute",
+    "LMAuthError": "set its key in the environment", "LMUnsupportedModelError": "check the model's name",
+}  # fmt: skip
+"""What to do about a failing model service, by the error's type."""
+_MENDS_OF_SERVERS = _MENDS | {
+    "LMTransportError": "is the server running at --api-base?", "LMTimeoutError": "is the server running, and idle?",
+}  # fmt: skip
+"""The same where the user gave its address."""
+
+
+def fault_and_mend(error: Exception) -> tuple[str, str]:
+    """Return what an error of ours or of a model's service says is wrong, and what to do; empty where nothing is known.
+
+    >>> fault_and_mend(InputError("image 'a.png': no such file; check the path"))
+    ("image 'a.png': no such file", 'check the path')
+    """
+    kind, words = type(error).__name__, one_line(error)
+    if isinstance(error, InputError) or kind == "LMNotConfiguredError":
+        fault, _, mend = words.rpartition("; ")
+        return (fault, mend) if fault else (words, "")
+    mends = _MENDS_OF_SERVERS if "://" in str(getattr(error, "model", "")) else _MENDS
+    return words, mends.get(kind, "check --lm, --api-base and the key in the environment")
+
+
 def first_fault(error: "ValidationError", whole: str) -> str:
     """Return on one line where pydantic finds the first fault (`whole`: in no part), and which; not what was given.
 

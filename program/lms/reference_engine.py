@@ -336,7 +336,9 @@ class ReferenceEngine:
             size = f" of {known.context_tokens:,} tokens" if known.context_tokens else ""
             return EndpointError(f"{self.name}: the context{size} is full; show fewer demos (compile with --demos 4)")
         if isinstance(error, lm15.TransportError) and not self.has_answered and "refused" in words.casefold():
-            return EndpointError(f"no server answers at {self.address or self.title}; start it, or check --api-base")
+            if self.address is None:
+                return EndpointError(f"{self.title}: its service takes no connection; check the network connection")
+            return EndpointError(f"no server answers at {self.address}; start it, or check --api-base")
         if model_is_missing(error):
             there = f"; it has {', '.join(known.models[:8])}" if known.models else ""
             return EndpointError(f"{self.title}: the model is not on the server{there}; name another one with --lm")
