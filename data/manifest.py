@@ -313,8 +313,11 @@ def _sample(row: Any, folder: Place, scale: Mapping[str, Any]) -> Sample:
         raise ValueError(f"{_shortened(wrong[0])} is no key; {wrong[1]}")
     if own and isinstance(metadata := fields.get("metadata", {}), dict):
         fields["metadata"] = metadata | own
-    if isinstance(image := fields.get("image"), str):
-        fields.setdefault("id", image)
+    if "image" not in fields:
+        present = ", ".join(str(key) for key, value in row.items() if key != "id" and value is not None)
+        but = f" but {present[:160]}" if present else ""
+        raise ValueError(f'has no "image"{but}; give it, or name its column with --columns image=NAME')
+    fields.setdefault("id", str(fields["image"]))
     sample = Sample.model_validate(fields)
     paths = {key: str(path) for key in ("image", "reference") if (path := getattr(sample, key)) is not None}
     return sample.model_copy(update={key: join_place(folder, path) for key, path in paths.items()})
