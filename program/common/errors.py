@@ -6,10 +6,10 @@ import os
 import re
 import traceback
 from collections.abc import Iterable, Mapping
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, get_args
 
 if TYPE_CHECKING:
-    from pydantic import ValidationError
+    from pydantic import BaseModel, ValidationError
 
 
 class InputError(ValueError):
@@ -96,15 +96,29 @@ def fault_and_mend(error: Exception) -> tuple[str, str]:
     return words, mends.get(kind, "check --lm, --api-base and the key in the environment")
 
 
-def first_fault(error: "ValidationError", whole: str) -> str:
+def first_fault(error: "ValidationError", whole: str, model: "type[BaseModel] | None" = None) -> str:
     """Return on one line where pydantic finds the first fault (`whole`: in no part), and which; not what was given.
 
-    A name that is unknown goes before all others: a misspelt field is missing as well.
+    A name that is unknown goes before all others: a misspelt field is missing as well. Of a `model` the nearest field
+    is named, or all of them.
     """
     errors = error.errors(include_input=False, include_url=False)
     first = next((each for each in errors if each["type"] == "extra_forbidden"), errors[0])
     place = ".".join(map(str, first["loc"]))[:120] or whole
-    return " ".join(f"{place}: {first['msg'].removeprefix('Value error, ')}".split())[:300]
+    what = first["msg"].removeprefix("Value error, ")
+    if first["type"] == "extra_forbidden":
+        *above, name = first["loc"]
+        what = "unknown field" + (did_you_mean(str(name), keys_at(model, tuple(above))) if model else "")
+    return " ".join(f"{place}: {what}".split())[:300]
+
+
+def keys_at(section: Any, location: tuple[int | str, ...]) -> list[str]:
+    """Return the keys that a section of a tree, or a request, may hold; `location` may lead through named entries."""
+    for part in location:
+        fields = getattr(section, "model_fields", {})
+        kind = fields[str(part)].annotation if str(part) in fields else section
+        section = next((t for t in (kind, *get_args(kind)) if hasattr(t, "model_fields")), kind)
+    return list(getattr(section, "model_fields", ()))
 
 
 _KEY_NAME = re.compile(r"(?:^|_)(?:API_?KEY|KEY|TOKEN|SECRET|PASSWORD)(?:$|_)", re.IGNORECASE)

@@ -6,13 +6,13 @@ import os
 import reprlib
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Any, ClassVar, Literal, Self, get_args
+from typing import Any, ClassVar, Literal, Self
 
 import yaml
 from pydantic import Field, ValidationError, model_validator
 
 from program.common.backends import ROLES, Frozen, LanguageModels, Section, takes_api_base
-from program.common.errors import SettingsError, did_you_mean, first_fault, one_line
+from program.common.errors import SettingsError, did_you_mean, first_fault, keys_at, one_line
 from program.common.files import CONFIGS
 
 
@@ -280,20 +280,11 @@ def _explain(error: ValidationError, origin: str, root: type[Section] | None = N
     first = error.errors(include_url=False)[0]
     location = ".".join(str(part) for part in first["loc"])
     if first["type"] == "extra_forbidden":
-        keys = _keys_at(root or Settings, first["loc"][:-1])
+        keys = keys_at(root or Settings, first["loc"][:-1])
         return f"settings {origin!r}: unknown key {location!r}{did_you_mean(str(first['loc'][-1]), keys)}"
     if first["type"] == "value_error":  # our own checks: they name the fault and the mend, and no secret
         return f"settings {origin!r}: {location}: {first['ctx']['error']}"
     return f"settings {origin!r}: {location} = {reprlib.repr(first['input'])}: {first['msg'].lower()}"
-
-
-def _keys_at(section: Any, location: tuple[int | str, ...]) -> list[str]:
-    """Return the keys a section of the tree may hold; `location` may lead through named entries."""
-    for part in location:
-        fields = getattr(section, "model_fields", {})
-        kind = fields[str(part)].annotation if str(part) in fields else section
-        section = next((t for t in (kind, *get_args(kind)) if hasattr(t, "model_fields")), kind)
-    return list(getattr(section, "model_fields", ()))
 
 
 class ConfigFile(Frozen):

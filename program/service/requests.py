@@ -278,7 +278,7 @@ def check_fields(model: type[_Model], fields: object) -> _Model:
         return model.model_validate(fields)
     except ValidationError as error:
         # Without what was sent: that may be an image.
-        raise Refused(422, "request", _one_line(first_fault(error, "request"))) from None
+        raise Refused(422, "request", _one_line(first_fault(error, "request", model))) from None
 
 
 def json_items(body: bytes, *, several: bool) -> list[AssessRequest]:
