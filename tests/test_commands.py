@@ -94,6 +94,8 @@ def test_assess_answers_a_question_with_one_of_its_options(photo, capsys) -> Non
         (["{photo}", "--query", "Rate \ud800 it."], "half of a surrogate pair"),
         (["{photo}", "--option", "only"], "--option 'only': is the only one; give --option twice or more"),
         (["{photo}", "--program", "{folder}"], "no program.json in it"),
+        (["{photo}", "--program", "{folder}/none"], "none': no such folder; give a folder that compile wrote"),
+        (["{photo}", "--program", "{photo}"], "photo.png': no such folder; give a folder that compile wrote"),
         (["{photo}", "--config", "none.yaml"], "settings file 'none.yaml': cannot be read"),
     ],
 )

@@ -161,8 +161,9 @@ def load(
 def _read(path: Path, name: str) -> ProgramFile:
     try:
         return ProgramFile.parse((path / "program.json").read_bytes())
-    except FileNotFoundError as error:
-        raise InputError(f"{name}: no program.json in it; give a folder that compile wrote") from error
+    except (FileNotFoundError, NotADirectoryError) as error:
+        fault = "no program.json in it" if path.is_dir() else "no such folder"
+        raise InputError(f"{name}: {fault}; give a folder that compile wrote") from error
     except (OSError, ValueError) as error:
         raise InputError(f"{name}: program.json cannot be read ({error}); compile again") from error
 
