@@ -159,6 +159,7 @@ def test_a_sample_that_fails_is_recorded_and_the_run_goes_on(manifest, capsys) -
         (["--data", "{untold}"], "no labelled sample in split"),
         (["--data", "{unlabelled}"], 'no sample has a label; give "mos", or "options" with an "answer"'),
         (["--out", "{folder}"], "holds other files; give a new or empty folder"),
+        (["--out", "{bad}/a/b", "--dry-run"], "bad.jsonl' is a file; give a new or empty folder"),
     ],
 )
 def test_compile_refuses_before_it_starts_and_saves_nothing(tmp_path, capsys, arguments, message) -> None:

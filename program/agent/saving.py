@@ -107,8 +107,10 @@ def _save(
 
 def check_folder(folder: Path) -> None:
     """Raise InputError for a folder that holds something other than a program: to replace it would destroy that."""
-    if folder.exists() and not folder.is_dir():
-        raise InputError(f"folder {str(folder)!r}: is a file; give a new or empty folder")
+    there = next((path for path in (folder, *folder.parents) if path.exists()), folder)
+    if there.exists() and not there.is_dir():
+        which = "" if there == folder else f"{str(there)!r} "
+        raise InputError(f"folder {str(folder)!r}: {which}is a file; give a new or empty folder")
     names = {path.name for path in folder.iterdir()} if folder.exists() else set()
     foreign = min((name for name in names - _OWN if not name.startswith(".")), default="")
     if names and (foreign or "program.json" not in names):
