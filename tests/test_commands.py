@@ -78,6 +78,13 @@ def test_assess_json_holds_the_assessment(photo, capsys) -> None:
     assert result["state"]["executor_evidence"]["tool_logs"]
 
 
+def test_what_an_answer_lacks_is_told_in_a_sentence(tmp_path, capsys) -> None:
+    Image.new("RGB", (1, 1)).save(tmp_path / "one.png")
+    assert assess.main([str(tmp_path / "one.png")]) == 0
+    end = capsys.readouterr().out.splitlines()[-1]
+    assert end == "The answer rests on less than usual: every tool of the plan failed."
+
+
 def test_assess_answers_a_question_with_one_of_its_options(photo, capsys) -> None:
     assert assess.main([str(photo), "--query", "Is the image noisy? A. Yes B. No", "--json"]) == 0
     assert json.loads(capsys.readouterr().out)["final_answer"] in {"A", "B"}

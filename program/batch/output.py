@@ -228,6 +228,7 @@ class Tally:
 
 
 _REASON_CHARS = 140
+_STATUS_WORDS = {"degraded": "The answer rests on less than usual", "failed": "There is no usable answer"}
 
 
 def show(result: Assessment, *, sources: bool = False) -> None:
@@ -249,7 +250,8 @@ def show(result: Assessment, *, sources: bool = False) -> None:
         line = score_line(result.quality_score, result.score_interval, chinese=chinese)
         console.print(f"{line}{by_tools}", highlight=False)
     if result.status != "ok":
-        console.print(f"[yellow]status: {result.status}[/yellow] {_escaped(result.error or '')}")
+        fault = f": {result.error.rstrip('.')}" if result.error else ""
+        console.print(f"[yellow]{_escaped(f'{_STATUS_WORDS[result.status]}{fault}.')}[/yellow]")
 
 
 def comparison_text(result: Comparison, names: Sequence[str]) -> str:
