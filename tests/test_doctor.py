@@ -21,6 +21,7 @@ def examined(capsys, *arguments):
     out, err = capsys.readouterr()
     found = json.loads(out)
     assert found["works"] == (code == 0) == all(c["status"] != "failed" for c in found["checks"])
+    assert all(c["mend"] for c in found["checks"] if c["status"] == "failed")
     assert KEY not in out + err
     return code, {c["name"]: c for c in found["checks"]}
 
@@ -136,7 +137,7 @@ def test_a_dead_server_is_told_at_once(capsys, loopback):
     code, found = examined(capsys, "--lm", "openai/small-vlm", "--api-base", server.base)
     (check,) = [check for check in found.values() if "no server answers at" in check["detail"]]
     assert code == 1
-    assert "start it" in check["detail"]
+    assert "start it" in check["mend"]
 
 
 def test_a_refused_key_is_told_without_the_key(loopback, capsys, monkeypatch):
@@ -177,6 +178,15 @@ def test_a_store_that_cannot_be_opened_fails_with_its_mend(tmp_path, capsys, mon
     code, found = examined(capsys)
     assert code == 1
     assert found["MLflow store"]["status"] == "failed"
+
+
+def test_a_key_that_is_not_set_has_one_mend(capsys, monkeypatch):
+    monkeypatch.delenv("OPENAI_API_KEY", raising=False)
+    code, found = examined(capsys, "--lm", "openai/gpt-4o")
+    (check,) = [check for check in found.values() if check["status"] == "failed"]
+    assert code == 1
+    assert check["detail"].endswith("there is no key")
+    assert check["mend"] == "set OPENAI_API_KEY in the environment"
 
 
 def test_the_screen_shows_each_check_and_the_verdict(capsys):

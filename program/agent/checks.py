@@ -16,7 +16,7 @@ from PIL import Image
 
 from program.agent.resources import lm_of
 from program.common.backends import ROLES, RoleSettings
-from program.common.errors import ImagesRefused, InputError, ModelError, did_you_mean, redact
+from program.common.errors import ImagesRefused, InputError, ModelError, did_you_mean, fault_and_mend, redact
 from program.common.settings import Settings
 from program.lms.call import KeyScrubber
 from program.lms.dspy_private import adapter_for
@@ -45,7 +45,7 @@ class Check(NamedTuple):
     status: Literal["ok", "note", "failed"]
     detail: str
     mend: str | None = None
-    """None where there is nothing to mend, or the detail says how."""
+    """Every failed check has one; None where there is nothing to mend."""
 
 
 def local_checks(settings: Settings) -> list[Check]:
@@ -97,7 +97,7 @@ def _tools(settings: Settings) -> Check:
         missing = runner.unavailable()
         ready = {mode: [spec.name for spec in runner.ready(mode, expensive=True)] for mode in ("NR", "FR")}
     except InputError as error:
-        return Check("tools", "failed", str(error))
+        return _failed("tools", error, "correct tools in the settings; python -m program.tools lists them")
     detail = "; ".join(f"{len(names)} {mode} ready ({', '.join(names)})" for mode, names in ready.items())
     if missing:
         detail += f"; {len(missing)} not: {', '.join(missing)}"
@@ -113,7 +113,7 @@ def _store(settings: Settings) -> Check:
         tracker = Tracker(settings.mlruns_dir, experiment="doctor")
         tracker.client.delete_experiment(tracker.experiment_id)
     except InputError as error:
-        return Check("MLflow store", "failed", str(error))
+        return _failed("MLflow store", error, "set MLFLOW_TRACKING_URI or mlruns_dir")
     except Exception as error:  # MLflow, SQLAlchemy and the network each raise their own kinds
         reason = " ".join(str(error).split())[:200]
         return Check("MLflow store", "failed", reason, "set MLFLOW_TRACKING_URI or mlruns_dir")
@@ -156,15 +156,6 @@ COLOURS = {
 }  # fmt: skip
 SIDE_PX = 64
 """Of the picture that is sent; smaller ones are refused by some models."""
-_MENDS = {
-    "LMAuthError": "set the provider's key in the environment",
-    "LMNotConfiguredError": "set the provider's key in the environment",
-    "LMConfigurationError": "set the provider's key in the environment",
-    "LMTransportError": "check the network, or the address",
-    "LMTimeoutError": "check the network, or the address",
-    "LMUnsupportedModelError": "check the model's name",
-    "LMRateLimitError": "wait, or raise the limit",
-}
 
 
 def model_checks(settings: Settings) -> list[Check]:
@@ -190,7 +181,7 @@ def _model(role: RoleSettings, title: str, cache_dir: Path) -> list[Check]:
         record.forget()
         traits = traits_of(lm)
     except (ModelError, LMError) as error:
-        return [Check(title, "failed", _line(error))]
+        return [_failed(title, error, "name another model (--lm)")]
     listing = _listing(str(lm.model).partition("/")[2], traits, f"{title}: listed")
     if any(check.status == "failed" for check in listing):
         return listing
@@ -224,8 +215,7 @@ def _called(lm: dspy.LM, title: str) -> list[Check]:
     except LMError as error:
         if isinstance(error.__cause__, ImagesRefused):
             return [Check(f"{title}: images", "note", "reads none: the embedded expert looks in its place")]
-        mend = _MENDS.get(type(error).__name__, "see the service's message")
-        return [Check(f"{title}: called", "failed", _line(error), mend)]
+        return [_failed(f"{title}: called", error, "see the service's message")]
     seconds = time.perf_counter() - started
     names = (answer.left, answer.right)
     if names == colours:
@@ -262,5 +252,9 @@ def _two_halves(left: str, right: str) -> dspy.Image:
     return dspy.Image(Image.fromarray(pixels))
 
 
-def _line(error: Exception) -> str:
-    return " ".join(redact(str(error)).split())[:200]
+def _failed(name: str, error: Exception, otherwise: str) -> Check:
+    """Return the failed check of an error, with the mend that it names, else `otherwise`."""
+    # DSPy rewords every error that passes through an engine.
+    cause = error.__cause__ if isinstance(error.__cause__, InputError) else error
+    fault, mend = fault_and_mend(cause)
+    return Check(name, "failed", redact(fault)[:200], redact(mend) or otherwise)
