@@ -84,3 +84,9 @@ def test_the_folder_of_a_table_is_made(tmp_path: Path, photo: Image.Image, capsy
     out = tmp_path / "new" / "folder" / "scores.csv"
     assert main(["assess", str(tmp_path / "a.png"), "--out", str(out)]) == 0, capsys.readouterr().err
     assert out.is_file()
+
+
+def test_a_page_names_no_program_that_no_command_of_the_pages_makes() -> None:
+    text = "".join(page.read_text("utf-8") for page in (ROOT / "README.md", *sorted((ROOT / "docs").glob("*.md"))))
+    made = set(re.findall(r"--out (programs/\w+)", text))
+    assert set(re.findall(r"--program (programs/\w+)", text)) <= made
