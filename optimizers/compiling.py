@@ -54,6 +54,7 @@ class Compile:
         self.progress = partial(progress, shown=console is not None, console=console)
         self.seconds: dict[str, float] = {}
         self.notes = list(job.notes)
+        self.details: list[str] = []
         self.runs = 0
         self.reflections = Reflections()
         self.train, self.validation = job.samples("train", job.optimizers), job.samples("validation")
@@ -140,6 +141,8 @@ class Compile:
         for candidate in candidates:
             showable_demos(candidate.program)
         self.runs += search.runs
+        if search.details:
+            self.details.append(search.details)
         return candidates, search.note
 
     def within(self, splits: Splits) -> "Compile":
@@ -148,7 +151,7 @@ class Compile:
         fold.job, fold.console = replace(self.job, splits=splits, folds=()), None
         fold.train, fold.validation = fold.job.samples("train", fold.job.optimizers), fold.job.samples("validation")
         fold.progress = partial(progress, shown=False)
-        fold.seconds, fold.notes, fold.runs = {}, [], 0
+        fold.seconds, fold.notes, fold.details, fold.runs = {}, [], [], 0
         # A score of the same candidate over other samples is another.
         fold.tracked, fold.known, fold.log_score = CandidateRuns(), {}, lambda candidate: None
         return fold
@@ -262,9 +265,14 @@ def _ranked(run: Compile, train: ExampleSet, validation: ExampleSet) -> Ranking:
             ranking.add(candidates, clearly=recipe.gains_clearly)
         shortfall = ranking.shortfall(candidates, clearly=recipe.gains_clearly)
         if note or shortfall:
-            run.notes.append("; ".join(filter(None, (note or recipe.name, shortfall))))
+            better = (
+                "better on validation" if ranking.best.candidate in candidates else "not taken: no better on validation"
+            )
+            run.notes.append(
+                "; ".join(filter(None, (note or recipe.name, (shortfall or better) if candidates else "")))
+            )
     if ranking.equal:
-        run.notes.append("not judged twice: " + ", ".join(f"{new} is {old}" for new, old in ranking.equal.items()))
+        run.details.append("not judged twice: " + ", ".join(f"{new} is {old}" for new, old in ranking.equal.items()))
     return ranking
 
 
@@ -320,7 +328,7 @@ def _reported(
         program=chosen.program, folder=job.out, chosen=chosen.name, seed=job.settings.seed, uncompiled=before,
         compiled=after, differences=differences, verdict=verdict, validation=table,
         curve=run.log.curve, notes=run.notes, seconds=run.seconds, runs=run.runs,
-        difference=difference_markdown(run.program, chosen.program),
+        difference=difference_markdown(run.program, chosen.program, run.details),
         learned=learned_sentences(run.program, chosen.program), crossed=crossed,
     )  # fmt: skip
     page = render(after, job.splits["test"], sections=result.sections(), before=before)

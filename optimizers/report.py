@@ -1,6 +1,7 @@
 """What a compile ended with, and where that goes: JSON, a page, MLflow (a nested run per candidate), a terminal."""
 
 import difflib
+import math
 import os
 import shlex
 import shutil
@@ -27,6 +28,8 @@ from program.evaluation.intervals import METRICS, Figure
 from program.evaluation.publishing import added_lines, gains, headlines, learned_params, log_misses, log_origin
 from program.evaluation.record import EvaluationRecord
 from program.expert import Correction
+from program.fusion import ScoreFusion
+from program.fusion.scores import FittedFusion
 from program.images.store import parse_url
 from program.tracking import RunHandle, dataset_name
 from program.tracking.models import log_program
@@ -209,8 +212,8 @@ class CandidateRuns:
         return self._runs[candidate.name]
 
 
-def difference_markdown(before: AgenticIQA, after: AgenticIQA) -> str:
-    """Return the changes from one program to another as Markdown; one line where there are none."""
+def difference_markdown(before: AgenticIQA, after: AgenticIQA, details: Sequence[str] = ()) -> str:
+    """Return the changes from one program to another as Markdown, and details of the fits that were tried."""
     old = dict(before.named_predictors())
     parts = []
     for name, predictor in after.named_predictors():
@@ -233,7 +236,10 @@ def difference_markdown(before: AgenticIQA, after: AgenticIQA) -> str:
             f"## fusion\n\n- eta: {plain.eta:g} -> {fitted.eta:g}\n"
             f"- model weight: {plain.model_weight:g} -> {fitted.model_weight:g}\n- map: {knots or 'none'}"
         )
-    body = "\n\n".join(parts) if parts else "Nothing changed: the compiled program is the uncompiled one."
+    parts = parts or ["Nothing changed: the compiled program is the uncompiled one."]
+    if details:
+        parts.append("\n".join(["## fits that were tried", "", *(f"- {each}" for each in details)]))
+    body = "\n\n".join(parts)
     return f"# Compiled against uncompiled\n\n{body}\n"
 
 
@@ -304,10 +310,30 @@ def learned_sentences(before: AgenticIQA, after: AgenticIQA) -> list[str]:
         lines.append(near)
     moved = after.summarizer.corrections
     if moved is not None and before.summarizer.corrections is None:
-        lines.append(f"How far people's scores lie from its readings, fitted on {moved.count} labels.")
-    if after.summarizer.fitted is not None and before.summarizer.fitted is None:
-        lines.append("How much the model counts next to the tools, and where scores lie on the labels' scale.")
+        lines += [_correction_sentence(kind, each) for kind, each in moved.by_kind.items()]
+    if (fitted := after.summarizer.fitted) is not None and before.summarizer.fitted is None:
+        lines += _fusion_sentences(before.resources.fusion, fitted)
     return lines
+
+
+def _correction_sentence(kind: str, fit: Correction) -> str:
+    _, mean, deviation = fit.moves["all"]
+    whose = f"{'the tools' if fit.of_tools else 'its'} scores{' with a reference' * (kind == 'fr')}"
+    return f"A correction fitted on {fit.labels} labels moves {whose} by about {math.hypot(mean, deviation):.2f}."
+
+
+def _fusion_sentences(plain: ScoreFusion, fitted: FittedFusion) -> list[str]:
+    lines, shares = [], [each.model_weight * other.eta for each, other in ((fitted, plain), (plain, fitted))]
+    if fitted.eta == 0 != plain.eta:
+        lines.append("The model alone gives the score; the tools no longer count.")
+    elif fitted.model_weight == 0 != plain.model_weight:
+        lines.append("The tools alone give the score; the model no longer counts.")
+    elif shares[0] != shares[1]:
+        lines.append(f"The model counts {'more' if shares[0] > shares[1] else 'less'} next to the tools.")
+    if fitted.bends:
+        places = ", ".join(f"{place} becomes {fitted.map_score(place):.1f}" for place in (2, 3, 4))
+        lines.append(f"Scores follow the scale of the labels: {places}.")
+    return lines or ["The tools and the model are weighed anew."]
 
 
 def advice(job: Job) -> str:

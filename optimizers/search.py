@@ -126,6 +126,8 @@ class Search:
     advance: Callable[[], None] = lambda: None
     note: str = ""
     """A recipe's own words on what it found, for the user."""
+    details: str = ""
+    """Figures and parameters of what it fitted, for diff.md."""
 
     def __post_init__(self) -> None:
         self.student = Student(self.base.program, self.names, self.train.gathered, self._enter)

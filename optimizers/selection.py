@@ -19,6 +19,9 @@ CLEAR, CLEARLY_NEARER = 0.01, 0.15
 """What a fitted fusion has to gain on validation, in score or PLCC, or as a share of RMSE: it moves every score to
 come, and what it fits of scores nearly on the people's scale does not carry over. On photographs so few that intervals
 speak of these alone, chance moves the scale by as much as that, and none is taken."""
+ASKED_FOR = (
+    f"{CLEAR:+g} of score on validation, or {CLEAR:+g} of PLCC or {-CLEARLY_NEARER:.0%} of RMSE with the score kept"
+)
 
 
 def leading_metric(figures: Mapping[str, object]) -> str:
@@ -74,9 +77,9 @@ class Ranking:
         return new
 
     def shortfall(self, proposed: Sequence[Candidate], *, clearly: bool = False) -> str:
-        """Say why the best of some candidates was not taken where its order was better; empty if one was taken.
+        """Say why the best of some candidates was not taken; empty if one was, or if its order was no better.
 
-        Where a clear gain was asked for: by how much it missed that.
+        Where a clear gain was asked for: what it gained.
         """
         tried = [r.record for r in self._ranked if r.candidate in proposed]
         if self.best.candidate in proposed or not tried:
@@ -90,10 +93,13 @@ class Ranking:
         if _few(new):
             return "not taken: validation shows too few photographs to say that it carries over"
         nearer = _value(new, "rmse") / _value(old, "rmse") - 1 if _value(old, "rmse") else 0.0
+        order = " and ".join(
+            label(n) for n in dict.fromkeys((leading_metric(new.figures), "accuracy")) if n in new.figures
+        )
         return (
-            f"not taken: on validation its score gains {validation_score(new) - validation_score(old):+.3f}, PLCC "
-            f"{_value(new, 'plcc') - _value(old, 'plcc'):+.3f}, RMSE {nearer:+.0%}; asked for are {CLEAR:+g} of score, "
-            f"or {CLEAR:+g} of PLCC or {-CLEARLY_NEARER:.0%} of RMSE with the score kept"
+            f"not taken: on validation it gains too little ({order} "
+            f"{validation_score(new) - validation_score(old):+.3f}, PLCC "
+            f"{_value(new, 'plcc') - _value(old, 'plcc'):+.3f}, RMSE {nearer:+.0%})"
         )
 
     def table(self) -> dict[str, dict[str, Any]]:

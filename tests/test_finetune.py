@@ -1,6 +1,7 @@
 """The recipe `finetune`: what every label adds to the embedded expert's reading, kept as numbers beside the program."""
 
 import json
+import re
 import shutil
 from pathlib import Path
 
@@ -52,11 +53,19 @@ def compiled(data: Path, optimizer: str, *flags: str) -> int:
 def test_every_label_moves_scores_towards_people_wherever_the_program_is_loaded(data, capsys, tmp_path_factory):
     assert compiled(data, "labeled,finetune") == 0
     result = json.loads(capsys.readouterr().out)
-    assert f"finetune: {TRAIN} labels" in " ".join(result["notes"])  # the settings' 20 are for demos
+    assert (
+        f"finetune: fitted on {TRAIN} labels; better on validation" in result["notes"]
+    )  # the settings' 20 are for demos
     assert result["runs"] == RUN + VALIDATION  # the images beyond are measured, and nothing is asked of them
     assert {"finetune", "labeled+finetune"} <= result["validation"].keys()
     assert "finetune" in result["chosen"]
-    assert f"fitted on {TRAIN} labels" in (data / "program" / "diff.md").read_text("utf-8")
+    difference = (data / "program" / "diff.md").read_text("utf-8")
+    assert f"- fitted on {TRAIN} labels, penalty" in difference
+    assert f"- finetune: {TRAIN} labels, penalty" in difference
+    assert any(
+        re.fullmatch(rf"A correction fitted on {TRAIN} labels moves its scores by about \d\.\d\d\.", sentence)
+        for sentence in result["learned"]
+    )
 
     plain, program = AgenticIQA(load_settings()), load(data / "program")
     test = [TRAIN + VALIDATION + number for number in range(TEST)]

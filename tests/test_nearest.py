@@ -83,7 +83,7 @@ def test_the_levels_of_similar_photographs_of_other_groups_reach_the_model(data,
     result = json.loads(capsys.readouterr().out)
     assert "nearest: what people said of the" in " ".join(result["notes"])
     assert result["chosen"] == "nearest"
-    assert "scores by what all labels predict: 32 labels" in " ".join(result["notes"])
+    assert "scores by what all labels predict: 32 labels" in (data / "program" / "diff.md").read_text("utf-8")
     assert all(text.startswith("Judging by 32 rated photographs, people would rate") for text in lines(server))
     unaware = [q for q in server.asked if "quality_probs" in q.fields and "similar_photographs" not in q.inputs]
     assert 0 < len(unaware) <= 20 + 4  # of validation and test: what the uncompiled program says of train is not asked
@@ -150,7 +150,7 @@ def test_levels_that_spread_too_widely_count_as_labels_say(data, loopback, capsy
         float(
             re.search(
                 r"its levels count as mixed with (\d+) % of an even spread, at weight [0-9.]+ beside tools",
-                " ".join(result["notes"]),
+                (data / "program" / "diff.md").read_text("utf-8"),
             )[1]
         )
         / 100

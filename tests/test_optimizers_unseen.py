@@ -165,7 +165,7 @@ def test_a_fusion_is_fitted_on_what_is_believed_without_a_demo_of_the_photograph
     found, note = fit(*demos)
     assert [c.name for c in found] == ["demos+map", "demos+fusion"]
     assert all(known.shown(c.program) == demos for c in found)
-    assert "fusion fitted on 33 samples" in note
+    assert note == "fusion: fitted on 33 scores"
     assert set(judged) == {f"s{number}" for number in range(48)} - demos
     for sample in known.samples["train"]:
         if sample.id not in demos:
@@ -174,7 +174,7 @@ def test_a_fusion_is_fitted_on_what_is_believed_without_a_demo_of_the_photograph
 
     # A program without demos believes otherwise, so it says nothing of one with them.
     found, note = fit("s0", "s1")
-    assert "fusion fitted on 32 samples" in note
+    assert note == "fusion: fitted on 32 scores"
     assert not {"s0", "s1", "s2", "s3"} & set(judged)
     del known.examples["train"].examples[33:]
     found, note = fit("s0", "s1")

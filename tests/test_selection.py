@@ -9,7 +9,7 @@ import pytest
 from optimizers.compiling import compile_program
 from optimizers.job import prepare_job
 from optimizers.recipes import fits
-from optimizers.report import reasons
+from optimizers.report import learned_sentences, reasons
 from optimizers.search import Candidate
 from optimizers.selection import (
     CLEAR,
@@ -127,8 +127,9 @@ def test_a_fusion_that_gains_too_little_is_left_and_that_is_told() -> None:
     assert found.add([little], clearly=True).candidate.name == "uncompiled"
     told = found.shortfall([little], clearly=True)
     # The sign of a correlation's rounding differs between processors.
-    assert re.search(r"not taken: on validation its score gains \+0\.000, PLCC [+-]0\.000, RMSE -2%; ", told)
-    assert "asked for are +0.01 of score" in told
+    assert re.fullmatch(
+        r"not taken: on validation it gains too little \(SRCC \+0\.000, PLCC [+-]0\.000, RMSE -2%\)", told
+    )
     assert found.add([clear], clearly=True).candidate is clear
     assert found.shortfall([clear], clearly=True) == ""
 
@@ -177,7 +178,7 @@ def test_a_compile_asks_a_clear_gain_of_a_fusion(blurred_manifest, tmp_path, mon
             copy = search.base.program.deepcopy()
             copy.summarizer.fitted = FittedFusion(search.base.program.resources.fusion, curve=curve)
             found.append(Candidate(name, copy))
-        search.note = "fusion fitted"
+        search.note, search.details = "fusion: fitted", "eta 0"
         return found
 
     monkeypatch.setattr(fits, "FUSION", replace(fits.FUSION, run=proposed))
@@ -188,7 +189,9 @@ def test_a_compile_asks_a_clear_gain_of_a_fusion(blurred_manifest, tmp_path, mon
     assert nearer["rmse"] < plain["rmse"]
     assert nearer["score"] == pytest.approx(plain["score"])
     assert result.chosen == "uncompiled"
-    assert result.notes[0].startswith("fusion fitted; not taken: on validation its score gains")
+    assert result.notes[0].startswith("fusion: fitted; not taken: on validation it gains too little (SRCC ")
+    assert "eta 0" not in " ".join(result.words())
+    assert "- eta 0" in (tmp_path / "out" / "diff.md").read_text("utf-8").splitlines()
 
 
 def test_the_verdict_says_what_got_worse_with_what_got_better() -> None:
@@ -235,3 +238,18 @@ def test_the_verdict_of_a_map_tells_the_scale_that_it_was_taken_for() -> None:
     assert f"On validation it is as good in order and nearer to the labels {shown}." in found.text
     assert "(better)" in found.text.partition("RMSE -")[2]
     assert "do not grade" not in found.text
+
+
+def test_what_a_fusion_learned_is_said_in_figures() -> None:
+    def said(**fitted):
+        after = AgenticIQA()
+        after.summarizer.fitted = FittedFusion(after.resources.fusion, **fitted)
+        return learned_sentences(AgenticIQA(), after)
+
+    assert said(eta=0.0, model_weight=1.0, curve=[(1, 2), (5, 4)]) == [
+        "The model alone gives the score; the tools no longer count.",
+        "Scores follow the scale of the labels: 2 becomes 2.5, 3 becomes 3.0, 4 becomes 3.5.",
+    ]
+    assert said(model_weight=0.0) == ["The tools alone give the score; the model no longer counts."]
+    assert said(model_weight=4.0) == ["The model counts more next to the tools."]
+    assert said(eta=6.0) == ["The model counts less next to the tools."]

@@ -27,7 +27,7 @@ import numpy as np
 
 from optimizers.recipes import Bound, Recipe
 from optimizers.search import Array, Beliefs, Candidate, Search, beliefs, scored_examples, unseen
-from optimizers.selection import PLCC_STEP
+from optimizers.selection import ASKED_FOR, PLCC_STEP
 from optimizers.student import role_of
 from program.agent.labels import Corrections
 from program.agent.loop import AgenticIQA
@@ -105,7 +105,8 @@ def _finetune(search: Search) -> list[Candidate]:
             if name in scoring:
                 predictor.demos = [_moved(search, corrections, demo) for demo in predictor.demos if keeps_demos]
         candidates.append(Candidate(search.candidate_name("finetune") if keeps_demos else "finetune", copy))
-    search.note = f"finetune: {summary_of(corrections)}"
+    search.note = f"finetune: fitted on {corrections.count} labels"
+    search.details = f"finetune: {summary_of(corrections)}"
     return candidates
 
 
@@ -173,7 +174,8 @@ def _fusion(search: Search) -> list[Candidate]:
             copy.summarizer.fitted = fitted
         candidates.append(Candidate(search.candidate_name(name), copy))
         words.append(f"{name}: eta {fitted.eta:g}, model weight {fitted.model_weight:g}, map {kind}")
-    search.note = f"fusion fitted on {len(train)} samples ({'; '.join(words)})"
+    search.note = f"fusion: fitted on {len(train)} scores"
+    search.details = f"{search.note} ({'; '.join(words)}); taken for {ASKED_FOR}"
     return candidates
 
 
@@ -243,7 +245,7 @@ def _worth_it(plain: ScoreFusion, fused: tuple[float, float], held: Beliefs) -> 
     }
     best = max(agreements, key=lambda name: agreements[name])  # of equal ones the first
     figures = ", ".join(f"{name} {agreement:.3f}" for name, agreement in agreements.items())
-    return ways[best], f"SRCC + PLCC on validation: {figures}; {best} is taken"
+    return ways[best], f"SRCC + PLCC on validation: {figures}; the best is {best}"
 
 
 def _best_curve(fusion: FittedFusion, train: Beliefs, held: Beliefs) -> tuple[list[tuple[float, float]], str]:

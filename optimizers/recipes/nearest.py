@@ -108,7 +108,7 @@ def _calibrate(search: Search, program: AgenticIQA, near: Neighbours) -> str:
     )
     if weight != plain.model_weight:
         program.summarizer.fitted = FittedFusion(plain, model_weight=weight)
-    return f"; its levels count as mixed with {100 * even:.0f} % of an even spread, at weight {weight:g} beside tools"
+    return f"its levels count as mixed with {100 * even:.0f} % of an even spread, at weight {weight:g} beside tools"
 
 
 def _run(search: Search) -> list[Candidate]:
@@ -133,10 +133,9 @@ def _run(search: Search) -> list[Candidate]:
     copy = program.deepcopy()
     copy.summarizer.neighbours = near = Neighbours(count=count, photographs=tuple(photographs), vectors=vectors)
     copy.summarizer.corrections = corrections = _corrections(search)
-    search.note = f"nearest: what people said of the {count} most similar of {len(photographs)} photographs" + (
-        f"; scores by what all labels predict: {summary_of(corrections)}" if corrections else ""
-    )
-    search.note += _calibrate(search, copy, near)
+    search.note = f"nearest: what people said of the {count} most similar of {len(photographs)} photographs"
+    predicted = f"scores by what all labels predict: {summary_of(corrections)}" if corrections else ""
+    search.details = "; ".join(filter(None, ["nearest", predicted, _calibrate(search, copy, near)]))
     return [Candidate(search.candidate_name("nearest"), copy)]
 
 
