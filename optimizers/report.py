@@ -92,8 +92,12 @@ class Compiled:
         lines, best = [self.verdict.text], best_baseline(self.uncompiled)
         if best is not None:
             name = leading_metric(best.figures)
-            figure = f"{label(name)} {best.figures[name]}"
-            lines.append(f"Best single tool or model on these samples, which favours it: {best.label}, {figure}.")
+            figure, own = best.figures[name], self.uncompiled.figures[name]
+            if best.kind == "model" and figure.value_text() == own.value_text():
+                lines.append("No single tool does better on these samples than the uncompiled program.")
+            else:
+                shown = f"{best.label}, {label(name)} {figure}"
+                lines.append(f"Best single tool or model on these samples, which favours it: {shown}.")
         return [*lines, *(f"{note[:1].upper()}{note[1:]}." for note in self.notes if note not in before)]
 
     def sections(self) -> dict[str, str]:

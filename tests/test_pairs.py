@@ -1,6 +1,7 @@
 """Pairs of images: from people's preferences to a manifest, an evaluation and a compile."""
 
 import json
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -263,6 +264,9 @@ def test_several_seeds_and_the_best_tool_are_told_by_preferences(capsys: pytest.
     show(Console(width=200), results[0], results, Path("p"))
     out = " ".join(capsys.readouterr().out.split())
     assert "Best single tool or model on these samples, which favours it: second, preference 0.8" in out
+    alone = tools["second"].model_copy(update={"kind": "model", "preference": old.preference})
+    own = replace(results[0], uncompiled=old.model_copy(update={"baselines": {"model only": alone}}))
+    assert own.words()[1] == "No single tool does better on these samples than the uncompiled program."
     assert "over 2 seeds: preference +0.417 (sd 0.354, +0.167 to +0.667); SRCC +1.500; PLCC" in out
 
 
