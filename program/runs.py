@@ -33,6 +33,10 @@ def show_runs(folder: Path, data: str | None, *, port: int, browse: bool) -> int
     Opens the list of the runs over `data`, or of the last run. Raises InputError where there is none, and for a port
     that is taken.
     """
+    place = "" if os.environ.get("MLFLOW_TRACKING_URI") else f" in {str(folder)!r}"
+    sys.stderr.write(f"opening the runs{place} with MLflow, which takes some seconds\n")
+    sys.stderr.flush()
+    # After that line: these imports take a part of the seconds.
     from program.tracking.store import open_client, runs_url, sigterm_as_exit
 
     client, store = open_client(folder)

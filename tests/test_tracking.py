@@ -405,6 +405,15 @@ def test_the_page_of_runs_refuses_what_it_cannot_show(tmp_path, monkeypatch, cap
     assert "no answer in 0 s" in capsys.readouterr().err  # busy, which another folder does not cure
 
 
+def test_the_wait_for_the_page_of_runs_is_announced_before_it_begins(store, monkeypatch, capsys):
+    def begun(folder):
+        raise InputError(capsys.readouterr().err)
+
+    monkeypatch.setattr("program.tracking.store.open_client", begun)
+    assert runs_command([str(store)]) == 2
+    assert f"opening the runs in {str(store)!r} with MLflow, which takes some seconds" in capsys.readouterr().err
+
+
 def test_the_page_of_runs_is_only_opened_where_a_server_shows_it(server, tmp_path, monkeypatch, capsys):
     address, _ = server
     monkeypatch.setenv("MLFLOW_TRACKING_URI", address)
