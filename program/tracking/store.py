@@ -174,7 +174,9 @@ class Tracker:
             process = run.data.tags.get(_PROCESS_TAG, "")
             machine, pid, _ = f"{process}::".split(":", maxsplit=2)
             if machine == _machine() and pid.isdigit() and _process_name(int(pid)) != process:
-                logger.warning("run %s was killed before it ended; marked as FAILED", run.info.run_name)
+                logger.warning(
+                    "the earlier run %r was stopped before it ended; MLflow lists it as failed", run.info.run_name
+                )
                 self.client.set_terminated(run.info.run_id, "FAILED")
 
 
