@@ -491,6 +491,18 @@ def test_scatter_plot_takes_few_or_uncoloured_rows(tmp_path, rows):
     assert (tmp_path / "s.png").stat().st_size > 1000
 
 
+@pytest.mark.parametrize("panels", [("program",), ("uncompiled", "compiled")])
+@pytest.mark.parametrize("name", ["AgenticIQA/c40.jsonl", f"/home/{'folder/' * 9}{'long' * 20}.jsonl"])
+def test_the_title_of_a_scatter_plot_is_whole_and_within_the_plot(name, panels):
+    record = summarize(_rows(), dataset=Dataset(name=name))
+    plot = scatter_plot(dict.fromkeys(panels, record))
+    plot.canvas.draw()
+    extent, title = plot._suptitle.get_window_extent(), plot._suptitle.get_text()
+    assert 0 <= extent.x0 < extent.x1 <= plot.bbox.width
+    assert extent.y1 <= plot.bbox.height
+    assert "".join(title.split()) == "".join(f"Agreement with people {name} · all splits".split())
+
+
 def test_progress_goes_to_stderr_only(capsys):
     run_samples(lambda **_: _answer("no score"), _scoring(12), progress=True, label="testing")
     captured = capsys.readouterr()

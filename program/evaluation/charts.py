@@ -2,6 +2,7 @@
 
 import base64
 import io
+import textwrap
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 
 import matplotlib
@@ -217,6 +218,8 @@ _COLOURS = (
     "#4269d0", "#efb118", "#3ca951", "#ff725c", "#a463f2", "#6cc5b0", "#9c6b4e", "#ff8ab7", "#9498a0", "#17becf",
 )  # fmt: skip
 
+_TITLE = 45
+"""Characters in a line of a scatter plot's title, for each of its panels."""
 _MAX_POINTS, _MAX_BARS = 1500, 30
 _LEVELS = {"1": "1 bad", "2": "2 poor", "3": "3 fair", "4": "4 good", "5": "5 excellent"}
 
@@ -251,8 +254,11 @@ def svg_url(plot: Plot) -> str:
 
 def plain(text: str) -> str:
     """Return a name from the data as a chart can draw it: short, no formula signs, no glyph the font lacks."""
-    short = text if len(text) <= 28 else text[:27] + "."
-    return short.encode("latin-1", "replace").decode("latin-1").replace("$", r"\$")
+    return _drawable(text if len(text) <= 28 else text[:27] + ".")
+
+
+def _drawable(text: str) -> str:
+    return text.encode("latin-1", "replace").decode("latin-1").replace("$", r"\$")
 
 
 def scatter_plot(records: Mapping[str, EvaluationRecord]) -> Plot:
@@ -275,7 +281,8 @@ def scatter_plot(records: Mapping[str, EvaluationRecord]) -> Plot:
     lines, names = axes[0].get_legend_handles_labels()
     plot.legend(lines, names, loc="outside lower center", ncols=2, frameon=False, fontsize=9)
     first = next(iter(records.values()))
-    plot.suptitle(f"Agreement with {first.dataset.judge} · {plain(heading(first))}", fontsize=13, color=INK)
+    title = f"Agreement with {first.dataset.judge}\n{textwrap.fill(heading(first), _TITLE * len(records))}"
+    plot.suptitle(_drawable(title), fontsize=13, color=INK)
     return plot
 
 
