@@ -206,7 +206,7 @@ def test_a_tool_without_a_map_or_a_value_that_is_not_finite_is_an_error():
         (lambda t: t["tools"]["PSNR"]["map"].update(scale=0), r"tools\.PSNR\.map\.scale"),
         (lambda t: t["tools"]["PSNR"]["map"].update(logistic=[1, -2, 1, 0, 0]), "b, s and c not below 0"),
         (lambda t: t["tools"]["PSNR"]["map"].update(kind="isotonic", knots=[[0, 3], [1, 2]]), "rising knots"),
-        (lambda t: t["tools"]["PSNR"].update(colour="red"), r"tools\.PSNR\.colour: extra inputs"),
+        (lambda t: t["tools"]["PSNR"].update(colour="red"), r"tools\.PSNR\.colour: unknown field"),
         (lambda t: t["sources"].clear(), "no source 'toy"),
     ],
 )

@@ -180,7 +180,7 @@ def test_entries_do_not_change():
 @pytest.mark.parametrize(
     ("change", "message"),
     [
-        ({"strenghts": {}}, r"tools\.Toy\.strenghts: extra inputs"),
+        ({"strenghts": {}}, r"tools\.Toy\.strenghts: unknown field"),
         ({"general": 1.5}, r"Toy\.general: input should be less than or equal to 1"),
         ({"mode": "XR"}, r"Toy\.mode: input should be 'FR' or 'NR'"),
         ({"strengths": {"Fog": 0.4}}, r"Toy\.strengths\.Fog"),
@@ -209,7 +209,7 @@ def test_a_malformed_entry_is_named_with_its_key(tmp_path, change, message):
         ("tools: []", "tools: dictionary should have at least 1 item"),
         ("tools: {A: 3}", "tools.A: input should be a valid dictionary"),
         ("tools: {A: ", "not valid YAML"),
-        ("tools: {}\nother: 1", "other: extra inputs"),
+        ("tools: {}\nother: 1", "other: unknown field"),
     ],
 )
 def test_a_malformed_file_is_named(tmp_path, text, message):
