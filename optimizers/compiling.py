@@ -265,12 +265,9 @@ def _ranked(run: Compile, train: ExampleSet, validation: ExampleSet) -> Ranking:
             ranking.add(candidates, clearly=recipe.gains_clearly)
         shortfall = ranking.shortfall(candidates, clearly=recipe.gains_clearly)
         if note or shortfall:
-            better = (
-                "better on validation" if ranking.best.candidate in candidates else "not taken: no better on validation"
-            )
-            run.notes.append(
-                "; ".join(filter(None, (note or recipe.name, (shortfall or better) if candidates else "")))
-            )
+            is_taken = ranking.best.candidate in candidates
+            outcome = shortfall or ("better on validation" if is_taken else "not taken: no better on validation")
+            run.notes.append("; ".join([note or recipe.name, *([outcome] if candidates else [])]))
     if ranking.equal:
         run.details.append("not judged twice: " + ", ".join(f"{new} is {old}" for new, old in ranking.equal.items()))
     return ranking

@@ -22,6 +22,7 @@ speak of these alone, chance moves the scale by as much as that, and none is tak
 ASKED_FOR = (
     f"{CLEAR:+g} of score on validation, or {CLEAR:+g} of PLCC or {-CLEARLY_NEARER:.0%} of RMSE with the score kept"
 )
+"""The same in words."""
 
 
 def leading_metric(figures: Mapping[str, object]) -> str:

@@ -230,7 +230,7 @@ class Look:
     severities: Mapping[DistortionCategory, float]
     scores: Sequence[float] = ()
     cells: Cells | None = None
-    others: frozenset[DistortionCategory] = frozenset()
+    disputed: frozenset[DistortionCategory] = frozenset()
     """What others judge differently: the severities are then midway."""
 
     @cached_property
@@ -267,12 +267,12 @@ class Look:
         category = self.category(axis)
         return self.severities[category] if category else 0.0
 
-    def found(self, axis: str) -> Severity | None:
+    def named_severity(self, axis: str) -> Severity | None:
         """Return how severe the fault in an axis is among what every answer tells of, or None where that is unknown."""
         category, faults = self.category(axis), _FAULTS.get(axis, ())
         if category is None or self.cells is not None:
             return None
-        if category in self.others:
+        if category in self.disputed:
             return severity_word(self.severities[category])
         there = [each for each in visible_faults(self.view) if each.category == category]
         if axis in _OF_A_KIND and any(not each.fault for each in there):
@@ -284,14 +284,14 @@ class Look:
 
 def look_at(view: View, evidence: Mapping[str, str], scores: Sequence[float], text: str = "") -> Look:
     """Return what a question is asked of; `evidence` is category -> severity word, `text` may name a place."""
-    own, others, there = dict(view.severities), set(), visible_faults(view)
+    own, disputed, there = dict(view.severities), set(), visible_faults(view)
     for name, word in evidence.items():
         category = category_of(name)
         if category is not None and word in _SEVERITY_VALUES and word != severity_word(own[category]):
             own[category] = 0.5 * (own[category] + _SEVERITY_VALUES[word])
             if word not in ([each.severity for each in there if each.category == category] or ["none"]):
-                others.add(category)
-    return Look(view, own, scores, cells_in(text), frozenset(others))
+                disputed.add(category)
+    return Look(view, own, scores, cells_in(text), frozenset(disputed))
 
 
 def local(grid: Sequence[Sequence[float]], cells: Cells) -> tuple[float, float]:
@@ -401,7 +401,7 @@ def verdict(look: Look, claims: Sequence[Claim]) -> str:
 
 
 def _verdict(look: Look, claim: Claim) -> str:
-    word = look.found(claim.axis)
+    word = look.named_severity(claim.axis)
     if word is None or claim.axis in {"contrast", "distortion", "uneven"}:
         return ""
     if claim.more == (claim.axis == "sharpness"):  # the claim is that there is none of it

@@ -301,7 +301,7 @@ def fact(look: Look, axis: str, say: Phrases, *, denied: bool = False) -> str:
 def _step(share: float, axis: str, say: Phrases) -> str:
     """Name a place among photographs by its fifth; neither low nor high is what people do not agree to be so."""
     low, high = axis_of(axis).agreed[::-1]
-    return say(f"share.{int(np.digitize(share, (0.2, min(0.4, low), max(0.6, high), 0.8)))}")
+    return say(f"share.{int(np.digitize(share, (0.2, min(_USUAL, low), max(1 - _USUAL, high), 0.8)))}")
 
 
 def _exposure(look: Look, axis: str, say: Phrases) -> str:
@@ -316,10 +316,10 @@ def _spoiled(look: Look, is_meant: Callable[[Found], bool], say: Phrases, *, den
     """Say where and how strong those of the visible faults are that are meant, or return ""."""
     # They are of the whole picture: of a part of it they say nothing.
     meant = [each for each in visible_faults(look.view) if is_meant(each) and look.cells is None]
-    sentence = sentence_of([item(look.view, each, say) for each in meant], say) if meant else ""
-    if meant and denied and all(each.severity == "slight" for each in meant):
-        return say("sentence.at_most", sentence=sentence[:1].lower() + sentence[1:])
-    return sentence
+    items = [item(look.view, each, say) for each in meant]
+    if items and denied and all(each.severity == "slight" for each in meant):
+        return say("sentence.at_most", items=say("sentence.list").join(items))
+    return sentence_of(items, say) if items else ""
 
 
 def _fault(look: Look, axis: str, say: Phrases, *, denied: bool) -> str:
@@ -416,7 +416,7 @@ def _degree(look: Look, topic: Claim, say: Phrases) -> str:
     is_blur = topic.axis == "sharpness" and not topic.more
     name = say("damage.Blurs" if is_blur else f"axis.{topic.axis}")
     if is_blur or axis_of(topic.axis).is_fault:
-        word = look.found(topic.axis) or "none"
+        word = look.named_severity(topic.axis) or "none"
         if word == "none" and support(look, topic) > 0:
             word = severity_word(look.severity(topic.axis))
         return say("answer.fault", severity=say(f"severity.{word}"), name=name)
