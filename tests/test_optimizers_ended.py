@@ -1,5 +1,6 @@
 """Compiles that end early: what is left is whole, and going on ends where an undisturbed compile does."""
 
+import io
 import json
 import os
 import shutil
@@ -8,7 +9,7 @@ import subprocess
 import sys
 import time
 from collections.abc import Callable, Iterator
-from contextlib import closing, contextmanager
+from contextlib import closing, contextmanager, redirect_stderr
 from contextvars import ContextVar
 from pathlib import Path
 from typing import Any
@@ -17,7 +18,9 @@ import dspy
 import pytest
 import yaml
 
+from optimizers.compiling import compile_program
 from optimizers.examples import Gathering
+from optimizers.job import prepare_job
 from optimizers.plan import CompileLog
 from optimizers.search import Candidate
 from program.agent.loop import AgenticIQA
@@ -33,24 +36,26 @@ compile: {rerank: 2, baselines: false}
 tracking: {traces: 0}
 optimizers: {embedded: {random-search: {demos: 4, starts: 3, steps: 3, search_samples: 12}}}
 """
-# A shell starts background jobs with SIGINT ignored.
+# Demos are left almost as drawn, as `unrefined` leaves them in this process.
 STARTED = """
-import signal, sys
-signal.signal(signal.SIGINT, signal.default_int_handler)
+import sys
 from program.compile import main
+from program.expert.judge import quality
+quality._EXCHANGES = 40
 sys.exit(main(sys.argv[1:]))
 """
+OPTIMIZERS = "random-search,finetune,fusion"
 MARK: ContextVar[str] = ContextVar("mark", default="")
 
 
 @pytest.fixture
-def command(few_photographs: Path, tmp_path: Path, undrawn: None):
+def command(few_photographs: Path, tmp_path: Path, undrawn: None, unrefined: None):
     """Return a compile's arguments by the name of its folder."""
     (tmp_path / "small.yaml").write_text(SETTINGS, "utf-8")
 
     def make(folder: str, *more: str) -> list[str]:
         return ["--data", str(few_photographs), "--config", str(tmp_path / "small.yaml"), "--optimizer",
-                "random-search,finetune,fusion", "--out", str(tmp_path / folder), "--json", *more]  # fmt: skip
+                OPTIMIZERS, "--out", str(tmp_path / folder), "--json", *more]  # fmt: skip
 
     return make
 
@@ -61,34 +66,61 @@ def candidates(folder: Path) -> list[dict[str, object]]:
     return [entry for line in lines if (entry := json.loads(line))["event"] == "candidate"]
 
 
-def stopped(arguments: list[str], folder: Path, number: int, ready: Callable[[], bool]) -> tuple[int, str]:
-    """Start a compile, send it a signal as soon as it is ready for that, and return its code and stderr."""
+def interrupted(arguments: list[str], folder: Path) -> tuple[int, str]:
+    """Press Ctrl-C in this process, which has its imports behind it, as a compile's third candidate is scored."""
+    scored = CompileLog.log_score
+
+    def log_score(self: CompileLog, candidate: Candidate) -> None:
+        scored(self, candidate)
+        if len(candidates(folder)) == 3:
+            os.kill(os.getpid(), signal.SIGINT)
+
+    said = io.StringIO()
+    before = signal.signal(signal.SIGINT, signal.default_int_handler)
+    try:
+        with pytest.MonkeyPatch.context() as patch, redirect_stderr(said):
+            patch.setattr(CompileLog, "log_score", log_score)
+            return main(arguments), said.getvalue()
+    finally:
+        signal.signal(signal.SIGINT, before)
+
+
+def killed(arguments: list[str], folder: Path) -> tuple[int, str]:
+    """Kill a compile's process once three candidates are scored."""
     environment = {**os.environ, "PYTHONPATH": str(ROOT)}
     process = subprocess.Popen(
-        [sys.executable, "-c", STARTED, *arguments], cwd=folder.parent, env=environment, stdout=subprocess.DEVNULL,
-        stderr=subprocess.PIPE, text=True,
+        [sys.executable, "-c", STARTED, *arguments], cwd=folder.parent, env=environment,
+        stdout=subprocess.DEVNULL, stderr=subprocess.PIPE, text=True,
     )  # fmt: skip
     limit = time.monotonic() + 120
-    while time.monotonic() < limit and process.poll() is None and not ready():
+    while time.monotonic() < limit and process.poll() is None and len(candidates(folder)) < 3:
         time.sleep(0.02)
-    process.send_signal(number)
+    process.send_signal(signal.SIGKILL)
     _, said = process.communicate(timeout=60)
     return process.returncode, said
 
 
-@pytest.fixture(scope="module")
-def undisturbed() -> dict[str, object]:
-    """What the undisturbed compile said, once there was one: the same photographs are made for every test."""
-    return {}
+@pytest.fixture
+def undisturbed(few_photographs, tmp_path, command, monkeypatch) -> Callable[[], dict[str, Any]]:
+    """Compile undisturbed, with a cache of its own and nothing logged, and return what it said."""
+
+    def make() -> dict[str, Any]:
+        with monkeypatch.context() as patch:
+            patch.setenv("AGENTICIQA_CACHE_DIR", str(tmp_path / "another"))
+            settings = load_settings(tmp_path / "small.yaml")
+            done = compile_program(prepare_job(settings, str(few_photographs), OPTIMIZERS, tmp_path / "whole"))
+        return {**json.loads(json.dumps(done.summary())), "sha256": program_sha256(load(done.folder))}
+
+    return make
 
 
 @pytest.mark.skipif(os.name == "nt", reason="signals to a child differ on Windows")
 @pytest.mark.parametrize("number", [signal.SIGINT, pytest.param(signal.SIGKILL, marks=pytest.mark.slow)])
 def test_the_best_candidate_so_far_and_the_log_are_left_and_resumed(
-    command, tmp_path, capsys, monkeypatch, undisturbed, number
+    command, tmp_path, capsys, undisturbed, number
 ) -> None:
     folder = tmp_path / "ended"
-    code, said = stopped(command("ended"), folder, number, lambda: len(candidates(folder)) >= 3)
+    code, said = (interrupted if number == signal.SIGINT else killed)(command("ended"), folder)
     assert code == (130 if number == signal.SIGINT else -signal.SIGKILL), said[-2000:]
     if number == signal.SIGINT:
         last = said.splitlines()[-1]
@@ -101,20 +133,18 @@ def test_the_best_candidate_so_far_and_the_log_are_left_and_resumed(
     left = json.loads((folder / "program.json").read_text("utf-8"))
     assert left["record"]["finished"] is False
     best = [entry["name"] for entry in scored if entry["best"]][-1]
-    # The end can fall between a candidate's program and its line.
-    assert left["record"]["chosen"] == best or left["record"]["chosen"] not in {entry["name"] for entry in scored}
+    # A kill can fall between a candidate's program and its line.
+    unlogged = number == signal.SIGKILL and left["record"]["chosen"] not in {entry["name"] for entry in scored}
+    assert left["record"]["chosen"] == best or unlogged
     assert program_sha256(load(folder)) == left["program_sha256"]
     assert len(list(folder.parent.glob(".ended-*"))) <= (number == signal.SIGKILL), "half a program was left"
 
     assert main(command("ended", "--resume")) == 0
     resumed = json.loads(capsys.readouterr().out)
-    if not undisturbed:
-        monkeypatch.setenv("AGENTICIQA_CACHE_DIR", str(tmp_path / "another"))
-        assert main(command("whole")) == 0
-        undisturbed.update(json.loads(capsys.readouterr().out), sha256=program_sha256(load(tmp_path / "whole")))
+    whole = undisturbed()
     for told in ("chosen", "validation", "difference", "verdict"):
-        assert resumed[told] == undisturbed[told], told
-    assert program_sha256(load(folder)) == undisturbed["sha256"]
+        assert resumed[told] == whole[told], told
+    assert program_sha256(load(folder)) == whole["sha256"]
 
 
 @pytest.mark.skipif(os.name == "nt", reason="signals to a child differ on Windows")
