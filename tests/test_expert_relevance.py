@@ -7,9 +7,11 @@ from typing import Any
 
 import numpy as np
 import pytest
+from PIL import Image
 from scipy import ndimage
 from skimage import data as photographs
 
+from program import assess
 from program.agent.loop import AgenticIQA
 from program.common.settings import load_settings
 from program.expert.answer.planning import is_about_quality, is_read
@@ -130,6 +132,31 @@ def test_a_guess_among_options_names_the_language_as_its_reason(iqa: AgenticIQA)
     told = iqa(image=PHOTOGRAPH, query="¿Es borrosa la imagen?", options=["Sí", "No"]).quality_reasoning
     assert told.startswith("The question names nothing that measurements see; questions are read in English")
     assert "a guess from the prior, with low confidence" in told
+
+
+@pytest.mark.parametrize(
+    ("query", "options", "headline"),
+    [
+        ("Is there a dog in the picture?", ["Yes", "No"], "Cannot tell (a guess: A. Yes)"),
+        ("What is she holding?", ["Hat", "Cup"], "Cannot tell (a guess: B. Cup)"),
+        ("图里有狗吗？", ["有", "没有"], "无法判断（猜测：A. 有）"),
+        ("Is the image blurry?", ["Yes", "No"], "B. No"),
+    ],
+)
+def test_the_headline_of_a_guess_says_that_nobody_can_tell(
+    iqa: AgenticIQA, query: str, options: list[str], headline: str
+) -> None:
+    result = iqa(image=PHOTOGRAPH, query=query, options=options)
+    assert result.headline == str(result).splitlines()[0] == headline
+    assert result.option == options["AB".index(str(result.final_answer))]
+
+
+def test_a_table_of_answers_calls_a_guess_one(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    for name in ("a.png", "b.png"):
+        Image.fromarray(PHOTOGRAPH).save(tmp_path / name)
+    asked = ["--query", "Is there a dog in the picture?", "--option", "Yes", "--option", "No"]
+    assert assess.main([str(tmp_path), *asked]) == 0
+    assert "Cannot tell (a guess: A. Yes)" in " ".join(capsys.readouterr().out.split())
 
 
 def test_an_answer_in_chinese_is_chinese_to_its_end(iqa: AgenticIQA) -> None:

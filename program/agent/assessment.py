@@ -139,7 +139,7 @@ class Assessment(SummarizerOutput, dspy.Prediction):
         """The answer in one line: "Fair (3.3 of 5, likely 2.3 to 4.3)" for a score, else the answer itself."""
         if self.rating is not None:
             return score_line(self.rating, self.score_interval, chinese=is_chinese(self.state.query))
-        return f"{self.final_answer}. {self.option}" if self.option else str(self.final_answer)
+        return answer_line(str(self.final_answer), self.option, self.summary, chinese=is_chinese(self.state.query))
 
     @property
     def option(self) -> str | None:
@@ -164,6 +164,24 @@ class Assessment(SummarizerOutput, dspy.Prediction):
         """What was judged, where it is not the image as it is: transparency laid over white, pixels averaged, ..."""
         measured = [log.note for log in self.state.evidence.tool_logs if log.note]
         return list(dict.fromkeys([*self.state.image_notes, *measured]))
+
+
+_GUESS = ("Cannot tell (a guess: {})", "无法判断（猜测：{}）")
+"""English and Chinese."""
+
+
+def answer_line(answer: str, option: str | None, reason: str, *, chinese: bool = False) -> str:
+    """Return the answer to a question in one line; an option that no measurement decided is called a guess.
+
+    >>> answer_line("A", "Yes", "A (Yes), probably: Sharp."), answer_line("Sharp.", None, "")
+    ('A. Yes', 'Sharp.')
+    """
+    if not option:
+        return answer
+    from program.expert import is_guess
+
+    line = f"{answer}. {option}"
+    return _GUESS[chinese].format(line) if is_guess(reason) else line
 
 
 _SMALLEST_SPREAD = 0.05

@@ -13,7 +13,7 @@ from rich import markup
 from rich.console import Console
 from rich.table import Table
 
-from program.agent.assessment import Assessment, Comparison
+from program.agent.assessment import Assessment, Comparison, answer_line
 from program.agent.state import ExecutorOutput
 from program.common.errors import InputError, did_you_mean, one_line, showable
 from program.common.files import Place, exists, join_place, open_file, output_file, place_of, remove
@@ -273,7 +273,7 @@ def show_summary(tally: Tally, out: str | None, minimum: float | None = None, le
         lines = [(f"{row.score:.2f}", row.id, _reason(row)) for row in tally.worst]
         console.print(_table(("score", "image", "why"), lines, f"Worst {len(lines)}"))
     if tally.answers:
-        lines = [(_answer(row.answer or "", row.option), row.id, _reason(row)) for row in tally.answers]
+        lines = [(_answer(row), row.id, _reason(row)) for row in tally.answers]
         console.print(_table(("answer", "image", "why"), lines))
     if (more := tally.counts["answered"] - len(tally.answers)) > 0:
         console.print(f"and {more} more answers", highlight=False)
@@ -296,8 +296,8 @@ def show_summary(tally: Tally, out: str | None, minimum: float | None = None, le
     console.print(" · ".join(parts) + (f" · {_escaped(out)}" if out else ""), highlight=False)
 
 
-def _answer(answer: str, option: str | None) -> str:
-    return f"{answer}. {option}" if option else answer
+def _answer(row: Row) -> str:
+    return answer_line(row.answer or "", row.option, row.reasoning or "", chinese=is_chinese(row.query or ""))
 
 
 def _escaped(text: str) -> str:

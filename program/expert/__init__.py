@@ -15,6 +15,7 @@ if TYPE_CHECKING:
         plan_assessment,
         region_pattern,
     )
+    from program.expert.answer.questions import is_guess
     from program.expert.engine import belief, make_perceptual_lm, properties_of, telling_demos
     from program.expert.judge.faults import KINDS, STRENGTHS, kind_of, sharpness_of
     from program.expert.judge.learning import TILE, Correction, Labels, heatmap
@@ -24,13 +25,15 @@ if TYPE_CHECKING:
 
 __all__ = (
     "KINDS", "MODEL", "NAME", "STRENGTHS", "TILE", "WIDTH", "Belief", "Correction", "Labels", "View", "Viewer",
-    "appearance", "belief", "heatmap", "kind_of", "likeness", "make_perceptual_lm", "moved_text", "named_distortions",
-    "named_tools", "plan_assessment", "properties_of", "region_pattern", "sharpness_of", "telling_demos",
+    "appearance", "belief", "heatmap", "is_guess", "kind_of", "likeness", "make_perceptual_lm", "moved_text",
+    "named_distortions", "named_tools", "plan_assessment", "properties_of", "region_pattern", "sharpness_of",
+    "telling_demos",
 )  # fmt: skip
 
 # So that reading a question loads nothing that measures pixels.
 __getattr__ = lazy(__name__, {
     "answer.planning": ("moved_text", "named_distortions", "named_tools", "plan_assessment", "region_pattern"),
+    "answer.questions": ("is_guess",),
     "engine": ("belief", "make_perceptual_lm", "properties_of", "telling_demos"),
     "judge.faults": ("KINDS", "STRENGTHS", "kind_of", "sharpness_of"),
     "judge.learning": ("TILE", "Correction", "Labels", "heatmap"),

@@ -29,6 +29,8 @@ from program.expert.answer.claims import (
     verdict,
 )
 from program.expert.answer.findings import (
+    CHINESE,
+    ENGLISH,
     Found,
     Phrases,
     item,
@@ -276,6 +278,15 @@ _EVEN = 0.25
 def unseen(query: str, say: Phrases) -> str:
     """Say that measurements do not answer a question: its subject or its language is the reason."""
     return say("sentence.unseen" if is_read(query) else "sentence.unread")
+
+
+def is_guess(reason: str) -> bool:
+    """Return whether a reason says that its option is a guess, in either language.
+
+    >>> is_guess("This is a guess from the prior, with low confidence. Sharp."), is_guess("B (No), probably: Sharp.")
+    (True, False)
+    """
+    return any(say("choice.guess") in reason for say in (ENGLISH, CHINESE))
 
 
 def fact(look: Look, axis: str, say: Phrases, *, denied: bool = False) -> str:
