@@ -14,6 +14,7 @@ from program.agent.checks import EXTRAS
 from program.common.errors import ImageError
 from program.images import decoding
 from program.images.store import IMAGES
+from program.tools.registry import ToolRegistry
 
 ROOT = Path(__file__).resolve().parents[1]
 
@@ -58,7 +59,10 @@ def test_the_tools_that_are_ready_are_told_shortly_and_the_others_on_request(
     assert "LiteNR" in short
     assert "TOPIQ_FR" not in short
     assert "--all" in short
-    assert short.count("\n") < 30
+    assert short.count("\n") < 60
+    told, registry = " ".join(short.replace("│", " ").split()), ToolRegistry.load()
+    assert all(registry.get(name).description in told for name in ("PSNR", "LiteNR"))
+    assert max(map(len, short.splitlines())) <= 80
     assert main(["tools", "--all"]) == 0
     assert "TOPIQ_FR" in capsys.readouterr().out
 

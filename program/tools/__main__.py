@@ -111,7 +111,8 @@ def _trial_pair() -> "tuple[ImageRef, ImageRef]":
 
 
 def _table(rows: Sequence[dict[str, Any]], *, checked: bool, whole: bool) -> "Group":
-    """Return the ready entries as a table, a line each; of a `whole` list all of them, and below why some are not."""
+    """Return the ready entries as a table; of a `whole` list all of them, and below why some are not."""
+    from rich.box import SIMPLE_HEAD
     from rich.console import Group
     from rich.markup import escape
     from rich.table import Table
@@ -119,13 +120,14 @@ def _table(rows: Sequence[dict[str, Any]], *, checked: bool, whole: bool) -> "Gr
     table = Table(
         title="Image-quality tools",
         caption="FR compares with a reference, NR does not. SRCC: agreement with people, measured or published",
-        expand=not whole,
+        box=SIMPLE_HEAD,
+        padding=(0, 1, 0, 0),
     )
     ready, trial = ("ready",) if whole else (), ("raw", "1..5", "s", "same") if checked else ()
     for column in ("tool", "mode", "cost", "SRCC", *ready, *trial):
         table.add_column(column, no_wrap=True)
     if not checked:
-        table.add_column("what it is", min_width=24, no_wrap=not whole, ratio=None if whole else 1)
+        table.add_column("what it is", min_width=24)
     for row in rows if whole else [row for row in rows if row["ready"]]:
         figures = ["-" if row[key] is None else f"{row[key]:.3f}" for key in ("raw", "score", "seconds")]
         same = {None: "-", True: "yes", False: "NO"}[row["deterministic"]]
