@@ -112,6 +112,16 @@ def test_a_finished_table_is_not_replaced_unless_told(program, folder, tmp_path,
     assert len(read_csv(out)) == 2
 
 
+def test_a_score_and_its_ends_have_equal_decimals_in_a_csv(program, folder, tmp_path):
+    out, exact = tmp_path / "results.csv", tmp_path / "results.jsonl"
+    assert assess.main([str(folder), "--out", str(out)]) == assess.main([str(folder), "--out", str(exact)]) == 0
+    rows = [json.loads(line) for line in exact.read_text("utf-8").splitlines()]
+    for cells, row in zip(read_csv(out), rows, strict=True):
+        for name in ("score", "low", "high"):
+            assert len(cells[name].partition(".")[2]) <= 6
+            assert float(cells[name]) == pytest.approx(row[name], abs=5.1e-7)
+
+
 @pytest.mark.parametrize("suffix", [".jsonl", ".parquet"])
 def test_the_other_formats_hold_the_same(program, folder, tmp_path, capsys, suffix):
     out = tmp_path / f"results{suffix}"

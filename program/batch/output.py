@@ -30,6 +30,9 @@ _ROWS_AT_ONCE = 1000
 _NAMES = {"id", "file", "image", "reference", "group", "split"}
 """Columns that rows are found and joined by: they stand as they are, whatever a spreadsheet makes of them."""
 
+_SCORES, _DECIMALS = {"score", "low", "high", "tool_mean"}, 6
+"""Columns on the scale, and their decimals in a CSV: those of the beliefs that scores are made of."""
+
 
 def format_of(out: Place) -> str:
     """Return how a table's name ends. Raises InputError for an unknown kind."""
@@ -112,10 +115,17 @@ def _write(file: IO[bytes], suffix: str, rows: Iterable[Row], kind: type[Row]) -
         text.writelines(json.dumps(row.model_dump(), ensure_ascii=False) + "\n" for row in rows)
     else:
         table = csv.writer(text)
-        cells = ([v if n in _NAMES else safe_cell(v) for n, v in row.model_dump().items()] for row in rows)
-        table.writerows(chain([kind.model_fields], cells))
+        table.writerows(
+            chain([kind.model_fields], ([_cell(*each) for each in row.model_dump().items()] for row in rows))
+        )
     text.flush()
     text.detach()  # who opened the file closes it
+
+
+def _cell(name: str, value: Any) -> Any:
+    if name in _SCORES and value is not None:
+        return round(value, _DECIMALS)
+    return value if name in _NAMES else safe_cell(value)
 
 
 def _unwritable(out: Place, error: OSError) -> InputError:
