@@ -64,7 +64,7 @@ def _reasons(arguments: argparse.Namespace) -> int:
 def _evaluate(arguments: argparse.Namespace) -> int:
     from data.manifest import Layout, Sample
     from program.agent.saving import program_from
-    from program.evaluation.evaluating import Evaluating, evaluate, samples_of
+    from program.evaluation.evaluating import Evaluating, check_judged, evaluate, samples_of
     from program.evaluation.publishing import check_report_folder, log_evaluation, report_files, show, write_report
     from program.evaluation.record import LabelledRow
     from program.lms.limits import budget_from
@@ -92,6 +92,7 @@ def _evaluate(arguments: argparse.Namespace) -> int:
                 checkpoint=arguments.checkpoint, resume=arguments.resume,
                 engine=None if cluster is None else ray_engine(make, cluster, Sample, LabelledRow.model_validate_json),
             )  # fmt: skip
+        check_judged(record, samples.manifest)
         page = None
         try:
             page = write_report(record, samples, arguments.report) if arguments.report else None

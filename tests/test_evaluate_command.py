@@ -240,6 +240,21 @@ def test_failed_samples_are_named_with_their_reason_wherever_the_figures_are(
         assert secret not in text
 
 
+@pytest.mark.usefixtures("undrawn")
+@pytest.mark.parametrize("flags", [[], ["--json"]])
+def test_where_no_image_is_found_one_line_says_so_in_place_of_figures(manifest, tmp_path, capsys, flags):
+    for image in tmp_path.glob("*.png"):
+        image.unlink()
+    assert evaluate.main([str(manifest), *flags]) == 2
+    captured = capsys.readouterr()
+    assert captured.out == ""
+    last = captured.err.splitlines()[-1]
+    assert last.startswith(
+        f"error: manifest {str(manifest)!r}: none of the 25 samples could be judged; the first: image"
+    )
+    assert last.endswith("4.png': no such file; check the path")
+
+
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [

@@ -360,6 +360,15 @@ def evaluate(
     return with_baselines(record) if baselines else record
 
 
+def check_judged(record: EvaluationRecord, manifest: Place) -> None:
+    """Raise InputError with the first reason where every sample failed and no call was paid, as without any image."""
+    if record.failed == len(record.rows) and not record.lm_calls:
+        reason = next(reason for _, reason in record.failures())
+        raise InputError(
+            f"manifest {str(manifest)!r}: none of the {record.failed} samples could be judged; the first: {reason}"
+        )
+
+
 def _counts_of(rows: Sequence[LabelledRow]) -> Counter[str]:
     """Return how many readings the rows say that their tools made, wherever they ran; not those of baselines."""
     readings, cached, failed = (
