@@ -144,7 +144,10 @@ def test_the_page_of_the_documentation_runs(encoded, fake_runner, tmp_path, monk
     for seed, name in enumerate(("sharp.png", "blurred.png")):
         (tmp_path / name).write_bytes(encoded(seed))
     exec(re.search(r"^```python\n(.*?)^```$", page, re.MULTILINE | re.DOTALL)[1], {})  # noqa: S102
-    assert "close_to_people" in capsys.readouterr().out
+    shown = capsys.readouterr().out
+    assert "close_to_people" in shown
+    assert "blurred.png" in shown
+    assert "CUSTOM-TYPE" not in shown
     assert (tmp_path / "program.json").is_file()
 
 
