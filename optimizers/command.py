@@ -101,7 +101,8 @@ def compile_tracked(
     with ExitStack() as held:
         compiles = _begun(job, repeat, progress, held)
         if progress is not None and plan is not None:
-            progress.print("\n".join(plan.lines()), highlight=False)
+            lines = [_begun_before(job.out, compiles, plan)] if job.resume else plan.lines()
+            progress.print("\n".join(lines), highlight=False, markup=False)
         tracker = Tracker(job.settings.mlruns_dir, experiment=experiment_name(job.data))
         run = held.enter_context(tracker.run(name, {"command": "compile"}, result=place))
         limits = (budget if isinstance(budget, Budget) else Budget()).limits
@@ -111,7 +112,7 @@ def compile_tracked(
         results = [each.result(run) for each in compiles]
         result = _best(results, job.out)
         if console is not None:
-            show(console, result, results, job.out, job.notes)
+            show(console, result, results, job.out, () if job.resume else job.notes)
         log_compile(run, job, result, results, name=register)
         registered = _registered(register, job, result.compiled, tracker, run) if register else None
     return Tracked(job, result, results, registered, run)
@@ -129,6 +130,15 @@ def _begun(job: Job, count: int, console: Console | None, held: ExitStack) -> li
         compiles.append(Compile(replace(job, settings=settings, out=folder, resume=resume), console))
         held.enter_context(closing(compiles[-1].log))
     return compiles
+
+
+def _begun_before(out: Path, compiles: Sequence[Compile], plan: CallPlan) -> str:
+    """Say in one line what compiles that are resumed have, and need at most."""
+    if all(each.log.is_finished for each in compiles):
+        return f"the compile in {str(out)!r} is finished; its result follows from what is kept"
+    scored = sum(len(each.log.scores) for each in compiles)
+    are_scored = "1 candidate is scored" if scored == 1 else f"{scored or 'no'} candidates are scored"
+    return f"continues {str(out)!r}: {are_scored}; {plan.left()}"
 
 
 def _best(results: Sequence[Compiled], out: Path) -> Compiled:

@@ -233,7 +233,7 @@ def prepare_job(
         notes += more
     else:
         notes += (f"nothing is compiled: {division.kept}",)
-    if console is not None and notes:
+    if console is not None and notes and not resume:  # who resumes has read them
         console.print("\n".join(notes), highlight=False, markup=False)
     # Where nothing is held back for a test, each label is tested once all the same.
     whole = bool(division.folds) or division.splits["train"] is division.splits["test"]

@@ -79,6 +79,12 @@ class CallPlan:
         pace = f"if a call takes {_SECONDS_PER_CALL:g} s"
         yield f"in all: {calls}, about {_time_words(self.seconds)} {pace}{price}"
 
+    def left(self) -> str:
+        """Return what a compile that was begun needs at most: the whole plan, as what is kept is met on the way."""
+        if not self.paid:
+            return f"at most about {_time_words(self.seconds)} left, free"
+        return f"at most {self.most_calls:,} model calls left"
+
 
 def call_plan(job: Job, *, seeds: int = 1, champion: bool = False) -> CallPlan:
     """Return the plan of a job with so many seeds; with `champion`, another program is judged on test beside it."""
@@ -241,6 +247,11 @@ class CompileLog:
         """Leave no folder behind of a compile whose data turned out to be unusable."""
         if not self._resume:
             shutil.rmtree(self.folder, ignore_errors=True)
+
+    @property
+    def is_finished(self) -> bool:
+        """Whether the compile that is resumed had come to its end."""
+        return self._saved_score == float("inf")
 
     def close(self) -> None:
         """Let another compile have the folder."""

@@ -245,6 +245,13 @@ def compiled(home: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> 
     return Path(shutil.copytree(home / "compiled", tmp_path / "program"))
 
 
+def test_going_on_with_a_finished_compile_prints_one_line_and_no_plan(home, compiled, capsys) -> None:
+    assert compiler.main(compilation(home, compiled, "--resume", "--json")) == 0
+    first, *rest = capsys.readouterr().err.splitlines()
+    assert first == f"the compile in {str(compiled)!r} is finished; its result follows from what is kept"
+    assert not any("images, about" in line or "nothing is compiled" in line for line in rest)
+
+
 def contents(folder: Path) -> dict[str, bytes]:
     return {str(path.relative_to(folder)): path.read_bytes() for path in folder.rglob("*") if path.is_file()}
 

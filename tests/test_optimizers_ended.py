@@ -3,6 +3,7 @@
 import io
 import json
 import os
+import re
 import shutil
 import signal
 import subprocess
@@ -140,7 +141,11 @@ def test_the_best_candidate_so_far_and_the_log_are_left_and_resumed(
     assert len(list(folder.parent.glob(".ended-*"))) <= (number == signal.SIGKILL), "half a program was left"
 
     assert main(command("ended", "--resume")) == 0
-    resumed = json.loads(capsys.readouterr().out)
+    captured = capsys.readouterr()
+    resumed, (first, *rest) = json.loads(captured.out), captured.err.splitlines()
+    said = rf"continues '{folder}': {len(scored)} candidates are scored; at most about \d+ s left, free"
+    assert re.fullmatch(said, first)
+    assert not any(", about" in line for line in rest)
     whole = undisturbed()
     for told in ("chosen", "validation", "difference", "verdict"):
         assert resumed[told] == whole[told], told
