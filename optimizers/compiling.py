@@ -7,6 +7,7 @@ import contextlib
 import copy
 import io
 import logging
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import closing
 from dataclasses import replace
 from functools import partial
@@ -16,6 +17,7 @@ import dspy
 from dspy.utils.exceptions import AdapterParseError, LMError
 from rich.console import Console
 
+from data.manifest import Sample
 from optimizers.demos import showable_demos
 from optimizers.examples import Evidence, ExampleSet, Store, collect_examples, evidence_on_ray
 from optimizers.job import Job, Splits, upside_down
@@ -307,6 +309,13 @@ def _crossed(
     return summarize(ordered, dataset=run.job.dataset, context=context, seed=before.seed, wall_seconds=seconds)
 
 
+def _counted(samples: Iterable[Sample], advance: Callable[[], None]) -> Iterator[Sample]:
+    """Yield the samples, and move a progress on with each: who has what it wants asks for no more."""
+    for sample in samples:
+        advance()
+        yield sample
+
+
 def _reported(
     run: Compile, chosen: Candidate, before: EvaluationRecord, after: EvaluationRecord, verdict: Verdict,
     table: dict[str, dict[str, Any]], crossed: CrossValidation | None = None,
@@ -328,6 +337,9 @@ def _reported(
         difference=difference_markdown(run.program, chosen.program, run.details),
         learned=learned_sentences(run.program, chosen.program), crossed=crossed,
     )  # fmt: skip
-    page = render(after, job.splits["test"], sections=result.sections(), before=before)
+    tested = job.splits["test"]
+    # The pictures take most of the time of a compile whose evidence is kept.
+    with run.progress("report", len(tested)) as advance:
+        page = render(after, _counted(tested, advance), sections=result.sections(), before=before)
     run.log.finish(chosen.program, result.summary(), {"diff.md": result.difference, "report.html": page})
     return result
