@@ -3,7 +3,10 @@
 import json
 import re
 import shutil
+import tracemalloc
 from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
 
 import numpy as np
 import pytest
@@ -14,7 +17,10 @@ from program.agent.saving import load
 from program.common.errors import InputError
 from program.common.settings import load_settings
 from program.compile import main
+from program.expert import Belief, Labels
+from program.expert.judge import learning
 from program.expert.judge.learning import _solved
+from signatures.schemas import DISTORTION_CATEGORIES
 
 pytestmark = pytest.mark.usefixtures("undrawn")
 
@@ -133,3 +139,26 @@ def test_errors_are_those_of_fits_without_the_group(rng):
         out, rest = codes == code, codes != code
         others = np.linalg.solve(products[np.ix_(rest, rest)] + 0.5 * np.eye(21), residuals[rest])
         np.testing.assert_allclose(errors[out], residuals[out] - products[np.ix_(out, rest)] @ others)
+
+
+def test_a_fit_holds_less_in_memory_than_what_it_reads_of_the_images(rng, tmp_path, monkeypatch):
+    monkeypatch.setattr(learning, "_ROWS", 8)
+    monkeypatch.setattr(learning, "_BESIDE", 4)
+    wide, apart = 20_000, rng.normal(size=20_000)
+    file = tmp_path / "numbers"
+    tracemalloc.start()
+    with file.open("w+b") as opened:
+        labels = Labels(opened)
+        for number in range(200):
+            good = number % 2
+            points = (apart * (good - 0.5) + rng.normal(size=wide)) / np.sqrt(wide)
+            severities = dict.fromkeys(DISTORTION_CATEGORIES, 0.0)
+            seen = SimpleNamespace(points=points[None])
+            view: Any = SimpleNamespace(key=(str(number), ""), seen=seen, own_quality=3.0, severities=severities)
+            labels.add(view, Belief(3.0, 0.5, 0.0), 2.5 + good, str(number))
+        fitted = labels.correction(0)
+    peak = tracemalloc.get_traced_memory()[1]
+    tracemalloc.stop()
+    assert fitted is not None
+    assert fitted.after < 0.9 * fitted.before
+    assert peak < file.stat().st_size / 2

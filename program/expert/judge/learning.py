@@ -10,7 +10,7 @@ kernel beside it gains less than it costs (docs/log.md).
 import base64
 import mmap
 from collections.abc import Mapping, Sequence
-from typing import Annotated, Any, NamedTuple
+from typing import IO, Annotated, Any, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
@@ -88,8 +88,8 @@ _SURE = 2.0
 """Standard errors by which the squared error has to fall: less is chance."""
 _CHOSEN_ON = 2000
 """Images, drawn by groups, that choose the penalty: the variance of a label does not depend on how many there are."""
-_ROWS = 256
-"""Rows that are multiplied at a time."""
+_ROWS, _BESIDE = 256, 128
+"""Rows that are multiplied at a time, and by how many others: 37 MB and 19 MB."""
 _LABELS = np.linspace(1, 5, 81)
 _SHOWS, _TELLING = 0.8, 10
 """Severity from which an image counts as showing a distortion, and the images that a mean is told of."""
@@ -148,19 +148,16 @@ def _inputs_of(view: View) -> Half:
 
 
 class Labels:
-    """Labelled images of one kind, as far as a correction reads them: about 36 KB an image."""
+    """Labelled images of one kind, as far as a correction reads them: 36 KB an image in a file, little in memory."""
 
-    def __init__(self, most: int, *, of_tools: bool = False) -> None:
-        """Make room for `most` images; what is believed of them are the tools' means, or the expert's own readings."""
-        self._of_tools = of_tools
-        self._most, self._rows, self._inputs = most, list[_Row](), np.empty((0, 0), np.float16)
+    def __init__(self, file: IO[bytes], *, of_tools: bool = False) -> None:
+        """Write to an empty file; what is believed of images are the tools' means, or the expert's own readings."""
+        # Of many images the numbers would take nearly as much memory as the matrix that is made of them.
+        self._file, self._of_tools, self._rows, self._row_bytes = file, of_tools, list[_Row](), 0
 
     def add(self, view: View, believed: Belief, label: float, group: str) -> None:
         """Add an image, what is believed of it, and its label (1..5)."""
-        inputs = _inputs_of(view)
-        if not self._rows:
-            self._inputs = np.empty((self._most, len(inputs)), np.float16)
-        self._inputs[len(self._rows)] = inputs
+        self._row_bytes = self._file.write(_inputs_of(view).tobytes())
         severities = [view.severities[name] for name in DISTORTION_CATEGORIES]
         # A rubric, or the tools' mean, differs from the image's own reading; it does so after the correction as well.
         label += view.own_quality - believed.mean
@@ -168,16 +165,16 @@ class Labels:
 
     def correction(self, seed: int) -> Correction | None:
         """Fit all that was added; None where an infinite penalty is best. A few images, by seed, choose the penalty."""
-        rows, inputs = self._rows, self._inputs[: len(self._rows)]
+        rows, every = self._rows, np.arange(len(self._rows))
         labels, readings = (np.array([getattr(row, name) for row in rows]) for name in ("label", "reading"))
         # What tools leave has no ranks of its own: with them it predicts worse.
         curve = _LABELS if self._of_tools else _curve(labels)
         targets, residuals = np.interp(labels, _LABELS, curve) - readings, labels - readings
         codes = np.unique(np.array([row.group for row in rows]), return_inverse=True)[1]
         few = np.argsort(np.random.default_rng(seed).permutation(codes.max() + 1)[codes], kind="stable")[:_CHOSEN_ON]
-        covariance = _covariance(inputs[few])
+        covariance = self._covariance(few)
 
-        def fitted(of: Any, covariance: Matrix, penalty: float) -> tuple[Matrix, Matrix]:
+        def fitted(of: NDArray[np.intp], covariance: Matrix, penalty: float) -> tuple[Matrix, Matrix]:
             solved, errors = _solved(covariance, targets[of], codes[of], penalty)
             return solved, np.interp(readings[of] + targets[of] - errors, curve, _LABELS) - readings[of]
 
@@ -188,9 +185,8 @@ class Labels:
         chosen, gain = max(gains.items(), key=lambda each: each[1].mean())
         if gain.mean() <= _SURE * gain.std() / np.sqrt(len(gain)):
             return None
-        solved, moved = fitted(slice(None), _covariance(inputs), chosen)
-        weights = sum(solved[at : at + _ROWS] @ inputs[at : at + _ROWS].astype(float)
-                      for at in range(0, len(rows), _ROWS))  # fmt: skip
+        solved, moved = fitted(every, self._covariance(every), chosen)
+        weights = sum(solved[at : at + _ROWS] @ self._read(every[at : at + _ROWS]) for at in range(0, len(rows), _ROWS))
         deviations = np.array([row.deviation for row in rows])
         moved = np.round(moved, 4)
         before, after, expected = (
@@ -203,6 +199,26 @@ class Labels:
             curve=np.round(curve, 4).tolist(), weights=np.asarray(weights, np.float32), of_tools=self._of_tools,
             precision=max(0.0, 1 / max(after, 0.05) ** 2 - 1 / max(float(labels.var()), 0.05**2)),
         )  # fmt: skip
+
+    def _covariance(self, places: NDArray[np.intp]) -> Matrix:
+        """Return the lower half of the N x N products, in double precision: not to depend on who shares the work."""
+        count = len(places)
+        # Numpy asks for pages so large that the upper half, which nothing touches, would take as much as the lower.
+        found = np.frombuffer(mmap.mmap(-1, 8 * count**2)).reshape((count, count), order="F")
+        for row in range(0, count, _ROWS):
+            below = self._read(places[row : row + _ROWS])
+            for column in range(0, row + len(below), _BESIDE):
+                beside = self._read(places[column : column + _BESIDE])
+                found[row : row + _ROWS, column : column + _BESIDE] = below @ beside.T
+        return found
+
+    def _read(self, places: NDArray[np.intp]) -> Matrix:
+        """Return the numbers of the images at these places."""
+        found = np.empty((len(places), self._row_bytes // 2))
+        for row, place in zip(found, places.tolist(), strict=True):
+            self._file.seek(place * self._row_bytes)
+            row[:] = np.frombuffer(self._file.read(self._row_bytes), np.float16)
+        return found
 
 
 class _Row(NamedTuple):
@@ -230,19 +246,6 @@ def _curve(labels: Matrix) -> Matrix:
     values, counts = np.unique(labels, return_counts=True)
     ranks = (np.cumsum(counts) - counts / 2) / len(labels) - 0.5
     return np.asarray(_LABELS + labels.mean() + np.sqrt(12) * labels.std() * np.interp(_LABELS, values, ranks)) / 2
-
-
-def _covariance(inputs: Half) -> Matrix:
-    """Return the lower half of the N x N products, in double precision: not to depend on who shares the work."""
-    count = len(inputs)
-    # Numpy asks for pages so large that the upper half, which nothing touches, would take as much memory as the lower.
-    found = np.frombuffer(mmap.mmap(-1, 8 * count**2)).reshape((count, count), order="F")
-    for row in range(0, len(inputs), _ROWS):
-        below = inputs[row : row + _ROWS].astype(float)
-        for column in range(0, row + 1, _ROWS):
-            beside = inputs[column : column + _ROWS].astype(float)
-            found[row : row + _ROWS, column : column + _ROWS] = below @ beside.T
-    return found
 
 
 def _solved(covariance: Matrix, targets: Matrix, codes: NDArray[np.intp], penalty: float) -> tuple[Matrix, Matrix]:
