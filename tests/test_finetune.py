@@ -20,6 +20,8 @@ from program.compile import main
 from program.expert import Belief, Labels
 from program.expert.judge import learning
 from program.expert.judge.learning import _solved
+from program.expert.judge.views import VIEWS, Viewer
+from program.images.store import IMAGES
 from signatures.schemas import DISTORTION_CATEGORIES
 
 pytestmark = pytest.mark.usefixtures("undrawn")
@@ -144,6 +146,8 @@ def test_errors_are_those_of_fits_without_the_group(rng):
 def test_a_fit_holds_less_in_memory_than_what_it_reads_of_the_images(rng, tmp_path, monkeypatch):
     monkeypatch.setattr(learning, "_ROWS", 8)
     monkeypatch.setattr(learning, "_BESIDE", 4)
+    monkeypatch.setattr(learning, "REMEMBERED", 199)
+    Viewer().view(IMAGES.add(rng.integers(0, 256, (64, 64, 3)).astype(np.uint8)))
     wide, apart = 20_000, rng.normal(size=20_000)
     file = tmp_path / "numbers"
     tracemalloc.start()
@@ -162,3 +166,4 @@ def test_a_fit_holds_less_in_memory_than_what_it_reads_of_the_images(rng, tmp_pa
     assert fitted is not None
     assert fitted.after < 0.9 * fitted.before
     assert peak < file.stat().st_size / 2
+    assert not VIEWS

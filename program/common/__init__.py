@@ -3,6 +3,8 @@
 Here stands what is imported when it is asked for: names of our own packages, and what other packages offer.
 """
 
+import contextlib
+import ctypes
 import logging
 from collections.abc import Callable, Mapping, Sequence
 from functools import cache
@@ -52,6 +54,12 @@ def load_offers(kind: Kind, make: Callable[[str, Any], T]) -> Mapping[str, T]:
             why = first_fault(error, "entry") if isinstance(error, ValidationError) else one_line(error)
             logger.warning("%s %r of another package (%s): left out, %s", kind, point.name, point.value, why)
     return found
+
+
+def give_back_memory() -> None:
+    """Return free memory to the system, where the C library can."""
+    with contextlib.suppress(AttributeError, OSError, TypeError):
+        ctypes.CDLL(None).malloc_trim(0)
 
 
 @cache

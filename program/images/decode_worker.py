@@ -6,7 +6,6 @@ bytes and sends back pixels. No key of the environment reaches it, and it ends w
 
 import atexit
 import contextlib
-import ctypes
 import functools
 import json
 import logging
@@ -23,6 +22,7 @@ import numpy as np
 from numpy.typing import NDArray
 from PIL import Image
 
+from program.common import give_back_memory
 from program.common.errors import ImageError
 from program.images.decoding import MAX_PIXELS, DecodedImage, decode
 from program.images.detail import Detail
@@ -208,13 +208,7 @@ def serve_decoding() -> None:
         is_large = pixels.nbytes >= _LARGE
         del data, pixels
         if is_large:
-            _give_back()
-
-
-def _give_back() -> None:
-    """Return free memory to the system, where the C library can: 150 MB after an image of 24 megapixels."""
-    with contextlib.suppress(AttributeError, OSError, TypeError):
-        ctypes.CDLL(None).malloc_trim(0)
+            give_back_memory()  # 150 MB after an image of 24 megapixels
 
 
 def _decoded(data: bytes, request: dict[str, Any]) -> tuple[dict[str, Any], NDArray[np.uint8]]:

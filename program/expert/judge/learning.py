@@ -21,7 +21,7 @@ from scipy.linalg import blas, lapack
 from program.common.errors import InputError
 from program.expert.judge.faults import fault_map
 from program.expert.judge.quality import LIKENESS, OFFSET, SLOPE, Belief
-from program.expert.judge.views import View, Viewer
+from program.expert.judge.views import REMEMBERED, View, Viewer
 from program.expert.store import Matrix
 from program.images.store import IMAGES, ImageRef
 from signatures.schemas import CATEGORY_WORDS, DISTORTION_CATEGORIES, FAULTS, DistortionCategory, category_of
@@ -166,6 +166,8 @@ class Labels:
     def correction(self, seed: int) -> Correction | None:
         """Fit all that was added; None where an infinite penalty is best. A few images, by seed, choose the penalty."""
         rows, every = self._rows, np.arange(len(self._rows))
+        if len(rows) > REMEMBERED:  # whoever goes through them again finds none of those that are left
+            Viewer.forget()
         labels, readings = (np.array([getattr(row, name) for row in rows]) for name in ("label", "reading"))
         # What tools leave has no ranks of its own: with them it predicts worse.
         curve = _LABELS if self._of_tools else _curve(labels)

@@ -17,6 +17,7 @@ from cachetools import LRUCache, cached
 from numpy.typing import NDArray
 from scipy import special
 
+from program.common import give_back_memory
 from program.common.cache import PlainCache
 from program.common.errors import ImageError
 from program.expert.judge.quality import OUTPUTS, SEVERITIES, Belief, Model, believe, load_model
@@ -187,6 +188,12 @@ class Viewer:
             vector = np.concatenate([first - second, left.vector])
             view.shift, view.shared = shift, View(key, measured, size, vector, left)
         return view
+
+    @classmethod
+    def forget(cls) -> None:
+        """Give back the memory of all views; one that is asked for again is read anew."""
+        cls._view.cache_clear()
+        give_back_memory()
 
     def _kept(self, key: str, work: Callable[[], Any]) -> Any:
         """Return what the folder holds under a key, or else work it out and keep it there."""
