@@ -68,7 +68,7 @@ class ScoreQuality(_Judged):
     Give a probability for each level; the five numbers sum to one.
     """
 
-    similar_photographs: str | None = dspy.InputField(desc="levels that people gave, the most similar first")
+    similar_photographs: str | None = dspy.InputField(desc="what people's ratings of other photographs say of this one")
     quality_reasoning: str = dspy.OutputField(
         desc="the distortions found and how they look, in one sentence without numbers"
     )
@@ -86,7 +86,7 @@ class ClassifyQuality(_Judged):
     excellent (5): no visible distortion
     """
 
-    similar_photographs: str | None = dspy.InputField(desc="levels that people gave, the most similar first")
+    similar_photographs: str | None = dspy.InputField(desc="what people's ratings of other photographs say of this one")
     quality_level: QualityLevel = dspy.OutputField(desc="one word: excellent, good, fair, poor or bad")
     quality_reasoning: str = dspy.OutputField(
         desc="the distortions found and how they look, in one sentence without numbers"
