@@ -11,11 +11,14 @@ import numpy as np
 import pytest
 from PIL import Image
 
+from data.manifest import Sample
 from program import AgenticIQA
 from program.assess import main as assess
 from program.common.cache import PlainCache, _tell_once, share, use_lm_cache
 from program.common.errors import InputError
 from program.common.settings import load_settings
+from program.evaluation.figures import summarize
+from program.evaluation.record import LabelledRow
 from program.expert.judge.views import MEASURED, VIEWS
 
 
@@ -175,6 +178,13 @@ def test_machines_share_measurements_and_paid_answers(tmp_path, machine, loopbac
     assert asked > 0
     assert again.usage.lm_cache_hits == first.usage.lm_calls == asked
     assert again.usage.lm_calls == 0
+    assert again.usage.input_tokens + again.usage.output_tokens == 0
+    assert again.usage.kept_tokens == first.usage.input_tokens + first.usage.output_tokens > 0
+    assert first.usage.kept_tokens == 0
+    sample = Sample(id="a", image=str(tmp_path / "a.png"), mos=3.0)
+    paces = [summarize([LabelledRow.of(sample, each)]).pace for each in (first, again)]
+    assert paces[0]["tokens_per_image"] == paces[1]["tokens_per_image"] == again.usage.kept_tokens
+    assert "model_seconds_per_image" in paces[0].keys() - paces[1].keys()
     assert again.usage.tool_cache_hits == again.usage.tool_readings > 0
     assert again.quality_score == first.quality_score
 

@@ -260,12 +260,17 @@ def _pace(
         pace = {"seconds_p50": round(float(middle), 6), "seconds_p95": round(float(slow), 6)}
     if spenders:
         pace["replan_rate"] = round(sum(each.get("replans", 0) > 0 for each in spenders) / len(spenders), 6)
-    # What a cache answered cost nothing: it says nothing of what an image costs.
-    if paid := [each for each in spenders if each.get("lm_calls")]:
-        asked = _sums(paid)
-        tokens, seconds = asked["input_tokens"] + asked["output_tokens"], asked.get("seconds_summarizer", 0.0)
-        pace["tokens_per_image"] = round(tokens / len(paid), 1)
-        pace["model_seconds_per_image"] = round(seconds / len(paid), 3)
+    kinds = ("input_tokens", "output_tokens", "kept_tokens")
+    # An answer from a cache takes no time, but as many tokens as it took when it was paid for, where they are known.
+    if known := [sum(each.get(kind, 0.0) for kind in kinds) for each in spenders if _answered(each)]:
+        pace["tokens_per_image"] = round(sum(known) / len(known), 1)
+    if paid := [each.get("seconds_summarizer", 0.0) for each in spenders if each.get("lm_calls")]:
+        pace["model_seconds_per_image"] = round(sum(paid) / len(paid), 3)
     if readings := spent.get("tool_readings"):
         pace["tool_failure_rate"] = round(spent.get("tool_failures", 0.0) / readings, 6)
     return pace
+
+
+def _answered(spent: Mapping[str, float]) -> bool:
+    """Return whether a model's answer to a sample, paid for or kept, is known with its tokens."""
+    return bool(spent.get("lm_calls") or spent.get("kept_tokens"))

@@ -240,6 +240,7 @@ def _rounded(value: Any) -> Any:
 
 def _usage(usage: Usage) -> dict[str, Any]:
     spent = {name: float(getattr(usage, name)) for name in _SPENT}
+    spent |= {"kept_tokens": float(usage.kept_tokens)} if usage.kept_tokens else {}
     spent |= {f"seconds_{name}": round(seconds, 6) for name, seconds in usage.seconds.items()}
     for name, costs in usage.stages.items():
         spent[f"lm_calls_{name}"] = float(costs.lm_calls)

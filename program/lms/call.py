@@ -23,6 +23,7 @@ from program.lms.dspy_private import (
     adapter_for,
     estimated_cost_usd,
     events_of,
+    kept_tokens,
     remember,
     retry_after_s,
     settings_in_force,
@@ -86,6 +87,8 @@ class _Receipt:
     from_cache: bool = False
     input_tokens: int = 0
     output_tokens: int = 0
+    kept_tokens: int = 0
+    """Of an answer that a cache gave."""
     cost_usd: float | None = None
     """None where the price is unknown."""
 
@@ -95,6 +98,7 @@ def _book(receipt: _Receipt) -> None:
     usage, name = _USAGE.get(), _STAGE.get()
     if usage is None:
         return
+    usage.count_kept(receipt.kept_tokens)
     of_stage = [] if name is None else [usage.stages.setdefault(name, StageUsage())]
     for entry in (usage, *of_stage):
         entry.lm_calls += not receipt.from_cache
@@ -169,11 +173,12 @@ class ModelCall:
             with self._request() as self._whole_call:
                 yield lm
             return
-        try:
-            yield lm
-        finally:
-            if self._answers and not self._requests and not self._free:
-                _book(_Receipt(from_cache=True))
+        with kept_tokens() as kept:
+            try:
+                yield lm
+            finally:
+                if self._answers and not self._requests and not self._free:
+                    _book(_Receipt(from_cache=True, kept_tokens=sum(kept)))
 
     def complete(self, request: lm15.Request) -> lm15.Response:
         """Answer one request: one attempt, and one more for each feature that the service refuses."""

@@ -9,6 +9,7 @@ import threading
 from collections import deque
 from collections.abc import Callable, Hashable, Iterable, Iterator, Mapping, MutableMapping
 from contextlib import AbstractContextManager, contextmanager
+from contextvars import ContextVar
 from dataclasses import replace
 from types import SimpleNamespace
 from typing import Any
@@ -326,6 +327,34 @@ def estimated_cost_usd(
     """Return what an answer cost by DSPy's price list; None where it lists no price."""
     cost, _ = costs.estimate_cost(response, provider=provider, requested_model=model, request=request)
     return None if cost is None else float(cost)
+
+
+_KEPT_TOKENS: ContextVar[list[int] | None] = ContextVar("agentic_iqa_kept_tokens", default=None)
+
+
+@contextmanager
+def kept_tokens() -> Iterator[list[int]]:
+    """Collect the tokens of answers that DSPy's cache gives inside, which it lends without them."""
+    tokens: list[int] = []
+    token = _KEPT_TOKENS.set(tokens)
+    cache = vars(dspy).get("cache")  # to ask for it makes DSPy's own
+    with _ANSWERS_LOCK:
+        if cache is not None and "_prepare_cached_response" not in vars(cache):
+            prepare = cache._prepare_cached_response
+            cache._prepare_cached_response = lambda answer: prepare(_counted(answer))
+    try:
+        yield tokens
+    finally:
+        _KEPT_TOKENS.reset(token)
+
+
+def _counted(answer: Any) -> Any:
+    """Note the tokens of a kept answer, and return it."""
+    tokens, replies = _KEPT_TOKENS.get(), answer.get("responses") if isinstance(answer, Mapping) else None
+    if tokens is not None:
+        usages = [reply.get("usage") or {} for reply in replies or ()]
+        tokens += [(usage.get("input_tokens") or 0) + (usage.get("output_tokens") or 0) for usage in usages]
+    return answer
 
 
 @contextmanager
