@@ -11,7 +11,7 @@ COMMANDS = {
     "assess": ("program.assess", "judge an image, a folder or a manifest, or compare two images"),
     "gallery": ("program.gallery.__main__", "group a folder's photographs, choose the best of each, and show why"),
     "serve": ("program.serve", "a page and an HTTP interface that judge images"),
-    "mcp": ("program.mcp", "the same as tools for agents, over the Model Context Protocol"),
+    "mcp": ("program.serve:offer", "the same as tools for agents, over the Model Context Protocol"),
     "evaluate": ("program.evaluate", "how well a program agrees with people"),
     "compile": ("program.compile", "optimize a program on human judgements"),
     "runs": ("program.runs", "every compile and evaluation, in MLflow's page"),
@@ -21,18 +21,19 @@ COMMANDS = {
     "data prepare": ("data.prepare", "a dataset's release as a manifest"),
     "data check": ("data.check", "check a manifest's lines, files and splits"),
 }
-"""Each command's module, whose `main` has the parser, and what it does."""
+"""Each command's module, its function if that is not `main`, and what it does."""
 
 
 def main(argv: Sequence[str] | None = None) -> int:
     """Run the command that the first words name, and return its exit code."""
     words = list(sys.argv[1:] if argv is None else argv)
-    for name, (module, _) in COMMANDS.items():
+    for name, (place, _) in COMMANDS.items():
         parts = name.split()
         if words[: len(parts)] == parts:
             started = STARTED_AS.set("agentic-iqa")
             try:
-                return int(importlib.import_module(module).main(words[len(parts) :]))
+                module, _, function = place.partition(":")
+                return int(getattr(importlib.import_module(module), function or "main")(words[len(parts) :]))
             finally:
                 STARTED_AS.reset(started)
     if words[:1] == ["--version"]:

@@ -34,7 +34,7 @@ from typing import Any
 
 ROOT = Path(__file__).resolve().parents[1]
 ROOMS = ("program", "optimizers", "data", "signatures", "configs")
-DOORS = ("compile", "evaluate", "assess", "calibrate", "doctor", "mcp", "runs", "serve")
+DOORS = ("compile", "evaluate", "assess", "calibrate", "doctor", "runs", "serve")
 RUNS = 5
 SHORT = {
     "compile": {"train_scoring": 8, "train_mcq": 2, "validation_scoring": 6, "validation_mcq": 2, "rerank": 1},

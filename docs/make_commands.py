@@ -14,9 +14,9 @@ ROOT = PAGE.parent.parent
 _INTRO = """# Commands
 
 Every command answers `--help` with this text. Without the installed `agentic-iqa`, `agentic-iqa assess` is
-`python -m program.assess` and `agentic-iqa data check` is `python -m data.check`. The installed command works in every
-folder; `python -m data.check` does not work in a folder with a `data.py` or a package `data`, because Python looks
-there first.
+`python -m program.assess`, `agentic-iqa data check` is `python -m data.check`, and any command is
+`python -m agentic_iqa COMMAND`. The installed command works in every folder; `python -m data.check` does not work in a
+folder with a `data.py` or a package `data`, because Python looks there first.
 
 ## Exit codes
 

@@ -28,7 +28,7 @@ PACKAGES = ("dspy", "litellm", "openai", "mlflow", "numpy", "scipy", "pillow")
 PYIQA = "most of the paper's tools (PolyForm Noncommercial)"
 EXTRAS: Mapping[str, tuple[str, tuple[str, ...]]] = {
     "serve": ("python -m program.serve", ("fastapi", "httpx", "prometheus-client", "python-multipart", "uvicorn")),
-    "mcp": ("python -m program.mcp", ("mcp",)),
+    "mcp": ("agentic-iqa mcp", ("mcp",)),
     "ray": ("--engine ray: many processes or machines", ("ray",)),
     "heif": ("images in HEIF (.heic)", ("pillow-heif",)),
     "gallery": ("agentic-iqa gallery", ("ImageHash",)),
