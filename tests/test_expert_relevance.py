@@ -18,7 +18,8 @@ from program.expert.answer.planning import is_about_quality, is_read
 
 QUALITY = [
     "Is the image blurry?", "Is this image sharp?", "How is the clarity?", "Is there noise?",
-    "What is wrong with it?", "What's wrong with this photo?", "Describe this image.", "Tell me about this photo",
+    "What are its weak points?", "How would you fix this?", "What is wrong with it?", "What's wrong with this photo?",
+    "Describe this image.", "Tell me about this photo",
     "How good is it?", "Is it any good?", "Why is it soft?", "Why is the score so low?",
     "What distortions do you see?", "What is the most severe distortion?", "How many distortions are there?",
     "Is the dog's face in focus?", "Where is the image blurry?", "How is the exposure?", "Is the sky overexposed?",
@@ -126,6 +127,21 @@ def test_an_answer_about_quality_says_nothing_of_the_kind(iqa: AgenticIQA, query
     result = iqa(image=PHOTOGRAPH, query=query)
     assert "measurements" not in f"{result.final_answer} {result.quality_reasoning}"
     assert "测量看" not in f"{result.final_answer} {result.quality_reasoning}"
+
+
+@pytest.mark.parametrize(
+    "query", ["What could be improved?", "What is wrong with it?", "How would you fix this picture?"]
+)
+def test_who_asks_for_faults_is_told_where_there_are_none(iqa: AgenticIQA, query: str) -> None:
+    assert str(iqa(image=PHOTOGRAPH, query=query).final_answer).startswith("Nothing stands out. ")
+    assert "Nothing" not in str(iqa(image=PHOTOGRAPH, query="Describe this image.").final_answer)
+
+
+def test_an_open_answer_says_each_fault_once(iqa: AgenticIQA) -> None:
+    blurred = ndimage.gaussian_filter(PHOTOGRAPH, (4, 4, 0))
+    answer = str(iqa(image=blurred, query="Are there any problems?").final_answer)
+    assert answer.startswith("Yes. ")
+    assert answer.casefold().count("blur") == 1, answer
 
 
 def test_a_guess_among_options_names_the_language_as_its_reason(iqa: AgenticIQA) -> None:

@@ -15,8 +15,17 @@ from pydantic import BaseModel
 
 from program.common.errors import ModelError
 from program.expert.answer import planning
-from program.expert.answer.claims import look_at
-from program.expert.answer.findings import Phrases, details, findings, phrases_for, present, region_summary, summary
+from program.expert.answer.claims import form, look_at
+from program.expert.answer.findings import (
+    Phrases,
+    details,
+    findings,
+    phrases_for,
+    present,
+    region_summary,
+    summary,
+    unsaid,
+)
 from program.expert.answer.planning import Inputs, is_about_quality, level_of, read_move, region_crops, region_pattern
 from program.expert.answer.questions import Choice, answer_choice, choice_reason, direct_answer, unseen
 from program.expert.judge.faults import KINDS, kind_of
@@ -162,10 +171,11 @@ def _explain(viewer: Viewer, lesson: Lesson, inputs: Inputs) -> dict[str, Any]:
     judged, evidence = _belief(viewer, view, lesson, inputs), planning.severities_of(inputs, query)
     # A place that a region's name tells is no place inside it.
     look = look_at(view.aligned, evidence, [score for _, score in scores], "" if _named_crops(inputs) else query)
-    direct = direct_answer(look, query, say) if is_about_quality(query) else unseen(query, say)
-    words = summary(view, judged.mean, say)
+    direct = direct_answer(look, query, say) if is_about_quality(query) else [unseen(query, say)]
+    faults_asked = not direct and form("faults").search(query) is not None
+    words = summary(view, judged.mean, say, faults_asked=faults_asked)
     return {
-        "final_answer": say.join(direct, "" if words in direct else words, *_regions(viewer, inputs, say)),
+        "final_answer": say.join(*direct, unsaid(words, direct, say), *_regions(viewer, inputs, say)),
         "quality_reasoning": details(view.aligned, judged, scores, say),
     }
 

@@ -231,10 +231,10 @@ def sentence_of(items: Sequence[str], say: Phrases) -> str:
     return say("sentence.spoiled", items=capitalise(say("sentence.list").join(items)))
 
 
-def summary(view: View, quality: float, say: Phrases) -> str:
+def summary(view: View, quality: float, say: Phrases, *, faults_asked: bool = False) -> str:
     """Say in few words what spoils an image, the worst first; where nothing does, what is good about it.
 
-    `quality` is what the image is believed to be, 1..5.
+    `quality` is what the image is believed to be, 1..5. `faults_asked`: that nothing spoils it is said, too.
     """
     if any(view.shift):
         by = say("sentence.pair").join(
@@ -261,7 +261,16 @@ def summary(view: View, quality: float, say: Phrases) -> str:
     if quality < POOR:
         return say("sentence.unexplained")
     good = say("sentence.and").join(say(f"strength.{name}") for name in _strengths(view))
-    return sentence_of([good], say) if good else say("sentence.clean")
+    clean = say("sentence.clean") if faults_asked or not good else ""
+    return say.join(clean, sentence_of([good], say) if good else "")
+
+
+def unsaid(words: str, said: Sequence[str], say: Phrases) -> str:
+    """Return a summary without what other sentences have said."""
+    before = {sentence[:-1].casefold() for sentence in said}
+    items = words[:-1].split(say("sentence.list"))
+    rest = [item for item in items if item.casefold() not in before]
+    return words if rest == items else sentence_of(rest, say) if rest else ""
 
 
 def _changes(view: View, there: Sequence[Found], items: list[str], say: Phrases) -> str:

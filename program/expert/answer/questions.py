@@ -393,25 +393,25 @@ def _sureness(choice: Choice, options: Mapping[str, str], say: Phrases) -> str:
     return say("choice.close", letter=second, text=options.get(second, ""))
 
 
-def direct_answer(look: Look, query: str, say: Phrases) -> str:
-    """Answer an open question about a property in its own terms, or return "" when it asks for none."""
+def direct_answer(look: Look, query: str, say: Phrases) -> list[str]:
+    """Answer an open question about a property in its own terms, in sentences; none when it asks for none."""
     text = " ".join(query.casefold().split())
     is_closed = form("yes_or_no").search(text) is not None
     claims = predicate(text) if is_closed else [topic] if (topic := property_in(text)) else []
     unanswered = {"taste"} if is_closed else {"quality", "distortion", "taste"}
     if not claims or claims[-1].axis in unanswered:
-        return ""
+        return []
     if claims[-1].axis in _DETAIL and look.view.unjudged:
-        return unjudged_text(look.view, say)
+        return [unjudged_text(look.view, say)]
     if not is_closed:
-        return (_location if form("where").search(text) else _degree)(look, claims[-1], say)
+        return [(_location if form("where").search(text) else _degree)(look, claims[-1], say)]
     if said := verdict(look, claims):
-        return say(f"answer.{said}")
+        return [say(f"answer.{said}")]
     odds = min(support(look, claim) for claim in claims)
     if abs(odds) < _EVEN:
-        return say.join(say("answer.unclear"), fact(look, claims[-1].axis, say))
+        return [say("answer.unclear"), fact(look, claims[-1].axis, say)]
     sure = ("" if abs(odds) >= 2 else "probably_") + ("agree" if odds >= 0 else "disagree")
-    return say.join(say(f"answer.{sure}"), fact(look, claims[-1].axis, say))
+    return [say(f"answer.{sure}"), fact(look, claims[-1].axis, say)]
 
 
 def _location(look: Look, topic: Claim, say: Phrases) -> str:
