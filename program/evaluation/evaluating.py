@@ -362,7 +362,7 @@ def evaluate(
 
 def check_judged(record: EvaluationRecord, manifest: Place) -> None:
     """Raise InputError with the first reason where every sample failed and no call was paid, as without any image."""
-    if record.failed == len(record.rows) and not record.lm_calls:
+    if record.failed and record.failed == len(record.rows) and not record.lm_calls:
         reason = next(reason for _, reason in record.failures())
         raise InputError(
             f"manifest {str(manifest)!r}: none of the {record.failed} samples could be judged; the first: {reason}"
