@@ -157,8 +157,11 @@ class Search:
         self, example: dspy.Example, prediction: Any, trace: Any = None, predictor: str | None = None,
         predictor_trace: Any = None,
     ) -> dspy.Prediction:  # fmt: skip
-        """Return the same number, whatever the predictor asked about, with words for that predictor's role."""
-        assessment, outcome = self._answered(example, prediction)
+        """Return the same number, whatever the predictor asked about, with words for that predictor's role.
+
+        DSPy asks about a predictor once the run has been scored: that is no other run.
+        """
+        assessment, outcome = self._answered(example, prediction, again=predictor is not None)
         words = self.objective.feedback(example, assessment, role_of(predictor) if predictor else None)
         return dspy.Prediction(score=outcome.agreement, feedback=words)
 
@@ -210,11 +213,14 @@ class Search:
                     predictor.lm = None
                 self.trials[digest] = Trial(program)
 
-    def _add(self, digest: str, example: dspy.Example, assessment: Assessment | None) -> Outcome:
-        """Record one run; the candidate is logged once it has run on all scored examples."""
+    def _outcome(self, example: dspy.Example, assessment: Assessment | None) -> Outcome:
         truth = example.get("answer") if example.get("answer") is not None else example.get("quality")
         predicted = assessment.final_answer if assessment is not None and assessment.status != "failed" else None
-        outcome = Outcome(truth, predicted, self.objective.score(example, assessment))
+        return Outcome(truth, predicted, self.objective.score(example, assessment))
+
+    def _add(self, digest: str, example: dspy.Example, assessment: Assessment | None) -> Outcome:
+        """Record one run; the candidate is logged once it has run on all scored examples."""
+        outcome = self._outcome(example, assessment)
         with self._lock:
             self.runs += 1
             trial = self.trials.get(digest)
@@ -226,10 +232,14 @@ class Search:
                     self.log(Candidate(f"{self.name}/{number}", trial.program, trial.mean, digest))
         return outcome
 
-    def _answered(self, example: dspy.Example, prediction: Any) -> tuple[Assessment | None, Outcome]:
-        self.advance()
+    def _answered(
+        self, example: dspy.Example, prediction: Any, *, again: bool = False
+    ) -> tuple[Assessment | None, Outcome]:
         answer = prediction if isinstance(prediction, dspy.Prediction) else dspy.Prediction()
         assessment = answer.get("assessment")
+        if again:
+            return assessment, self._outcome(example, assessment)
+        self.advance()
         return assessment, self._add(answer.get("candidate", ""), example, assessment)
 
 

@@ -8,7 +8,7 @@ import signal
 import subprocess
 import sys
 import time
-from contextlib import redirect_stdout
+from contextlib import redirect_stderr, redirect_stdout
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -73,10 +73,11 @@ def whole(tmp_path_factory: pytest.TempPathFactory, loopback_module):
         if optimizer not in done:
             made = Whole(written(tmp_path_factory.mktemp("whole")), loopback_module.Loopback().start(), {})
             done[optimizer] = made
-            with pytest.MonkeyPatch.context() as patch, redirect_stdout(io.StringIO()) as printed:
+            printed, said = io.StringIO(), io.StringIO()
+            with pytest.MonkeyPatch.context() as patch, redirect_stdout(printed), redirect_stderr(said):
                 made.lead(patch)
                 assert main(command(made.data, made.server.base, optimizer)) == 0
-            made.told.update(json.loads(printed.getvalue()))
+            made.told.update(json.loads(printed.getvalue()), stderr=said.getvalue())
         return done[optimizer]
 
     yield make
@@ -130,6 +131,7 @@ def test_calls_stay_under_the_printed_bound_and_a_repeat_asks_nothing(
     logged = [json.loads(line) for line in (data / "program" / "candidates.jsonl").read_text("utf-8").splitlines()]
     scored = [entry["score"] for entry in logged if entry["event"] == "candidate"]
     assert scored, "no candidate was scored"
+    assert "/s]" not in result["stderr"], "a bar of DSPy's stands beside the program's progress"
 
     done.lead(monkeypatch)
     assert main(command(data, server.base, optimizer, "--resume")) == 0

@@ -29,6 +29,7 @@ from dspy.streaming.messages import sync_send_to_stream
 from dspy.teleprompt import MIPROv2
 from dspy.utils.exceptions import AdapterParseError, LMError
 from pydantic import BaseModel
+from tqdm import tqdm
 
 from program.common.settings import Settings, load_settings
 from program.common.text import final_answer
@@ -388,6 +389,21 @@ def traced_prediction(
 ) -> dspy.Prediction:
     """Return a prediction of these fields, and trace it as if the predictor had just made it."""
     return predictor._forward_postprocess([dict(fields)], signature, **inputs)
+
+
+@contextmanager
+def no_bars() -> Iterator[None]:
+    """Let no bar of tqdm be drawn inside: DSPy's optimizers draw their own beside the program's."""
+    init = tqdm.__init__
+
+    def hidden(self: Any, *arguments: Any, **options: Any) -> None:
+        init(self, *arguments, **{**options, "disable": True})
+
+    tqdm.__init__ = hidden
+    try:
+        yield
+    finally:
+        tqdm.__init__ = init
 
 
 class _EnduringProposer(GroundedProposer):
