@@ -87,9 +87,10 @@ class Loopback:
     """The server, in a thread of its own. `asked` keeps the questions read, `stats()` the counts.
 
     `flavour` names the server whose ways it has (see loopback_flavours.py), `modalities` what its list of models says
-    that they read, `sees` whether they do, `token_probabilities` how many alternatives come with a token, and `refuses`
-    fields of a request that it does not know. Questions of one token, which ask what a model can do, are no questions:
-    they stand in `probes`, meet no fault and no rule, and count nowhere else.
+    that they read, `sees` whether they do, `token_probabilities` how many alternatives come with a token, `refuses`
+    fields of a request that it does not know, and `loading` how many probes find the model not loaded. Questions of one
+    token, which ask what a model can do, are no questions: they stand in `probes`, meet no fault and no rule, and count
+    nowhere else.
 
     `rules` go before the general answer: (output field or predicate on the question, answer), the answer a text,
     a JSON value, a Reply, a list used up in order, or a function of the question that returns one of these.
@@ -111,6 +112,7 @@ class Loopback:
         token_probabilities: int | None = None,
         refuses: Sequence[str] = (),
         context_tokens: int | None = None,
+        loading: int = 0,
         key: str | None = None,
         keep: bool = True,
         port: int = 0,
@@ -121,7 +123,7 @@ class Loopback:
         self.huge_bytes, self.models, self.key, self.keep = huge_bytes, list(models), key, keep
         self.flavour, self.modalities, self.context_tokens = flavours.FLAVOURS[flavour], modalities, context_tokens
         self.sees = (modalities is None or "image" in modalities) if sees is None else sees
-        self.refuses = list(refuses)
+        self.refuses, self.loading = list(refuses), loading
         most = self.flavour.most_alternatives
         self.most_alternatives = most if token_probabilities is None else token_probabilities
         self.asked: list[Any] = []
@@ -256,6 +258,8 @@ class Loopback:
         refused = flavours.refusal(self, question)
         if question.most_tokens == 1:
             self.probes.append(question)
+            if len(self.probes) <= self.loading:
+                return _error(503, "Loading model", "unavailable_error")
             return _error(*refused) if refused else Reply(body=self._completed(question, "good", "length"))
         self.first_at = self.first_at or time.perf_counter()
         self.counts["requests"] += 1

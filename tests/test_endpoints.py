@@ -186,6 +186,14 @@ def test_the_other_field_for_the_most_tokens_is_taken_once(loopback, on, picture
     assert record["max_tokens_field"] == "max_completion_tokens"
 
 
+def test_a_server_that_still_loads_its_model_is_asked_again(loopback, on, picture):
+    server = loopback(flavour="llamacpp", sees=False, loading=1)
+    assert on(server)(image=picture(), query=RATE).status == "ok"
+    (record,) = kept()
+    assert record["token_probabilities"] > 0
+    assert record["asked"]
+
+
 @pytest.mark.spec("43/an-endpoints-record")
 def test_on_a_server_of_one_model_any_name_means_that_one(loopback, on, picture):
     server = loopback(flavour="vllm", models=["Qwen/Qwen2.5-VL-7B"])

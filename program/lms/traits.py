@@ -38,8 +38,8 @@ def inquire(engine: Any) -> None:
         found["wire_model"] = names[0]
     record.learn(**found)
     sighted = record.traits.reads_images is None
-    if sighted or record.traits.token_probabilities is None:
-        _probe(engine, sighted=sighted)
+    if (sighted or record.traits.token_probabilities is None) and not _probe(engine, sighted=sighted):
+        return  # it is asked again with the next question
     record.finish()
     logger.info("%s: %s", engine.name, record.traits.model_dump_json(exclude_defaults=True))
 
@@ -106,8 +106,12 @@ def _page(
     return page if isinstance(page, dict) else None
 
 
-def _probe(engine: Any, *, sighted: bool) -> None:
-    """Ask for one token, with a small picture where it is open whether the model reads any."""
+_BUSY = {429, 503, 529}
+"""Statuses of a service that says nothing of the model, as while it loads it."""
+
+
+def _probe(engine: Any, *, sighted: bool) -> bool:
+    """Ask for one token, with a small picture where it is open whether the model reads any; False where it is busy."""
     parts: tuple[Any, ...] = (lm15.TextPart(text="Is this picture good or bad? Answer with one word."),)
     if sighted:
         parts = (*parts, lm15.ImagePart(data=_dot(), media_type="image/png"))
@@ -121,14 +125,14 @@ def _probe(engine: Any, *, sighted: bool) -> None:
         if isinstance(error, lm15.AuthError):
             raise
         logger.info("%s: the question of one token failed (%s)", engine.name, " ".join(str(error).split())[:200])
-        return None
+        return getattr(error, "status", None) not in _BUSY
     tokens = response.logprobs or ()
     alternatives = max((len(token.top or ()) for token in tokens), default=0)
     found: dict[str, Any] = {"token_probabilities": alternatives}
     if sighted:
         found["reads_images"] = True
     engine.record.learn(**found)
-    return None
+    return True
 
 
 def _dot() -> str:
