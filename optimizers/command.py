@@ -104,7 +104,8 @@ def compile_tracked(
             lines = [_begun_before(job.out, compiles, plan)] if job.resume else plan.lines()
             progress.print("\n".join(lines), highlight=False, markup=False)
         tracker = Tracker(job.settings.mlruns_dir, experiment=experiment_name(job.data))
-        run = held.enter_context(tracker.run(name, {"command": "compile"}, result=place))
+        with _busy(progress, "opening the store of MLflow"):
+            run = held.enter_context(tracker.run(name, {"command": "compile"}, result=place))
         limits = (budget if isinstance(budget, Budget) else Budget()).limits
         run.log_params(job.params())
         run.log_content({**job.all_settings(), "repeat": repeat, "register": register, **limits}, "settings.yaml")
@@ -113,9 +114,15 @@ def compile_tracked(
         result = _best(results, job.out)
         if console is not None:
             show(console, result, results, job.out, () if job.resume else job.notes)
-        log_compile(run, job, result, results, name=register)
-        registered = _registered(register, job, result.compiled, tracker, run) if register else None
+        with _busy(progress, "recording the run in MLflow"):
+            log_compile(run, job, result, results, name=register)
+            registered = _registered(register, job, result.compiled, tracker, run) if register else None
     return Tracked(job, result, results, registered, run)
+
+
+def _busy(console: Console | None, what: str) -> AbstractContextManager[object]:
+    """Say on a terminal what a wait of some seconds is for."""
+    return nullcontext() if console is None else console.status(what)
 
 
 def _begun(job: Job, count: int, console: Console | None, held: ExitStack) -> list[Compile]:
