@@ -5,6 +5,7 @@ import codecs
 import contextlib
 import gc
 import io
+import logging
 import math
 import os
 import re
@@ -18,6 +19,8 @@ from importlib.machinery import PathFinder
 from importlib.util import module_from_spec
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NoReturn, TypeVar
+
+from program.common.errors import InputError, ShowableLines, fault_and_mend, showable
 
 if TYPE_CHECKING:
     from program.common.files import Place
@@ -148,12 +151,8 @@ def run_command(body: Callable[[], int], *, kept: str = "") -> int:
     # Offline, LiteLLM would try to download a price list at first use; libraries' tqdm bars would tear our own.
     os.environ.setdefault("LITELLM_LOCAL_MODEL_COST_MAP", "True")
     os.environ.setdefault("TQDM_DISABLE", "1")
-    import logging
-
     # Imports make half a million objects that stay: looking through them again and again takes a tenth of a start.
     gc.set_threshold(50_000, 20, 20)
-    from program.common.errors import InputError, fault_and_mend
-
     try:
         code = body()
         sys.stdout.flush()
@@ -181,8 +180,6 @@ def run_command(body: Callable[[], int], *, kept: str = "") -> int:
 
 
 def _complain(message: str) -> int:
-    from program.common.errors import showable
-
     # A path joins the slashes of a URL.
     typed = re.sub(r"\b(https?):/(?!/)", r"\1://", " ".join(message.split()))
     print(f"error: {showable(as_started(typed))}", file=sys.stderr)
@@ -245,8 +242,6 @@ def add_engine_flags(parser: argparse._ActionsContainer) -> None:
 
 def check_installed(extra: str, *modules: str) -> None:
     """Raise InputError where a module that one of our extras brings cannot be imported."""
-    from program.common.errors import InputError
-
     try:
         for module in modules:
             import_module(module)
@@ -278,9 +273,6 @@ def check_outputs(
 
 def settings_from(arguments: argparse.Namespace, **overrides: Any) -> "Settings":
     """Return the settings a command's flags ask for, and set up logging."""
-    import logging
-
-    from program.common.errors import ShowableLines
     from program.common.settings import load_settings
 
     level = {0: logging.ERROR, 1: logging.INFO}.get(arguments.verbose, logging.DEBUG)
