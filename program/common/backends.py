@@ -5,7 +5,8 @@ from collections.abc import Mapping
 from typing import Annotated, Any, Literal, Self
 from urllib.parse import urlsplit
 
-from pydantic import AfterValidator, BaseModel, ConfigDict, Field, PrivateAttr, model_validator
+from pydantic import AfterValidator, BaseModel, ConfigDict, Field, model_validator
+from pydantic.json_schema import SkipJsonSchema
 
 from program.common.errors import SettingsError
 
@@ -229,13 +230,5 @@ class Usage(StageUsage):
     """Images that went to a model's service; answers from a cache and the embedded expert send none."""
     wire_notes: list[str] = Field(default_factory=list)
     """What a model's service refused or was sent otherwise than asked, as its JSON schema or log-probabilities."""
-    _kept_tokens: int = PrivateAttr(0)
-
-    @property
-    def kept_tokens(self) -> int:
-        """Tokens of the answers that a cache gave: nothing was paid for them, and they say what an answer takes."""
-        return self._kept_tokens
-
-    def count_kept(self, tokens: int) -> None:
-        """Count the tokens of an answer that a cache gave."""
-        self._kept_tokens += tokens
+    kept_tokens: SkipJsonSchema[int] = Field(0, exclude=True, repr=False)
+    """Tokens of the answers that a cache gave: nothing was paid for them, and they say what an answer takes."""

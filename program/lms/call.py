@@ -98,7 +98,7 @@ def _book(receipt: _Receipt) -> None:
     usage, name = _USAGE.get(), _STAGE.get()
     if usage is None:
         return
-    usage.count_kept(receipt.kept_tokens)
+    usage.kept_tokens += receipt.kept_tokens
     of_stage = [] if name is None else [usage.stages.setdefault(name, StageUsage())]
     for entry in (usage, *of_stage):
         entry.lm_calls += not receipt.from_cache
