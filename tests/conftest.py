@@ -389,16 +389,14 @@ def hosted(loopback, monkeypatch):
 
     from program.agent.resources import build_lm
     from program.common.settings import load_settings
-    from program.lms.dspy_private import LM15Engine
 
     def make(**options):
         server = loopback(**options)
         monkeypatch.setenv("OPENAI_API_KEY", "sk-planted-for-a-hosted-model")
         lm = build_lm(load_settings().with_model("openai/gpt-4o").models.summarizer, cache_dir=None)
         config = lm15.RouterConfig(base_urls={"openai-chat": server.base})
-        return lm.copy(
-            engine=dataclasses.replace(lm.engine, make_inner=lambda _: LM15Engine(config)), cache=False
-        ), server
+        connection = lm.engine.connection._replace(config=lambda _: config)
+        return lm.copy(engine=dataclasses.replace(lm.engine, connection=connection), cache=False), server
 
     return make
 

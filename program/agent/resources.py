@@ -4,11 +4,11 @@ import hashlib
 import os
 import re
 import threading
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from difflib import get_close_matches
 from functools import cached_property
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Literal, NamedTuple, get_args
+from typing import TYPE_CHECKING, Any, Literal, get_args
 
 import dspy
 from dspy import lm15
@@ -23,7 +23,7 @@ from program.common.settings import Settings
 from program.expert import MODEL, NAME
 from program.fusion import ScoreFusion
 from program.lms.dspy_private import LM15Engine, say_once_of_truncation
-from program.lms.reference_engine import AsyncReferenceEngine, ImageTransport, ReferenceEngine
+from program.lms.reference_engine import AsyncReferenceEngine, Connection, ImageTransport, ReferenceEngine
 from program.lms.traits import ModelTraits, as_listed, known_traits, record_of, traits_of
 from program.tools.registry import ToolRegistry
 from program.tools.runner import ToolRunner
@@ -60,7 +60,9 @@ def build_lm(role: RoleSettings, *, cache_dir: Path | None) -> dspy.LM:
     options = {"temperature": role.temperature, "max_tokens": role.max_tokens, "cache": cache_dir is not None}
     if cache_dir is not None:
         use_lm_cache(cache_dir / "lm-answers")
-    api_base, key = entry.api_base or role.api_base, api_key_of(role)
+    api_base = entry.api_base or role.api_base
+    variable = entry.key_env or (SERVER_KEY if api_base else "")  # else the provider's own is used
+    key = os.environ.get(variable) or None
     if entry.key_env and not key:
         raise ModelError(f"model {role.backend!r}: its key_env {entry.key_env} is not set; export it first")
     connection = _hosted(name, key) if api_base is None else _at_address(name, api_base, key)
@@ -71,15 +73,10 @@ def build_lm(role: RoleSettings, *, cache_dir: Path | None) -> dspy.LM:
     record = record_of(connection.lm_name, api_base, cache_dir, _declared(entry, able, api_base))
     if not connection.is_asked:
         as_listed(record, connection.wire_model or connection.lm_name)
-    engine = ReferenceEngine(
-        lambda field: LM15Engine(connection.config(field)), able, role.images or ImageLimits(), record,
-        connection.wire_model, connection.priced_as, title=role.backend,
-        lm_name=connection.lm_name, address=api_base, is_asked=connection.is_asked,
-        secrets={entry.key_env or SERVER_KEY: key} if key else {},
-    )  # fmt: skip
-    return dspy.LM(
-        connection.lm_name, engine=engine, async_engine=AsyncReferenceEngine(engine), **_allowed(name, options)
-    )
+    connection, secrets = connection._replace(capabilities=able), {variable: key} if key else {}
+    engine = ReferenceEngine(connection, role.images or ImageLimits(), record, role.backend, api_base, secrets)
+    answers_async = AsyncReferenceEngine(engine)
+    return dspy.LM(connection.lm_name, engine=engine, async_engine=answers_async, **_allowed(name, options))
 
 
 def _declared(entry: BackendSettings, able: Mapping[str, Any], api_base: str | None) -> dict[str, Any]:
@@ -93,25 +90,6 @@ def _declared(entry: BackendSettings, able: Mapping[str, Any], api_base: str | N
     }  # fmt: skip
 
 
-def api_key_of(role: RoleSettings) -> str | None:
-    """Return the key of a named backend or of a server, from the environment; None where a provider's own is used."""
-    entry = role.entry or BackendSettings()
-    variable = entry.key_env or (SERVER_KEY if entry.api_base or role.api_base else None)
-    return os.environ.get(variable) or None if variable else None
-
-
-class _Connection(NamedTuple):
-    lm_name: str
-    """What caches, histories and records call the model."""
-    config: Callable[[str], Any]
-    """Of DSPy's client, given the name of the field for the most tokens of an answer, where that is a choice."""
-    capabilities: Mapping[str, Any]
-    wire_model: str | None = None
-    priced_as: tuple[str, str] | None = None
-    is_asked: bool = False
-    """Whether it is a server that says what its models can do."""
-
-
 def role_model(role: RoleSettings) -> str:
     """Return `provider/model` for a role, from the entry that its backend names or from the backend itself."""
     if role.entry is None:
@@ -123,7 +101,7 @@ def role_model(role: RoleSettings) -> str:
     return f"{role.entry.provider}/{model}"
 
 
-def _at_address(name: str, api_base: str, key: str | None) -> _Connection:
+def _at_address(name: str, api_base: str, key: str | None) -> Connection:
     """Connect to an OpenAI-compatible server, or to a gateway that speaks another provider's protocol."""
     provider, _, model = name.partition("/")
     # DSPy's cache is keyed by the model string: the same name at two addresses must not share answers.
@@ -143,13 +121,13 @@ def _at_address(name: str, api_base: str, key: str | None) -> _Connection:
             # Such a server takes no signature over the body, so images may join it as late as in the transport.
             return lm15.RouterConfig(env={}, providers=(definition,), api_keys=keys, transport=transport)
 
-        return _Connection(f"server-{digest}/{model}", config, _SERVER_CAPABILITIES, is_asked=True)
+        return Connection(f"server-{digest}/{model}", config, _SERVER_CAPABILITIES, is_asked=True)
     keys = {route.provider: key or "none"}
     gateway = lm15.RouterConfig(env={}, base_urls={route.provider: api_base}, api_keys=keys)
-    return _Connection(f"{provider}-{digest}/{model}", lambda _: gateway, _declared_capabilities(name), wire_model=name)
+    return Connection(f"{provider}-{digest}/{model}", lambda _: gateway, _declared_capabilities(name), wire_model=name)
 
 
-def _hosted(name: str, key: str | None) -> _Connection | None:
+def _hosted(name: str, key: str | None) -> Connection | None:
     """Connect to a hosted model by its provider's own key; None when only LiteLLM can reach it."""
     prefix, route = name.partition("/")[0].upper(), _route(name)
     # Where the environment names a gateway (OPENAI_BASE_URL), LiteLLM goes there; the key is not for the provider.
@@ -157,7 +135,7 @@ def _hosted(name: str, key: str | None) -> _Connection | None:
         return None
     config = lm15.RouterConfig(api_keys={route.provider: key} if key else None)
     capabilities = _declared_capabilities(name)
-    return _Connection(name, lambda _: config, capabilities, priced_as=(route.provider, route.model))
+    return Connection(name, lambda _: config, capabilities, priced_as=(route.provider, route.model))
 
 
 def _check_provider(backend: str, name: str) -> None:

@@ -207,7 +207,7 @@ class ModelCall:
         """Return what an answer cost by DSPy's price list, which DSPy itself does not apply to engines like these."""
         if self._free:
             return None
-        priced_as = getattr(self._engine, "priced_as", None)
+        priced_as = getattr(getattr(self._engine, "connection", None), "priced_as", None)
         provider, model = priced_as or (None, request.model)
         return estimated_cost_usd(response, provider=provider, model=model, request=request)
 

@@ -11,7 +11,8 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, nullcontext
 from contextvars import ContextVar
 from dataclasses import dataclass, field, replace
-from typing import Any
+from functools import cache
+from typing import Any, NamedTuple
 from urllib.parse import urlsplit
 from urllib.request import getproxies, proxy_bypass
 
@@ -25,7 +26,7 @@ from program.common.backends import ImageLimits, WireImage
 from program.common.errors import EndpointError, ImageError, ImagesRefused, redact, scrub
 from program.images.store import HOST, IMAGES, ImageRef
 from program.lms.call import FeatureRefused, note_change, note_image
-from program.lms.dspy_private import StdlibTransport
+from program.lms.dspy_private import LM15Engine, StdlibTransport
 from program.lms.traits import (
     ModelRecord,
     ModelTraits,
@@ -195,28 +196,34 @@ class ImageTransport(StdlibTransport):
         return super().stream(request)
 
 
-@dataclass(eq=False)
-class ReferenceEngine:
-    """An engine around DSPy's own, for one model of one service, with the record of what that can do."""
+class Connection(NamedTuple):
+    """How DSPy's client reaches one model of one service."""
 
-    make_inner: Callable[[str], Any]
-    """Makes DSPy's engine, given the name of the request's field for the most tokens of an answer."""
+    lm_name: str
+    """What DSPy, caches and records call the model: the service, a slash, and its name for the service."""
+    config: Callable[[str], Any]
+    """Of DSPy's client, given the name of the field for the most tokens of an answer, where that is a choice."""
     capabilities: Mapping[str, Any]
-    limits: ImageLimits
-    record: ModelRecord
     wire_model: str | None = None
     """The model's name on the wire where it differs from the LM's, which is what caches are keyed by."""
     priced_as: tuple[str, str] | None = None
     """Provider and model in DSPy's price list; None for a server, which has no price there."""
-    title: str = ""
-    """What the user called the model, for notes and errors."""
-    lm_name: str = ""
-    """What DSPy calls it: the service, a slash, and its name for the service."""
-    address: str | None = None
-    """Of a server that the user named."""
-    secrets: Mapping[str, str] = field(default_factory=dict, repr=False)
-    is_asked: bool = True
+    is_asked: bool = False
     """Whether the service is asked what it can do: an OpenAI-compatible server is, a provider's own service is not."""
+
+
+@dataclass(eq=False)
+class ReferenceEngine:
+    """An engine around DSPy's own, for one model of one service, with the record of what that can do."""
+
+    connection: Connection
+    limits: ImageLimits
+    record: ModelRecord
+    title: str
+    """What the user called the model, for notes and errors."""
+    address: str | None
+    """Of a server that the user named."""
+    secrets: Mapping[str, str] = field(repr=False)
     has_answered: bool = False
     failures: int = 0
     """Of the endpoint, since its last answer."""
@@ -224,21 +231,18 @@ class ReferenceEngine:
     """Whether log-probabilities ever came: one answer without them then means nothing."""
 
     def __post_init__(self) -> None:
-        vars(self).update(self.capabilities)  # DSPy looks for them here
-        self._inner: tuple[str, Any] | None = None
+        vars(self).update(self.connection.capabilities)  # DSPy looks for them here
+        self._inner_of = cache(lambda name: LM15Engine(self.connection.config(name)))
 
     @property
     def inner(self) -> Any:
         """DSPy's engine, which names its fields as the service wants them."""
-        name = self.record.known.max_tokens_field
-        if self._inner is None or self._inner[0] != name:
-            self._inner = name, self.make_inner(name)
-        return self._inner[1]
+        return self._inner_of(self.record.known.max_tokens_field)
 
     @property
     def traits(self) -> ModelTraits:
         """What the model can do; a server is asked now where it never was."""
-        if self.is_asked and self.record.known.asked is None:
+        if self.connection.is_asked and self.record.known.asked is None:
             with self.record.lock:
                 if self.record.known.asked is None:
                     inquire(self)
@@ -247,7 +251,7 @@ class ReferenceEngine:
     @property
     def model(self) -> str:
         """Its name for the service."""
-        return self.lm_name.partition("/")[2]
+        return self.connection.lm_name.partition("/")[2]
 
     @property
     def name(self) -> str:
@@ -315,7 +319,7 @@ class ReferenceEngine:
         if request.config.logprobs and known.token_probabilities:
             left_out.setdefault("logprobs", min(request.config.logprobs, known.token_probabilities))
         config = replace(request.config, **left_out) if left_out else request.config
-        model = self.wire_model or request.model
+        model = self.connection.wire_model or request.model
         if known.wire_model:
             model = f"{request.model.partition('/')[0]}/{known.wire_model}"
         return replace(request, messages=messages, config=config, model=model)

@@ -116,7 +116,8 @@ def _probe(engine: Any, *, sighted: bool) -> bool:
     if sighted:
         parts = (*parts, lm15.ImagePart(data=_dot(), media_type="image/png"))
     config = lm15.Config(max_tokens=1, temperature=0.0, logprobs=MOST_ALTERNATIVES)
-    request = lm15.Request(model=engine.lm_name, messages=(lm15.Message(role="user", parts=parts),), config=config)
+    message = lm15.Message(role="user", parts=parts)
+    request = lm15.Request(model=engine.connection.lm_name, messages=(message,), config=config)
     try:
         response = engine.complete(request)
     except (lm15.LM15Error, ImagesRefused) as error:
