@@ -166,10 +166,6 @@ class Assessment(SummarizerOutput, dspy.Prediction):
         return list(dict.fromkeys([*self.state.image_notes, *measured]))
 
 
-_GUESS = ("Cannot tell (a guess: {})", "无法判断（猜测：{}）")
-"""English and Chinese."""
-
-
 def answer_line(answer: str, option: str | None, reason: str, *, chinese: bool = False) -> str:
     """Return the answer to a question in one line; an option that no measurement decided is called a guess.
 
@@ -181,7 +177,9 @@ def answer_line(answer: str, option: str | None, reason: str, *, chinese: bool =
     from program.expert import is_guess
 
     line = f"{answer}. {option}"
-    return _GUESS[chinese].format(line) if is_guess(reason) else line
+    if is_guess(reason):
+        return f"无法判断（猜测：{line}）" if chinese else f"Cannot tell (a guess: {line})"
+    return line
 
 
 _SMALLEST_SPREAD = 0.05

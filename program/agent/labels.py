@@ -153,10 +153,6 @@ class Corrections(_Learned):
         reading = tools if found.of_tools and tools is not None else view.prior.mean
         return min(5.0, max(1.0, reading + found.shift(view)))
 
-    def precision(self, view: View) -> float:
-        """Return the precision of what is predicted of an image, where something is."""
-        return self.by_kind[view.model.kind].precision
-
     def shift_text(self, view: View) -> str | None:
         """Return how the labels move an image's score, as the expert reads it; None for a kind that has none."""
         found = self.by_kind.get(view.model.kind)

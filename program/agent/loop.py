@@ -32,8 +32,6 @@ if TYPE_CHECKING:
 
 logger = logging.getLogger(__name__)
 
-_TOO_SMALL = "{} pixels are too few to judge by: a score is a guess"
-
 
 class AgenticIQA(ProgramModule):
     """Judge the quality of an image as people would, and say why.
@@ -228,10 +226,11 @@ def _initial_state(
     for name, box in (regions or {}).items():
         if fault := _fault_of_box(box, image.width, image.height):
             raise InputError(f"region {name!r}: box {tuple(box)} {fault}")
+    too_small = f"{image.size} pixels are too few to judge by: a score is a guess"
     return AssessmentState(
         query=query.strip(),
         image_path=image.name,
-        image_notes=[*image.notes, *([_TOO_SMALL.format(image.size)] if image.too_small else [])],
+        image_notes=[*image.notes, *([too_small] if image.too_small else [])],
         reference_path=reference.name if reference else None,
         options=reading.options if options else None,
         regions={name: tuple(box) for name, box in regions.items()} if regions else None,

@@ -46,7 +46,7 @@ class ProgramFile(_Part):
     """The hash of the file that holds them, likewise below."""
     corrections: str | None = Field(default=None, pattern="^[0-9a-f]{64}$")
     state: dict[str, Any]
-    """Predictors by name; `check_state` looks into it."""
+    """Predictors by name; `load_state` looks into it."""
 
     @property
     def arrays(self) -> dict[str, str]:
@@ -89,17 +89,6 @@ def rest_sha256(state: Mapping[str, Any], learned: list[Any]) -> str:
     """Return the hash of all that a program has learned but its instructions; `learned` is what no predictor holds."""
     kept = {n: {**part, "signature": part["signature"]["fields"]} for n, part in state.items() if n != "metadata"}
     return digest([kept, *learned])
-
-
-def check_state(state: Mapping[str, Any], names: Iterable[str]) -> None:
-    """Raise InputError for a state that is not one of these predictors' demos and instructions alone."""
-    if missing := [name for name in names if name not in state]:
-        raise InputError(f"state: has no predictor {missing[0]!r}; compile again")
-    try:
-        # DSPy's own files hold the versions they were written with beside the predictors.
-        _PREDICTORS.validate_python({name: part for name, part in state.items() if name != "metadata"})
-    except ValidationError as error:
-        raise InputError(f"state: {first_fault(error, 'the file')}; remove it, or compile again") from error
 
 
 def digest(value: Any) -> str:
@@ -247,7 +236,13 @@ class ProgramModule(dspy.Module):
         Models, addresses and keys come from settings and environment alone: InputError for a state that names a
         language model or anything else, whatever `allow_unsafe_lm_state` says.
         """
-        check_state(state, [name for name, _ in self.named_parameters()])
+        if missing := [name for name, _ in self.named_parameters() if name not in state]:
+            raise InputError(f"state: has no predictor {missing[0]!r}; compile again")
+        try:
+            # DSPy's own files hold the versions they were written with beside the predictors.
+            _PREDICTORS.validate_python({name: part for name, part in state.items() if name != "metadata"})
+        except ValidationError as error:
+            raise InputError(f"state: {first_fault(error, 'the file')}; remove it, or compile again") from error
         super().load_state(state)
 
 

@@ -120,7 +120,7 @@ class Rater(dspy.Module):
         if mean is not None and labels is not None and not self._judge.weighs_demos:
             view = self.resources.viewer.view(image, reference)
             if (predicted := labels.predict(view, mean)) is not None:
-                return ToolReadings([predicted], [labels.precision(view)])
+                return ToolReadings([predicted], [labels.by_kind[view.model.kind].precision])
         return evidence.readings
 
     def _evidence_text(self, evidence: ExecutorOutput) -> dict[str, str | None]:

@@ -11,7 +11,7 @@ import os
 import re
 import shutil
 import sys
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable
 from contextvars import ContextVar
 from difflib import get_close_matches
 from importlib import import_module
@@ -258,15 +258,10 @@ def check_outputs(
     """
     from program.common.files import check_output
 
-    def named(value: object) -> "Iterator[Place]":
-        if isinstance(value, str | Path):
-            yield value
-        elif isinstance(value, list):
-            for each in value:
-                yield from named(each)
-
     own = flag.lstrip("-").replace("-", "_")
-    inputs = [*named([value for name, value in vars(arguments).items() if name != own]), *read]
+    values = [value for name, value in vars(arguments).items() if name != own]
+    given = [each for value in values for each in (value if isinstance(value, list) else [value])]
+    inputs = [*(each for each in given if isinstance(each, str | Path)), *read]
     for out in written:
         check_output(flag, out, inputs, force=arguments.force or begun)
 

@@ -132,17 +132,14 @@ def _key(question: Question, signature: type[dspy.Signature]) -> _Key | None:
     if not is_cached or shows_image or question.config.get("logprobs") or not _is_ours(lm):
         return None
     parts = (
-        _text_of(signature),  # type: ignore[arg-type]  # a class is hashable
-        lm.model, getattr(lm, "model_type", None), lm.kwargs, question.inputs, question.demos, question.config,
-        question.predictor.config, question.opens,
+        _text_of(signature), lm.model, getattr(lm, "model_type", None), lm.kwargs, question.inputs, question.demos,
+        question.config, question.predictor.config, question.opens,
     )  # fmt: skip
     return "agentic_iqa", hashlib.sha256(repr(parts).encode("utf-8", "replace")).hexdigest()
 
 
-@functools.lru_cache(maxsize=256)
-def _text_of(signature: type[dspy.Signature]) -> str:
-    """Return a signature as text: two threads may each have built the same one, and the classes are not equal."""
-    return repr(signature)
+_text_of = functools.lru_cache(maxsize=256)(repr)
+"""A signature as text: two threads may each have built the same one, and the classes are not equal."""
 
 
 def _recalled(

@@ -6,7 +6,6 @@ import json
 import logging
 import re
 import threading
-import urllib.error
 import urllib.request
 from collections.abc import Mapping
 from datetime import UTC, datetime
@@ -40,7 +39,7 @@ def inquire(engine: Any) -> None:
     sighted = record.traits.reads_images is None
     if (sighted or record.traits.token_probabilities is None) and not _probe(engine, sighted=sighted):
         return  # it is asked again with the next question
-    record.finish()
+    record.learn(asked=datetime.now(UTC).date().isoformat())
     logger.info("%s: %s", engine.name, record.traits.model_dump_json(exclude_defaults=True))
 
 
@@ -90,17 +89,14 @@ def _page(
     try:
         with urllib.request.urlopen(request, timeout=LISTING_TIMEOUT_S) as answer:  # noqa: S310
             page = json.loads(answer.read(4 << 20))
-    except urllib.error.HTTPError as error:
-        if key_variable and error.code in {401, 403}:
-            server = url.removesuffix("/models")
-            raise EndpointError(f"{server} refuses the key; set the key of this server in {key_variable}") from None
-        return None
     except ValueError:
         return None
     except OSError as error:
-        if key_variable:
-            server, reason = url.removesuffix("/models"), getattr(error, "reason", None) or error
-            mend = "start it, or give its address with --api-base"
+        server, status = url.removesuffix("/models"), getattr(error, "code", None)
+        if key_variable and status in {401, 403}:
+            raise EndpointError(f"{server} refuses the key; set the key of this server in {key_variable}") from None
+        if key_variable and status is None:
+            reason, mend = getattr(error, "reason", None) or error, "start it, or give its address with --api-base"
             raise EndpointError(f"no server answers at {server} ({reason}); {mend}") from None
         return None
     return page if isinstance(page, dict) else None
@@ -253,7 +249,7 @@ class ModelTraits(BaseModel):
     models: tuple[str, ...] = ()
     """That the server lists."""
     asked: str | None = None
-    """When the service was asked; None: never."""
+    """The day that the service was asked; None: never."""
 
     revision: str | None = None
     """Its name with its revision, where what was compiled for one revision holds for no other."""
@@ -323,15 +319,6 @@ class ModelRecord:
     def refuse(self, field: str, words: str) -> None:
         """Leave a field out of every request from now on."""
         self.learn(refused={**self.known.refused, field: words})
-
-    def finish(self, **found: Any) -> None:
-        """Record what a service answered when it was asked, and the day."""
-        self.learn(**found, asked=datetime.now(UTC).date().isoformat())
-
-    def forget(self) -> None:
-        """Ask again next time."""
-        with self.lock:
-            self.known = ModelTraits()
 
 
 _RECORDS: dict[tuple[Any, ...], ModelRecord] = {}
