@@ -61,47 +61,37 @@ def save(
     """
     check_folder(folder)
     try:
-        return _save(program, folder, record, files or {}, keep)
+        state, arrays = _state(program), _arrays(program)
+        document = {
+            "format": 1,
+            "schema_sha256": schema_sha256(program),
+            "program_sha256": program_sha256(program),
+            "rest_sha256": rest_sha256(state, _learned(program)),
+            **({"engine": engine} if (engine := _engine(program)) else {}),
+            "record": dict(record or {}),
+            "fusion": _fusion(program),
+            **{name: each.sha256 for name, each in arrays.items()},
+            "state": state,
+        }
+        folder.parent.mkdir(parents=True, exist_ok=True)
+        with tempfile.TemporaryDirectory("", f".{folder.name}-", folder.parent, ignore_cleanup_errors=True) as made:
+            partial = Path(made)
+            (partial / "images").mkdir()
+            for url in sorted(set(_REFERENCE.findall(json.dumps(state)))):
+                digest, suffix = parse_url(url)
+                (partial / "images" / f"{digest}{suffix}").write_bytes(IMAGES.read(url))
+            texts = {f"{name}.json": each.text for name, each in arrays.items()}
+            texts["program.json"] = json.dumps(document, ensure_ascii=False, indent=1)
+            for name in keep:
+                if (folder / name).is_file():
+                    shutil.copy2(folder / name, partial / name)
+            for name, text in {**texts, **(files or {})}.items():
+                (partial / name).write_text(text, "utf-8")
+            partial.chmod(0o755)
+            _replace(partial, folder)
     except OSError as error:
         reason = f"cannot be written ({error.strerror}); check its permissions, free space, or give another"
         raise InputError(f"folder {str(folder)!r}: {reason}") from error
-
-
-def _save(
-    program: AgenticIQA, folder: Path, record: Mapping[str, Any] | None, files: Mapping[str, str], keep: Iterable[str]
-) -> Path:
-    state = _state(program)
-    document = {
-        "format": 1,
-        "schema_sha256": schema_sha256(program),
-        "program_sha256": program_sha256(program),
-        "rest_sha256": rest_sha256(state, _learned(program)),
-        **({"engine": engine} if (engine := _engine(program)) else {}),
-        "record": dict(record or {}),
-        "fusion": _fusion(program),
-        **{name: each.sha256 for name, each in _arrays(program).items()},
-        "state": state,
-    }
-    folder.parent.mkdir(parents=True, exist_ok=True)
-    partial = Path(tempfile.mkdtemp(prefix=f".{folder.name}-", dir=folder.parent))
-    try:
-        (partial / "images").mkdir()
-        for url in sorted(set(_REFERENCE.findall(json.dumps(state)))):
-            digest, suffix = parse_url(url)
-            (partial / "images" / f"{digest}{suffix}").write_bytes(IMAGES.read(url))
-        for name, each in _arrays(program).items():
-            (partial / f"{name}.json").write_text(each.text, "utf-8")
-        (partial / "program.json").write_text(json.dumps(document, ensure_ascii=False, indent=1), "utf-8")
-        for name in keep:
-            if (folder / name).is_file():
-                shutil.copy2(folder / name, partial / name)
-        for name, text in files.items():
-            (partial / name).write_text(text, "utf-8")
-        partial.chmod(0o755)
-        _replace(partial, folder)
-    except BaseException:
-        shutil.rmtree(partial, ignore_errors=True)
-        raise
     return folder
 
 
