@@ -96,8 +96,9 @@ def ask(
     if len(present) < len(given):
         signature = _worded(signature, without_sight(signature.instructions))  # type: ignore[arg-type]  # a class is hashable
     demos = [with_references(demo) for demo in predictor.demos if is_complete(demo, signature)]
+    config, calls = dict(config or {}), calls or CallAllowance()
     # The trace names images that the model does not read, too: a demo made of it says which photograph it is of.
-    question = Question(predictor, demos, present, given, model, dict(config or {}), calls or CallAllowance())
+    question = Question(predictor, signature, demos, present, given, model, config, calls)
     if traits.takes_references and not traits.thinks:
         question.room = room
     # Without a schema an answer may begin with anything, and would be paid for twice.
@@ -107,22 +108,22 @@ def ask(
         limits = image_limits_of(model)
         question.inputs = {name: inline(value, limits) for name, value in present.items()}
         question.demos = [inline_demo(demo, limits) for demo in demos]
-    key = _key(question, signature)
+    key = _key(question)
     if key is None:
-        return _climbed(question, asked, signature, check, example)
-    if (answer := _recalled(key, signature, question, check)) is not None:
+        return _climbed(question, asked, check, example)
+    if (answer := _recalled(key, question, check)) is not None:
         return answer
     with single_flight(key):  # another thread may have asked the same meanwhile: its answer will do
-        answer = _recalled(key, signature, question, check)
+        answer = _recalled(key, question, check)
         if answer is None:
-            answer = _climbed(question, asked, signature, check, example)
+            answer = _climbed(question, asked, check, example)
             if answer.prediction is not None and answer.rung == RUNGS[0]:
                 fields = {name: answer.prediction[name] for name in signature.output_fields}
                 put_in_cache(key, fields, question.lm)
         return answer
 
 
-def _key(question: Question, signature: type[dspy.Signature]) -> _Key | None:
+def _key(question: Question) -> _Key | None:
     """Return what a text-only question is known by, or None: nothing cached, or a user's adapter forms the prompt."""
     lm = question.lm
     in_cache = lm.cache and (dspy.cache.enable_memory_cache or dspy.cache.enable_disk_cache)
@@ -132,8 +133,8 @@ def _key(question: Question, signature: type[dspy.Signature]) -> _Key | None:
     if not is_cached or shows_image or question.config.get("logprobs") or not _is_ours(lm):
         return None
     parts = (
-        _text_of(signature), lm.model, getattr(lm, "model_type", None), lm.kwargs, question.inputs, question.demos,
-        question.config, question.predictor.config, question.opens,
+        _text_of(question.signature), lm.model, getattr(lm, "model_type", None), lm.kwargs, question.inputs,
+        question.demos, question.config, question.predictor.config, question.opens,
     )  # fmt: skip
     return "agentic_iqa", hashlib.sha256(repr(parts).encode("utf-8", "replace")).hexdigest()
 
@@ -142,20 +143,18 @@ _text_of = functools.lru_cache(maxsize=256)(repr)
 """A signature as text: two threads may each have built the same one, and the classes are not equal."""
 
 
-def _recalled(
-    key: _Key, signature: type[dspy.Signature], question: Question, check: Callable[[dspy.Prediction], T]
-) -> Answer[T] | None:
+def _recalled(key: _Key, question: Question, check: Callable[[dspy.Prediction], T]) -> Answer[T] | None:
     """Return the answer kept for a question, traced as DSPy does; None without one, or where somebody watches."""
     fields = None if _is_watched(question) else cached_answer(key, question.lm)
     if fields is None:
         return None
-    prediction = traced_prediction(question.predictor, fields, signature, question.traced_inputs)
+    prediction = traced_prediction(question.predictor, fields, question.signature, question.traced_inputs)
     try:
         value = check(prediction)
     except ValueError:  # another check than the one that it passed
         return None
     book_kept_answer(question.lm)
-    return Answer(value, RUNGS[0], _raw_text(prediction, signature), (), prediction)
+    return Answer(value, RUNGS[0], _raw_text(prediction, question.signature), (), prediction)
 
 
 def _is_watched(question: Question) -> bool:
@@ -170,14 +169,10 @@ def _is_watched(question: Question) -> bool:
 
 
 def _climbed(
-    question: Question,
-    asked: type[dspy.Signature],
-    signature: type[dspy.Signature],
-    check: Callable[[dspy.Prediction], T],
-    example: Mapping[str, Any],
+    question: Question, asked: type[dspy.Signature], check: Callable[[dspy.Prediction], T], example: Mapping[str, Any]
 ) -> Answer[T]:
     errors: list[str] = []
-    raw, hint = "", "\n\nReturn ONLY valid JSON."
+    raw, signature, hint = "", question.signature, "\n\nReturn ONLY valid JSON."
     longer_hint = f"{hint} An example of a valid answer:\n{json.dumps(example, ensure_ascii=False)}"
     rungs = [*zip(RUNGS, ("", hint, longer_hint), strict=True)]
     for rung, addition in rungs[: question.opens] + rungs:

@@ -286,6 +286,8 @@ class Question:
     """What all calls of a question share."""
 
     predictor: dspy.Predict
+    signature: type[dspy.Signature]
+    """Of its inputs those that there are, of its outputs those that are asked for; a call may word it otherwise."""
     demos: list[Any]
     inputs: dict[str, Any]
     """As they are sent: without images for a model that reads none, with the images themselves where it has to be."""
