@@ -5,7 +5,7 @@ import logging
 
 import pytest
 
-from program.agent.planner import apply_rules, rule_plan
+from program.agent.planner import apply_rules
 from program.agent.state import AssessmentState
 from program.tools.registry import ToolRegistry
 from signatures.schemas import Plan
@@ -165,7 +165,7 @@ def test_an_unreadable_plan_is_replaced_by_the_general_one(planned, caplog):
     unread = AssessmentState(query="q", image_path="x")
     plan, _, engine = planned(["no", "no", "no"], unread)
     assert len(engine.requests) == 3
-    assert plan == rule_plan([])
+    assert plan == Plan(query_type="IQA", query_scope=["Global"])
     assert unread.plan_error
     state = AssessmentState(query="q", image_path="x", regions={"car": (0, 0, 9, 9)})
     plan, _, engine = planned(["no", "no", ANSWER], state)

@@ -62,17 +62,14 @@ class Planner(dspy.Module):
                 )  # fmt: skip
             plan = answer.value
             error = answer.errors[-1] if plan is None else None
-        plan, strange = of_question(plan or rule_plan(boxes, named), state.query, boxes)
+        if plan is None:  # everything is looked at, with every step and the tools that the question names
+            plan = Plan(query_type="IQA", query_scope=boxes or [GLOBAL], required_tools=named)
+        plan, strange = of_question(plan, state.query, boxes)
         repaired, repairs = apply_rules(
             plan, has_reference=has_reference, boxes=boxes, registry=self.resources.registry, asked_for=named
         )
         logger.info("plan: %s, scope %s, repairs: %s", repaired.query_type, repaired.query_scope, repairs or "none")
         return PlanReading(repaired, [*strange, *repairs], error)
-
-
-def rule_plan(boxes: Sequence[str], tools: Sequence[str] = ()) -> Plan:
-    """Return the plan for a question that no plan was made of: look at everything with every step, and `tools`."""
-    return Plan(query_type="IQA", query_scope=list(boxes) or [GLOBAL], required_tools=list(tools))
 
 
 def of_question(plan: Plan, query: str, boxes: Collection[str]) -> tuple[Plan, list[str]]:
