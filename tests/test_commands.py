@@ -248,7 +248,6 @@ def test_an_address_is_doubted_only_where_the_user_gave_it(photo, capsys, monkey
     monkeypatch.setenv("OPENAI_API_KEY", "a-key-of-no-service")
     monkeypatch.setattr("program.lms.dspy_private.StdlibTransport.stream", cut)
     monkeypatch.setattr("program.lms.traits.inquire", lambda engine: None)
-    monkeypatch.setattr("program.lms.reference_engine.inquire", lambda engine: None)
     monkeypatch.setattr("time.sleep", lambda seconds: None)  # between attempts
     assert assess.main([str(photo), "--lm", "openai/gpt-4o", *where.split()]) == 2
     assert one_line(capsys).endswith(f"{end}\n")

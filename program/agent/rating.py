@@ -40,7 +40,8 @@ _ROOM = {"quality_level": 250, "quality_probs": 300}
 """Tokens by first asked output, about three times what an answer takes; of one word, all its pieces."""
 ROOM_OF_A_WORD = 8
 _ROOM_OF_FINDINGS = 300
-NOTHING_STANDS_OUT = "No distortion stands out."
+NOTHING_STANDS_OUT = ("No distortion stands out.", "未见明显失真。")
+"""English and Chinese."""
 
 _SCORED = {
     "quality_reasoning": "Moderate blur softens edges; the tool score of 2.6 agrees.",
@@ -131,7 +132,7 @@ class Rater(dspy.Module):
             if readings and (mean := self.tools_mean(evidence)) is not None:
                 readings = f"{quality_line(mean)}\n{readings}"
             if evidence.distortion_analysis and not findings:
-                findings = NOTHING_STANDS_OUT
+                findings = NOTHING_STANDS_OUT[0]
         return {"quality_scores": readings, "distortion_analysis": findings}
 
     def _rate(

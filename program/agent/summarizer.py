@@ -7,20 +7,8 @@ from typing import Any
 
 import dspy
 
+from program.agent import rating
 from program.agent.query import QueryReading, QueryType, read_query
-from program.agent.rating import (
-    NOTHING_STANDS_OUT,
-    ROOM_OF_A_WORD,
-    UNDETERMINED,
-    LevelBelief,
-    Rater,
-    failed_fields,
-    findings_note,
-    last_error,
-    predict_of,
-    reasoning_of,
-    shape_signature,
-)
 from program.agent.replan import contradiction, should_replan
 from program.agent.resources import Resources
 from program.agent.state import AssessmentState, ExecutorOutput, SummarizerOutput, ToolReadings, rating_of_same_pixels
@@ -52,7 +40,7 @@ _RATING = (
 )  # fmt: skip
 
 
-class Summarizer(Rater):
+class Summarizer(rating.Rater):
     """Answer from the evidence, and say whether it sufficed."""
 
     def __init__(self, resources: Resources) -> None:
@@ -97,7 +85,7 @@ class Summarizer(Rater):
         evidence, is_score = state.evidence, reading.type is QueryType.SCORING
         same = rating_of_same_pixels(chinese=is_chinese(state.query)) if evidence.same_pixels else {}
         if self.asks == "nothing" and not self.names_distortions(state):
-            mean = self.fusion.tool_mean(*tools) if is_score and tools.scores else UNDETERMINED
+            mean = self.fusion.tool_mean(*tools) if is_score and tools.scores else rating.UNDETERMINED
             fields: dict[str, Any] = {
                 "final_answer": mean, "quality_reasoning": "The model was not asked.", "status": "ok",
             }  # fmt: skip
@@ -157,7 +145,7 @@ class Summarizer(Rater):
         if not (looks and wanted) or traits.answers_at_once is False:
             return False
         is_score = read_query(state.query, state.options).type is QueryType.SCORING
-        demos = predict_of(self.score if self.scoring_way() == "probabilities" else self.classify).demos
+        demos = rating.predict_of(self.score if self.scoring_way() == "probabilities" else self.classify).demos
         return is_score and (not demos or any(demo.get("findings") is not None for demo in demos))
 
     def _with_score(
@@ -191,7 +179,7 @@ class Summarizer(Rater):
         if not alone and self.asks == "answer":
             return self._worded(self.answer, inputs, _ANSWERED, letter_in)
         chinese = is_chinese(query)
-        reasons = findings_note(evidence, "", chinese=chinese) or ("未见明显失真。" if chinese else NOTHING_STANDS_OUT)
+        reasons = rating.findings_note(evidence, "", chinese=chinese) or rating.NOTHING_STANDS_OUT[chinese]
         example = _LETTER if alone else _ANSWERED
         return self._worded(self.answer, inputs, example, letter_in, reasons=reasons, alone=alone)
 
@@ -213,15 +201,15 @@ class Summarizer(Rater):
         """
 
         def check(p: dspy.Prediction) -> tuple[str, str]:
-            return read(str(p.final_answer or "")), reasoning_of(p) if reasons is None else reasons
+            return read(str(p.final_answer or "")), rating.reasoning_of(p) if reasons is None else reasons
 
         answer = ask(
             predictor, inputs, lm=self.resources.lm("summarizer"), check=check, example=example,
-            room=ROOM_OF_A_WORD if alone else _ROOM, form=partial(shape_signature, word_alone=True) if alone else None,
-            until=None if reasons is None or alone else "final_answer",
+            room=rating.ROOM_OF_A_WORD if alone else _ROOM, until=None if reasons is None or alone else "final_answer",
+            form=partial(rating.shape_signature, word_alone=True) if alone else None,
         )  # fmt: skip
         if answer.value is None:
-            return failed_fields(answer)
+            return rating.failed_fields(answer)
         text, reasoning = answer.value
         own = "" if predictor is self.explain and self._judge.explains_in_figures else reasoning
         fields = {"final_answer": text, "quality_reasoning": reasoning, "summary": own}
@@ -241,7 +229,7 @@ class Summarizer(Rater):
         if fields["status"] == "ok" and evidence.failed_steps:
             # Another answer than with this evidence: it must not pass for a whole one.
             fields = {**fields, "status": "degraded", "error": evidence.failure_note()}
-        score = rating = fields.get("quality_score")
+        score = rated = fields.get("quality_score")
         if score is None and is_iqa and tools.scores:
             score = self.fusion.fuse_scores(tools.scores, None, tools.precisions)
         replan = bool(gap) and state.iteration_count < state.max_replan_iterations
@@ -254,7 +242,7 @@ class Summarizer(Rater):
                 **fields,
                 "quality_reasoning": " ".join([fields["quality_reasoning"].strip(), *notes]),
                 "quality_score": score,
-                "level": self.fusion.map_to_level(rating) if rating is not None else None,
+                "level": self.fusion.map_to_level(rated) if rated is not None else None,
                 "used_evidence": evidence.basis(),
                 "need_replan": replan,
                 "replan_reason": gap if replan else None,
@@ -276,13 +264,13 @@ def _gap(state: AssessmentState, fields: Mapping[str, Any]) -> str:
     return should_replan(state.evidence, state.plan.query_scope, state.plan)[1]
 
 
-def _with_findings(evidence: ExecutorOutput, answer: Answer[LevelBelief]) -> ExecutorOutput:
+def _with_findings(evidence: ExecutorOutput, answer: Answer[rating.LevelBelief]) -> ExecutorOutput:
     """Return evidence with what an answer named, or with the note that it named nothing that can be read."""
     if answer.value is not None and answer.value.findings is not None:
         return evidence.with_findings(answer.value.findings)
     return evidence.model_copy(
         update={
-            "notes": [*evidence.notes, f"analysis failed: {last_error(answer)}"],
+            "notes": [*evidence.notes, f"analysis failed: {rating.last_error(answer)}"],
             "failed_steps": [*evidence.failed_steps, "analysis"],
         }
     )

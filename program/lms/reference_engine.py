@@ -25,20 +25,10 @@ from numpy.typing import NDArray
 from program.common.backends import ImageLimits, WireImage
 from program.common.errors import EndpointError, ImageError, ImagesRefused, redact, scrub
 from program.images.store import HOST, IMAGES, ImageRef
+from program.lms import traits
 from program.lms.call import FeatureRefused, note_change, note_image
 from program.lms.dspy_private import LM15Engine, StdlibTransport
-from program.lms.traits import (
-    ModelRecord,
-    ModelTraits,
-    context_is_full,
-    inquire,
-    largest_choice,
-    model_is_missing,
-    names_images,
-    refused_fields,
-    wants_other_limit,
-    words_of,
-)
+from program.lms.traits import ModelRecord, ModelTraits
 
 CACHE_MB = 24
 """Most memory that encoded images may take; every demo travels with every call, so they are kept for a while."""
@@ -245,7 +235,7 @@ class ReferenceEngine:
         if self.connection.is_asked and self.record.known.asked is None:
             with self.record.lock:
                 if self.record.known.asked is None:
-                    inquire(self)
+                    traits.inquire(self)
         return self.record.traits
 
     @property
@@ -329,21 +319,21 @@ class ReferenceEngine:
 
         FeatureRefused: the same request can go without something. Otherwise asking again would meet the same.
         """
-        words, known = redact(words_of(error), self.secrets), self.record.known
+        words, known = redact(traits.words_of(error), self.secrets), self.record.known
         has_images = any(isinstance(part, lm15.ImagePart) for message in request.messages for part in message.parts)
-        if has_images and names_images(words):
+        if has_images and traits.names_images(words):
             self.record.learn(reads_images=False)
             return ImagesRefused(f"{self.name} reads no images")
         if self._learn_refusal(request, error, words):
             return FeatureRefused(error)
-        if context_is_full(error):
+        if traits.context_is_full(error):
             size = f" of {known.context_tokens:,} tokens" if known.context_tokens else ""
             return EndpointError(f"{self.name}: the context{size} is full; show fewer demos (compile with --demos 4)")
         if isinstance(error, lm15.TransportError) and not self.has_answered and "refused" in words.casefold():
             if self.address is None:
                 return EndpointError(f"{self.title}: its service takes no connection; check the network connection")
             return EndpointError(f"no server answers at {self.address}; start it, or check --api-base")
-        if model_is_missing(error):
+        if traits.model_is_missing(error):
             there = f"; it has {', '.join(known.models[:8])}" if known.models else ""
             return EndpointError(f"{self.title}: the model is not on the server{there}; name another one with --lm")
         return None
@@ -352,11 +342,11 @@ class ReferenceEngine:
         """Remember what an error refuses of a request that can go without it; False where that is nothing."""
         other = {"max_tokens": "max_completion_tokens", "max_completion_tokens": "max_tokens"}
         limit = self.record.known.max_tokens_field
-        if self.address is not None and wants_other_limit(error, limit):
+        if self.address is not None and traits.wants_other_limit(error, limit):
             self.record.learn(max_tokens_field=other[limit])
             return True
-        names = [name for name in refused_fields(error) if getattr(request.config, name) is not None]
-        most = largest_choice(words) if "logprobs" in names else None
+        names = [name for name in traits.refused_fields(error) if getattr(request.config, name) is not None]
+        most = traits.largest_choice(words) if "logprobs" in names else None
         if most is not None and most < (request.config.logprobs or 0):
             self.record.learn(token_probabilities=most)
             return True
