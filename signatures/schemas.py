@@ -5,7 +5,7 @@ Validators accept the paper's looser words (mild, heavy, "Explict", `TopIQ_FR_to
 """
 
 import re
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from typing import Annotated, Any, Literal, get_args
 
 from pydantic import (
@@ -114,14 +114,13 @@ def level_of(key: str) -> int | None:
     return next((names.index(name) + 1 for names in (LEVEL_WORDS, (*"12345",), (*"edcba",)) if name in names), None)
 
 
-def _as_category(value: Any) -> Any:
-    return (category_of(value) or value) if isinstance(value, str) else value
+def _read_by(read: Callable[[str], Any]) -> BeforeValidator:
+    """Return what reads a text so; anything else stays as it is."""
+    return BeforeValidator(lambda value: read(value) if isinstance(value, str) else value)
 
 
-def _as_severity(value: Any) -> Any:
-    if not isinstance(value, str):
-        return value
-    folded = value.strip().casefold()
+def _severity(text: str) -> str:
+    folded = text.strip().casefold()
     return _SEVERITY_WORDS.get(folded, folded)
 
 
@@ -129,10 +128,8 @@ def _as_fault(value: Any) -> str:
     return fault_of(value) if isinstance(value, str) else ""
 
 
-def _as_region(value: Any) -> Any:
-    if not isinstance(value, str):
-        return value
-    name = " ".join(value.split())
+def _region(text: str) -> str:
+    name = " ".join(text.split())
     return GLOBAL if name.casefold() in {"", "global", "image", "whole image", "the image", "全局", "整体"} else name
 
 
@@ -143,8 +140,8 @@ def _as_level(value: Any) -> Any:
     return LEVEL_WORDS[level - 1] if level else value
 
 
-Category = Annotated[DistortionCategory, BeforeValidator(_as_category)]
-RegionName = Annotated[str, BeforeValidator(_as_region)]
+Category = Annotated[DistortionCategory, _read_by(lambda text: category_of(text) or text)]
+RegionName = Annotated[str, _read_by(_region)]
 
 
 class _Answer(BaseModel):
@@ -182,7 +179,7 @@ class DistortionFinding(_Answer):
 
     region: RegionName = Field(GLOBAL, description='object or region name, or "Global"')
     type: Category = Field(description="distortion category")
-    severity: Annotated[Severity, BeforeValidator(_as_severity)]
+    severity: Annotated[Severity, _read_by(_severity)]
     explanation: str = Field(description="one sentence on what is visible")
     fault: Annotated[str, BeforeValidator(_as_fault)] = Field("", json_schema_extra={"enum": [*FAULTS, ""]})
     """What a photographer calls it, of `FAULTS`, or ""; the category is its family."""
