@@ -21,15 +21,8 @@ from pydantic_core import to_jsonable_python
 from program.common.errors import InputError
 from program.common.pool import single_flight
 from program.images.store import IMAGES, ImageRef
+from program.lms import dspy_private
 from program.lms.call import CallAllowance, Question, book_kept_answer, encodable, is_unusable, one_line, put
-from program.lms.dspy_private import (
-    CUSTOM_TYPE_START_IDENTIFIER,
-    adapter_for,
-    cached_answer,
-    put_in_cache,
-    traced_prediction,
-    without_sight,
-)
 from program.lms.limits import image_limits_of
 from program.lms.reference_engine import inline, inline_demo
 from program.lms.traits import known_traits, traits_of
@@ -94,7 +87,7 @@ def ask(
     present = {name: value for name, value in given.items() if traits.reads_images is not False or not _shows(value)}
     signature = _without(asked, tuple(name for name in inputs if name not in present))  # type: ignore[arg-type]  # a class is hashable
     if len(present) < len(given):
-        signature = _worded(signature, without_sight(signature.instructions))  # type: ignore[arg-type]  # a class is hashable
+        signature = _worded(signature, dspy_private.without_sight(signature.instructions))  # type: ignore[arg-type]  # a class is hashable
     demos = [with_references(demo) for demo in predictor.demos if is_complete(demo, signature)]
     config, calls = dict(config or {}), calls or CallAllowance()
     # The trace names images that the model does not read, too: a demo made of it says which photograph it is of.
@@ -119,7 +112,7 @@ def ask(
             answer = _climbed(question, asked, check, example)
             if answer.prediction is not None and answer.rung == RUNGS[0]:
                 fields = {name: answer.prediction[name] for name in signature.output_fields}
-                put_in_cache(key, fields, question.lm)
+                dspy_private.put_in_cache(key, fields, question.lm)
         return answer
 
 
@@ -145,10 +138,10 @@ _text_of = functools.lru_cache(maxsize=256)(repr)
 
 def _recalled(key: _Key, question: Question, check: Callable[[dspy.Prediction], T]) -> Answer[T] | None:
     """Return the answer kept for a question, traced as DSPy does; None without one, or where somebody watches."""
-    fields = None if _is_watched(question) else cached_answer(key, question.lm)
+    fields = None if _is_watched(question) else dspy_private.cached_answer(key, question.lm)
     if fields is None:
         return None
-    prediction = traced_prediction(question.predictor, fields, question.signature, question.traced_inputs)
+    prediction = dspy_private.traced_prediction(question.predictor, fields, question.signature, question.traced_inputs)
     try:
         value = check(prediction)
     except ValueError:  # another check than the one that it passed
@@ -159,7 +152,7 @@ def _recalled(key: _Key, question: Question, check: Callable[[dspy.Prediction], 
 
 def _is_watched(question: Question) -> bool:
     """Return whether callbacks (MLflow's spans), a stream or a debug log want to see how the answer comes about."""
-    watchers = (dspy.settings, question.lm, question.predictor, adapter_for(question.lm))
+    watchers = (dspy.settings, question.lm, question.predictor, dspy_private.adapter_for(question.lm))
     return (
         any(getattr(watcher, "callbacks", None) for watcher in watchers)
         or dspy.settings.send_stream is not None
@@ -213,7 +206,7 @@ def _climbed(
 
 def _is_ours(lm: dspy.BaseLM) -> bool:
     """Return whether a model is asked in JSON, in place of through an adapter in DSPy's settings."""
-    return adapter_for(lm) is not dspy.settings.adapter
+    return dspy_private.adapter_for(lm) is not dspy.settings.adapter
 
 
 @functools.lru_cache(maxsize=256)
@@ -266,7 +259,8 @@ def _raw_text(prediction: dspy.Prediction, signature: type[dspy.Signature]) -> s
 
 def _log_prompt(rung: str, signature: type[dspy.Signature], question: Question) -> None:
     if logger.isEnabledFor(logging.DEBUG):
-        messages = strip_bytes(adapter_for(question.lm).format(signature, question.demos, question.traced_inputs))
+        adapter = dspy_private.adapter_for(question.lm)
+        messages = strip_bytes(adapter.format(signature, question.demos, question.traced_inputs))
         logger.debug("prompt (%s, %d demos): %s", rung, len(question.demos), json.dumps(messages, ensure_ascii=False))
 
 
@@ -276,7 +270,7 @@ def clean(value: Any) -> Any:
         return dspy.Image(value.url)
     if isinstance(value, str):
         # DSPy expands this marker to an image even inside plain text: a question must not be able to fetch one.
-        return value.replace(CUSTOM_TYPE_START_IDENTIFIER, "")
+        return value.replace(dspy_private.CUSTOM_TYPE_START_IDENTIFIER, "")
     if isinstance(value, list):
         return [clean(item) for item in value]
     if isinstance(value, dict):

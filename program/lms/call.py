@@ -19,16 +19,7 @@ from dspy.utils.exceptions import LMError, LMProviderError, LMUnexpectedError, i
 from program.common.backends import StageUsage, Usage, WireImage
 from program.common.errors import InputError, keys_among, scrub
 from program.common.text import answer_span, breaks_off
-from program.lms.dspy_private import (
-    adapter_for,
-    estimated_cost_usd,
-    events_of,
-    kept_tokens,
-    remember,
-    retry_after_s,
-    settings_in_force,
-    sync_send_to_stream,
-)
+from program.lms import dspy_private
 from program.lms.limits import current_budget, gate_of
 from program.lms.traits import known_traits, own_record
 
@@ -76,7 +67,7 @@ def _announce(name: str) -> None:
         return
     providers = [getattr(callback, "status_message_provider", None) for callback in dspy.settings.callbacks]
     if all(type(p) in {type(None), StatusMessageProvider} for p in providers):  # else the user's own decides
-        sync_send_to_stream(stream, StatusMessage(f"{name}: {_DOING[name]}"))
+        dspy_private.sync_send_to_stream(stream, StatusMessage(f"{name}: {_DOING[name]}"))
 
 
 @dataclass
@@ -173,7 +164,7 @@ class ModelCall:
             with self._request() as self._whole_call:
                 yield lm
             return
-        with kept_tokens() as kept:
+        with dspy_private.kept_tokens() as kept:
             try:
                 yield lm
             finally:
@@ -201,7 +192,7 @@ class ModelCall:
 
     def stream(self, request: lm15.Request) -> Iterator[Any]:
         """Answer one request as events, accounted for like any other."""
-        yield from events_of(self.complete(request))
+        yield from dspy_private.events_of(self.complete(request))
 
     def _cost_usd(self, request: lm15.Request, response: lm15.Response) -> float | None:
         """Return what an answer cost by DSPy's price list, which DSPy itself does not apply to engines like these."""
@@ -209,7 +200,7 @@ class ModelCall:
             return None
         priced_as = getattr(getattr(self._engine, "connection", None), "priced_as", None)
         provider, model = priced_as or (None, request.model)
-        return estimated_cost_usd(response, provider=provider, model=model, request=request)
+        return dspy_private.estimated_cost_usd(response, provider=provider, model=model, request=request)
 
     @contextmanager
     def _request(self) -> Iterator[_Receipt]:
@@ -246,7 +237,7 @@ class ModelCall:
         if self._whole_call is not None:
             self._read(entry, self._whole_call)
         if self._keeps_history:
-            remember(self._lm, entry)
+            dspy_private.remember(self._lm, entry)
 
     def _read(self, entry: Mapping[str, Any], receipt: _Receipt) -> None:
         """Fill in the receipt of a whole call; DSPy notes no tokens for what its cache answered."""
@@ -271,7 +262,7 @@ ROOM_TO_OPEN = 16
 class CallAllowance:
     """How many calls of a model a question may still cost: at first `wire.attempts`."""
 
-    left: int = field(default_factory=lambda: settings_in_force().wire.attempts)
+    left: int = field(default_factory=lambda: dspy_private.settings_in_force().wire.attempts)
 
     def take(self) -> bool:
         """Take one call; False where none is left."""
@@ -322,7 +313,7 @@ def put(question: Question, signature: type[dspy.Signature]) -> dspy.Prediction:
 
 def _wait(error: LMError, question: Question) -> None:
     """Wait for as long as the host asks, or longer with every repeat; raise the error where that is too long."""
-    wire, hint = settings_in_force().wire, retry_after_s(error)
+    wire, hint = dspy_private.settings_in_force().wire, dspy_private.retry_after_s(error)
     if hint is not None and hint > wire.longest_wait_s:
         raise error
     backoff = min(wire.backoff_s * 2**question.repeats, wire.longest_wait_s)
@@ -339,15 +330,11 @@ def _call(question: Question, signature: type[dspy.Signature]) -> dspy.Predictio
     """Put a question once: DSPy repeats nothing here. A service that lacks a feature is asked again without it."""
     lm = question.lm
     model_call = ModelCall(lm, question.calls.take, cuts=question.opens)
-    scrubbing = [KeyScrubber(lm)] if known_traits(lm).may_quote_keys else []
+    adapter = dspy_private.adapter_for(lm, opens=question.opens)
+    callbacks = [*([KeyScrubber(lm)] if known_traits(lm).may_quote_keys else []), *dspy.settings.callbacks]
     try:
         with (
-            dspy.context(
-                lm=lm,
-                adapter=adapter_for(lm, opens=question.opens),
-                disable_history=False,
-                callbacks=[*scrubbing, *dspy.settings.callbacks],
-            ),
+            dspy.context(lm=lm, adapter=adapter, disable_history=False, callbacks=callbacks),
             model_call.prepared_lm() as prepared,
             _traced_with(question.traced_inputs),
         ):
