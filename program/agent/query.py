@@ -28,16 +28,15 @@ class QueryReading:
 _CHOOSE_FROM = re.compile(
     r"\bchoose\s+(?:\w+\s+){0,3}?from\b|\bpick\s+(?:one\s+)?from\b|从.{0,20}(?:选择|选出|选一|中选)", re.IGNORECASE
 )
-_ASKS = tuple(
-    re.compile(pattern, re.IGNORECASE)
-    for pattern in (
-        r"\?|？",
-        r"^\W*(?:what|which|why|how|where|who|when|is|are|was|were|does|do|did|can|could|has|have|had|will|would|should|am)\b",
-        r"\b(?:describe|explain|why|tell\s+me|comment\s+on|identify|list|point\s+out|summari[sz]e|discuss|analy[sz]e|elaborate|discover|find|name|mention|compare)\b",
-        r"\bwhether\b|\b(?:assess|evaluate|judge|check|see|determine|decide)\s+if\b",
-        r"为什么|为何|什么|哪|吗|呢|是否|有没有|怎么|怎样|如何|描述|解释|说明|分析|指出|列出|说说|谈谈|介绍|原因",
-    )
-)  # fmt: skip
+_ASKS = re.compile(
+    r"\?|？"
+    r"|^\W*(?:what|which|why|how|where|who|when|is|are|was|were|does|do|did|can|could|has|have|had|will|would|should|am)\b"
+    r"|\b(?:describe|explain|why|tell\s+me|comment\s+on|identify|list|point\s+out|summari[sz]e|discuss|analy[sz]e"
+    r"|elaborate|discover|find|name|mention|compare)\b"
+    r"|\bwhether\b|\b(?:assess|evaluate|judge|check|see|determine|decide)\s+if\b"
+    r"|为什么|为何|什么|哪|吗|呢|是否|有没有|怎么|怎样|如何|描述|解释|说明|分析|指出|列出|说说|谈谈|介绍|原因",
+    re.IGNORECASE,
+)
 
 
 def detect_query_type(query: str, options: Mapping[str, str] | Sequence[str] | None = None) -> QueryType:
@@ -67,6 +66,6 @@ def read_query(query: str, options: Mapping[str, str] | Sequence[str] | None = N
         return QueryReading(QueryType.MCQ, "choose from", listed_options(query))
     if asks_for_score(query):
         return QueryReading(QueryType.SCORING, "scoring phrase")
-    if any(pattern.search(query.strip()) for pattern in _ASKS):
+    if _ASKS.search(query.strip()):
         return QueryReading(QueryType.EXPLANATION, "interrogative or describe/explain")
     return QueryReading(QueryType.SCORING, "no rule fired")

@@ -74,8 +74,8 @@ def save(
             "state": state,
         }
         folder.parent.mkdir(parents=True, exist_ok=True)
-        with tempfile.TemporaryDirectory("", f".{folder.name}-", folder.parent, ignore_cleanup_errors=True) as made:
-            partial = Path(made)
+        with tempfile.TemporaryDirectory("", f".{folder.name}-", folder.parent, ignore_cleanup_errors=True) as beside:
+            partial, old = Path(beside), Path(f"{beside}-old")
             (partial / "images").mkdir()
             for url in sorted(set(_REFERENCE.findall(json.dumps(state)))):
                 digest, suffix = parse_url(url)
@@ -88,7 +88,11 @@ def save(
             for name, text in {**texts, **(files or {})}.items():
                 (partial / name).write_text(text, "utf-8")
             partial.chmod(0o755)
-            _replace(partial, folder)
+            if folder.exists():
+                folder.rename(old)
+            partial.rename(folder)
+            if old.exists():
+                shutil.rmtree(old)
     except OSError as error:
         reason = f"cannot be written ({error.strerror}); check its permissions, free space, or give another"
         raise InputError(f"folder {str(folder)!r}: {reason}") from error
@@ -287,12 +291,3 @@ def _with_images(demo: dict[str, Any]) -> dict[str, Any]:
         if match:
             images[name] = dspy.Image(match[0])
     return {**demo, **images}
-
-
-def _replace(partial: Path, folder: Path) -> None:
-    old = partial.with_name(f"{partial.name}-old")
-    if folder.exists():
-        folder.rename(old)
-    partial.rename(folder)
-    if old.exists():
-        shutil.rmtree(old)
