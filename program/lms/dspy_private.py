@@ -17,15 +17,16 @@ from typing import Any
 import dspy
 from cachetools import LRUCache
 from dspy import lm15
-from dspy._vendor.lm15.transports import StdlibTransport
+from dspy._vendor.lm15.transports import StdlibTransport as StdlibTransport  # "as" itself: others import it from here
 from dspy.adapters.json_adapter import JSONAdapter
-from dspy.adapters.types.base_type import CUSTOM_TYPE_END_IDENTIFIER, CUSTOM_TYPE_START_IDENTIFIER
+from dspy.adapters.types.base_type import CUSTOM_TYPE_END_IDENTIFIER as CUSTOM_TYPE_END_IDENTIFIER
+from dspy.adapters.types.base_type import CUSTOM_TYPE_START_IDENTIFIER as CUSTOM_TYPE_START_IDENTIFIER
 from dspy.clients import costs
 from dspy.clients._http import retry_after_seconds
-from dspy.clients.engines import LM15Engine
+from dspy.clients.engines import LM15Engine as LM15Engine
 from dspy.clients.legacy_requests import _strict_json_schema
 from dspy.propose import GroundedProposer
-from dspy.streaming.messages import sync_send_to_stream
+from dspy.streaming.messages import sync_send_to_stream as sync_send_to_stream
 from dspy.teleprompt import MIPROv2
 from dspy.utils.exceptions import AdapterParseError, LMError
 from pydantic import BaseModel
@@ -36,13 +37,6 @@ from program.common.text import final_answer
 from program.lms.traits import known_traits
 from program.tracking.runs import strip_bytes
 from signatures.schemas import QualityLevel
-
-__all__ = (
-    "CUSTOM_TYPE_END_IDENTIFIER", "CUSTOM_TYPE_START_IDENTIFIER", "LM15Engine", "StdlibTransport",
-    "sync_send_to_stream",
-)  # fmt: skip
-"""What others import of DSPy from here."""
-
 
 SETTINGS = "agentic_iqa_settings"
 """The program's name among DSPy's settings, which `dspy.Parallel` and DSPy's optimizers pass to their threads."""
