@@ -184,10 +184,9 @@ def _model(role: RoleSettings, title: str, cache_dir: Path) -> list[Check]:
     listing = _listing(str(lm.model).partition("/")[2], traits, f"{title}: listed")
     if any(check.status == "failed" for check in listing):
         return listing
-    sight = [Check(f"{title}: images", "note", "reads none: the embedded expert looks in its place")]
-    if traits.reads_images is not False:
-        sight = _called(lm, title)
-    return [*listing, *sight, *([] if sight[-1].status == "failed" else _features(lm, title))]
+    sight = None if traits.reads_images is False else _called(lm, title)
+    sight = sight or Check(f"{title}: images", "note", "reads none: the embedded expert looks in its place")
+    return [*listing, sight, *([] if sight.status == "failed" else _features(lm, title))]
 
 
 def _listing(name: str, traits: ModelTraits, title: str) -> list[Check]:
@@ -201,8 +200,8 @@ def _listing(name: str, traits: ModelTraits, title: str) -> list[Check]:
     return [Check(title, "ok", f"the server has {names}")]
 
 
-def _called(lm: dspy.LM, title: str) -> list[Check]:
-    """Show a model two colours, and return what it makes of them."""
+def _called(lm: dspy.LM, title: str) -> Check | None:
+    """Show a model two colours, and return what it makes of them; None where it turns out to read no images."""
     colours = tuple(secrets.SystemRandom().sample(sorted(COLOURS), 2))
     started = time.perf_counter()
     try:
@@ -210,19 +209,19 @@ def _called(lm: dspy.LM, title: str) -> list[Check]:
             answer = dspy.Predict(NameColours)(image=_two_halves(*colours))
     except AdapterParseError as error:
         detail = f"answers, but not as asked ({redact(str(error.lm_response))[:80]!r})"
-        return [Check(f"{title}: called", "failed", detail, "choose a model that follows a JSON form")]
+        return Check(f"{title}: called", "failed", detail, "choose a model that follows a JSON form")
     except LMError as error:
         if isinstance(error.__cause__, ImagesRefused):
-            return [Check(f"{title}: images", "note", "reads none: the embedded expert looks in its place")]
-        return [_failed(f"{title}: called", error, "see the service's message")]
+            return None
+        return _failed(f"{title}: called", error, "see the service's message")
     seconds = time.perf_counter() - started
     names = (answer.left, answer.right)
     if names == colours:
-        return [Check(f"{title}: sees", "ok", f"named {names[0]} and {names[1]} in {seconds:.1f} s")]
+        return Check(f"{title}: sees", "ok", f"named {names[0]} and {names[1]} in {seconds:.1f} s")
     # A server may lose an image without a word: from now on the embedded expert looks in this model's place.
     own_record(lm).learn(reads_images=False)
     detail = f"was shown {colours[0]} and {colours[1]}, and says {names[0]} and {names[1]}; it gets no more images"
-    return [Check(f"{title}: sees", "failed", detail, "choose a model that takes images")]
+    return Check(f"{title}: sees", "failed", detail, "choose a model that takes images")
 
 
 def _features(lm: dspy.LM, title: str) -> list[Check]:

@@ -30,17 +30,13 @@ class _Learned(Frozen):
 
     @property
     def text(self) -> str:
-        """The file's text."""
-        return json.dumps(self.to_json())
+        """The file's text: what a saved program holds of them."""
+        return json.dumps(self.model_dump(exclude_none=True))
 
     @cached_property
     def sha256(self) -> str:
         """The hash of the file."""
         return hashlib.sha256(self.text.encode()).hexdigest()
-
-    def to_json(self) -> dict[str, Any]:
-        """Return what a saved program holds of them."""
-        return self.model_dump(exclude_none=True)
 
     @classmethod
     def from_json(cls, saved: Mapping[str, Any]) -> Self:

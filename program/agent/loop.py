@@ -171,16 +171,12 @@ def _unchanged(result: SummarizerOutput, gap: str) -> SummarizerOutput:
     return result.model_copy(update=fields)
 
 
-_TRACED = (
-    "query_rule", "status", "rung", "tool_mean", "perceptual_weights", "level_probabilities", "unresolved_gap",
-)  # fmt: skip
-
-
 def _facts(result: Assessment) -> dict[str, object]:
     """Return what the log says of an assessment, for its trace."""
     evidence = result.state.evidence
+    own = ("query_rule", "status", "rung", "tool_mean", "perceptual_weights", "level_probabilities", "unresolved_gap")
     return {
-        **{name: getattr(result, name) for name in _TRACED},
+        **{name: getattr(result, name) for name in own},
         "mode": result.query_type.value if result.query_type else None,
         "findings": len(evidence.findings()),
         "tool_scores": len([log for log in evidence.tool_logs if log.score is not None]),

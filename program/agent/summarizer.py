@@ -76,7 +76,7 @@ class Summarizer(rating.Rater):
             fields = self._answered(state, reading, inputs, tools)
         if image.too_small and fields.get("score_interval") and not state.evidence.same_pixels:
             fields["score_interval"] = (1.0, 5.0)
-        return self._output(fields, state, reading, _gap(state, fields), tools)
+        return self._output(fields, state, reading, tools)
 
     def _answered(
         self, state: AssessmentState, reading: QueryReading, inputs: Mapping[str, Any], tools: ToolReadings
@@ -173,8 +173,7 @@ class Summarizer(rating.Rater):
         query = str(inputs["query"])
         near = None if self._judge.weighs_demos else self.neighbours
         line = partial(near.option_text, query=query, options=options) if near else None
-        inputs = self._beside_similar(inputs, line)
-        inputs = {**inputs, "options": options_text(options)}
+        inputs = {**self._beside_similar(inputs, line), "options": options_text(options)}
         alone = self.resources.scores_only(query, options)
         if not alone and self.asks == "answer":
             return self._worded(self.answer, inputs, _ANSWERED, letter_in)
@@ -216,10 +215,12 @@ class Summarizer(rating.Rater):
         return {**fields, "status": "ok", "rung": answer.rung}
 
     def _output(
-        self, fields: dict[str, Any], state: AssessmentState, reading: QueryReading, gap: str, tools: ToolReadings
+        self, fields: dict[str, Any], state: AssessmentState, reading: QueryReading, tools: ToolReadings
     ) -> SummarizerOutput:
-        notes, evidence, is_iqa = [], state.evidence, _is_iqa(state)
+        notes, gap, evidence, is_iqa = [], "", state.evidence, _is_iqa(state)
         if fields["status"] != "failed":
+            if is_iqa and state.plan is not None:
+                gap = should_replan(evidence, state.plan.query_scope, state.plan)[1]
             if is_iqa and evidence.is_empty:
                 notes.append(NO_EVIDENCE)
             if is_iqa and (conflict := contradiction(evidence)):
@@ -255,13 +256,6 @@ class Summarizer(rating.Rater):
 
 def _is_iqa(state: AssessmentState) -> bool:
     return state.plan is None or state.plan.query_type == "IQA"
-
-
-def _gap(state: AssessmentState, fields: Mapping[str, Any]) -> str:
-    """Return what another plan could bring to the evidence; empty where nothing, or where there is no answer."""
-    if state.plan is None or not _is_iqa(state) or fields["status"] == "failed":
-        return ""
-    return should_replan(state.evidence, state.plan.query_scope, state.plan)[1]
 
 
 def _with_findings(evidence: ExecutorOutput, answer: Answer[rating.LevelBelief]) -> ExecutorOutput:
