@@ -74,8 +74,8 @@ def save(
             "state": state,
         }
         folder.parent.mkdir(parents=True, exist_ok=True)
-        with tempfile.TemporaryDirectory("", f".{folder.name}-", folder.parent, ignore_cleanup_errors=True) as beside:
-            partial, old = Path(beside), Path(f"{beside}-old")
+        with tempfile.TemporaryDirectory(prefix=f".{folder.name}-", dir=folder.parent) as new:
+            partial, old = Path(new), Path(f"{new}-old")
             (partial / "images").mkdir()
             for url in sorted(set(_REFERENCE.findall(json.dumps(state)))):
                 digest, suffix = parse_url(url)
