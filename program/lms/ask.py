@@ -132,7 +132,7 @@ def _key(question: Question) -> _Key | None:
     return "agentic_iqa", hashlib.sha256(repr(parts).encode("utf-8", "replace")).hexdigest()
 
 
-_text_of = functools.lru_cache(maxsize=256)(repr)
+_text_of: Callable[[Any], str] = functools.lru_cache(maxsize=256)(repr)
 """A signature as text: two threads may each have built the same one, and the classes are not equal."""
 
 
