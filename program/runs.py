@@ -27,12 +27,32 @@ _OFFLINE = {
 _PATIENCE_S = 120
 
 
-def show_runs(folder: Path, data: str | None, *, port: int, browse: bool) -> int:
+def main(argv: list[str] | None = None) -> int:
+    """Run the command and return its exit code."""
+    parser = cli.Parser(
+        prog="python -m program.runs",
+        description="Serve MLflow's page of all runs until Ctrl-C, and open it at a list with SRCC, gain and RMSE.",
+    )
+    parser.add_argument("folder", metavar="DIR", nargs="?", type=Path,
+                        help="folder of the store (default: from the settings, mlruns)")  # fmt: skip
+    parser.add_argument(
+        "--data", metavar="NAME|MANIFEST", help="dataset whose runs to list (default: that of the last run)"
+    )
+    parser.add_argument("--port", metavar="N", type=cli.whole_number(1), default=5000, help="default: 5000")
+    parser.add_argument("--no-browser", action="store_true", help="print the address and open nothing")
+    cli.add_settings_flags(parser)
+    arguments = parser.parse_args(argv)
+    return cli.run_command(lambda: _serve(arguments), kept="the page is closed; the runs stay")
+
+
+def _serve(arguments: argparse.Namespace) -> int:
     """Serve a store's pages until they are stopped, and return the server's exit code; one elsewhere is only opened.
 
-    Opens the list of the runs over `data`, or of the last run. Raises InputError where there is none, and for a port
+    Opens the list of the runs over `--data`, or of the last run. Raises InputError where there is none, and for a port
     that is taken.
     """
+    folder = arguments.folder or cli.settings_from(arguments).mlruns_dir
+    port, browse = arguments.port, not arguments.no_browser
     place = "" if os.environ.get("MLFLOW_TRACKING_URI") else f" in {str(folder)!r}"
     sys.stderr.write(f"opening the runs{place} with MLflow, which takes some seconds\n")
     sys.stderr.flush()
@@ -40,7 +60,7 @@ def show_runs(folder: Path, data: str | None, *, port: int, browse: bool) -> int
     from program.tracking.store import open_client, runs_url, sigterm_as_exit
 
     client, store = open_client(folder)
-    experiment = _experiment(client, store, data)
+    experiment = _experiment(client, store, arguments.data)
     if store.startswith("http"):
         _tell(runs_url(store.rstrip("/"), experiment), browse=browse)
         return 0
@@ -100,29 +120,6 @@ def _tell(address: str, *, browse: bool) -> None:
     sys.stdout.flush()
     if browse:
         webbrowser.open(address)
-
-
-def main(argv: list[str] | None = None) -> int:
-    """Run the command and return its exit code."""
-    parser = cli.Parser(
-        prog="python -m program.runs",
-        description="Serve MLflow's page of all runs until Ctrl-C, and open it at a list with SRCC, gain and RMSE.",
-    )
-    parser.add_argument("folder", metavar="DIR", nargs="?", type=Path,
-                        help="folder of the store (default: from the settings, mlruns)")  # fmt: skip
-    parser.add_argument(
-        "--data", metavar="NAME|MANIFEST", help="dataset whose runs to list (default: that of the last run)"
-    )
-    parser.add_argument("--port", metavar="N", type=cli.whole_number(1), default=5000, help="default: 5000")
-    parser.add_argument("--no-browser", action="store_true", help="print the address and open nothing")
-    cli.add_settings_flags(parser)
-    arguments = parser.parse_args(argv)
-    return cli.run_command(lambda: _serve(arguments), kept="the page is closed; the runs stay")
-
-
-def _serve(arguments: argparse.Namespace) -> int:
-    folder = arguments.folder or cli.settings_from(arguments).mlruns_dir
-    return show_runs(folder, arguments.data, port=arguments.port, browse=not arguments.no_browser)
 
 
 if __name__ == "__main__":

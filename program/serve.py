@@ -40,23 +40,18 @@ def _add_address(parser: argparse.ArgumentParser, host: str, port: str) -> None:
     parser.add_argument("--port", metavar="N", type=cli.whole_number(0, 65535), help=port)
 
 
-def _run(parser: cli.Parser, argv: Sequence[str] | None, command: Callable[[argparse.Namespace], None]) -> int:
+def _run(parser: cli.Parser, argv: Sequence[str] | None, command: Callable[[argparse.Namespace], int]) -> int:
     cli.add_program_flags(parser)
     cli.add_settings_flags(parser)
     arguments = parser.parse_args(argv)
-
-    def run() -> int:
-        command(arguments)
-        return 0
-
-    return cli.run_command(run)
+    return cli.run_command(lambda: command(arguments))
 
 
 def _address(arguments: argparse.Namespace) -> dict[str, Any]:
     return {key: getattr(arguments, key) for key in ("host", "port") if getattr(arguments, key) is not None}
 
 
-def _serve(arguments: argparse.Namespace) -> None:
+def _serve(arguments: argparse.Namespace) -> int:
     cli.check_installed("serve", "fastapi", "prometheus_client", "python_multipart", "uvicorn")
     from program.agent.saving import program_from
     from program.service.server import bind, serve, token_of
@@ -65,9 +60,10 @@ def _serve(arguments: argparse.Namespace) -> None:
     token = token_of(os.environ, settings.serve.host)
     listener = bind(settings.serve.host, settings.serve.port)
     serve(program_from(arguments, settings), settings.serve, listener, token)
+    return 0
 
 
-def _offer(arguments: argparse.Namespace) -> None:
+def _offer(arguments: argparse.Namespace) -> int:
     from program.common.errors import InputError
 
     if not arguments.http and _address(arguments):
@@ -87,6 +83,7 @@ def _offer(arguments: argparse.Namespace) -> None:
         from program.service.agents import server_of
 
         server_of(program_from(arguments, settings), local=True)[0].run("stdio")
+    return 0
 
 
 if __name__ == "__main__":
