@@ -9,7 +9,6 @@ import re
 import secrets
 import time
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 from typing import Any
 from urllib.parse import urlsplit
 
@@ -32,43 +31,42 @@ _PROXY = "a proxy before the service has to pass the Host header"
 _HOST = re.compile(r"(?:\[(?P<ipv6>[0-9a-f:.]+)\]|(?P<name>[^\s/@?#\\,:\[\]]+))(?::[0-9]{0,5})?", re.IGNORECASE)
 
 
-@dataclass(frozen=True)
-class Rules:
-    """What a request's head must hold."""
+def _check_head(method: str, path: str, headers: Headers, token: str | None, hosts: Sequence[str]) -> None:
+    """Raise Refused for a foreign page, a foreign name, no token, or one of these headers given twice.
 
-    token: str | None = None
-    hosts: Sequence[str] = ()
-    """Names answered to besides localhost and IP addresses."""
+    `hosts` are the names answered to besides localhost and IP addresses.
+    """
+    for name in ("host", "origin", "authorization", "content-length"):
+        if len(headers.getlist(name)) > 1:
+            raise Refused(400, "headers", f"header {name}: given twice; give it once")
+    host = headers.get("host", "")
+    _check_host(host, hosts)
+    _check_origin(host, method, headers)
+    if token is not None and path not in OPEN_ROUTES and not path.startswith("/assets/"):
+        _check_token(headers.get("authorization", ""), token)
 
-    def check(self, method: str, path: str, headers: Mapping[str, str]) -> None:
-        """Raise Refused for a foreign page, a foreign name, or no token. `headers` by lower-case name."""
-        host = headers.get("host", "")
-        self._check_host(host)
-        _check_origin(host, method, headers)
-        if self.token is not None and path not in OPEN_ROUTES and not path.startswith("/assets/"):
-            self._check_token(headers.get("authorization", ""))
 
-    def _check_host(self, host: str) -> None:
-        # A page of another site reaches a local service by a name of its own that resolves to 127.0.0.1 (DNS
-        # rebinding); it cannot do so by an address. Starlette's TrustedHostMiddleware knows names only.
-        match = _HOST.fullmatch(host)
-        name = (match["ipv6"] or match["name"]).casefold().rstrip(".") if match else ""
-        if _address(name) is None and name not in {"localhost", *(known.casefold() for known in self.hosts)}:
-            raise Refused(
-                403, "host", f"host {host[:80]!r}: not answered to; use localhost or an address, "
-                f"or add the name to serve.allowed_hosts in the settings; {_PROXY}",
-            )  # fmt: skip
+def _check_host(host: str, hosts: Sequence[str]) -> None:
+    # A page of another site reaches a local service by a name of its own that resolves to 127.0.0.1 (DNS
+    # rebinding); it cannot do so by an address. Starlette's TrustedHostMiddleware knows names only.
+    match = _HOST.fullmatch(host)
+    name = (match["ipv6"] or match["name"]).casefold().rstrip(".") if match else ""
+    if _address(name) is None and name not in {"localhost", *(known.casefold() for known in hosts)}:
+        raise Refused(
+            403, "host", f"host {host[:80]!r}: not answered to; use localhost or an address, "
+            f"or add the name to serve.allowed_hosts in the settings; {_PROXY}",
+        )  # fmt: skip
 
-    def _check_token(self, sent: str) -> None:
-        scheme, _, value = sent.partition(" ")
-        expected = hashlib.sha256((self.token or "").encode()).digest()
-        digest = hashlib.sha256(value.strip().encode()).digest()
-        # Hashes are of one length, so that comparing tells nothing of the token's.
-        if not (hmac.compare_digest(digest, expected) and scheme.casefold() == "bearer"):
-            raise Refused(
-                401, "token", "a token is needed: send the header Authorization: Bearer TOKEN",
-                {"WWW-Authenticate": 'Bearer realm="agentic-iqa"'},
-            )  # fmt: skip
+
+def _check_token(sent: str, token: str) -> None:
+    scheme, _, value = sent.partition(" ")
+    # Hashes are of one length, so that comparing tells nothing of the token's.
+    digest, expected = (hashlib.sha256(text.encode()).digest() for text in (value.strip(), token))
+    if not (hmac.compare_digest(digest, expected) and scheme.casefold() == "bearer"):
+        raise Refused(
+            401, "token", "a token is needed: send the header Authorization: Bearer TOKEN",
+            {"WWW-Authenticate": 'Bearer realm="agentic-iqa"'},
+        )  # fmt: skip
 
 
 def is_loopback(host: str) -> bool:
@@ -239,8 +237,8 @@ class Guard:
     """An ASGI middleware around the whole service."""
 
     def __init__(self, app: ASGIApp, token: str | None, assessor: Assessor, bodies: Bodies) -> None:
-        self._app, self._metrics, self._bodies = app, assessor.metrics, bodies
-        self._rules = Rules(token, (*assessor.settings.allowed_hosts, assessor.settings.host))
+        self._app, self._metrics, self._bodies, self._token = app, assessor.metrics, bodies, token
+        self._hosts = (*assessor.settings.allowed_hosts, assessor.settings.host)
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Answer a request; what is none (the start and the end of the service) passes."""
@@ -254,8 +252,7 @@ class Guard:
         body = Body(receive, headers, self._bodies)
         answer = _Answer(send, body, request_id)
         try:
-            _check_single(headers)
-            self._rules.check(scope["method"], scope["path"], headers)
+            _check_head(scope["method"], scope["path"], headers, self._token, self._hosts)
             body.check_length()
             await self._app(scope, body, answer)
         except Refused as refusal:
@@ -319,10 +316,3 @@ class _Answer:
         """Send an answer of the guard's own, unless part of another is on its way."""
         if not self.status:
             await response(scope, self._body, self)
-
-
-def _check_single(headers: Headers) -> None:
-    """Refuse a request that sends a header twice of which one decides."""
-    for name in ("host", "origin", "authorization", "content-length"):
-        if len(headers.getlist(name)) > 1:
-            raise Refused(400, "headers", f"header {name}: given twice; give it once")
