@@ -63,17 +63,21 @@ class Items:
 
     def _of(self, source: str) -> Iterator[Request]:
         if is_manifest(source):
-            yield from _of_manifest(source, self.columns)
+            for number, sample in scan_manifest(source, Layout(self.columns)):
+                if isinstance(sample, DataError):
+                    yield Request(id=f"{_name(place_of(source))}:{number}", error=str(sample))
+                else:
+                    yield sample
             return
         place = place_of(source)
         paired = self.reference is not None and is_folder(self.reference)
         if not is_folder(place):
             yield _item(_name(place), place, self.reference, paired=paired, below=False)
             return
-        for below, path in _of_folder(place, self.recursive):
+        for below, path, why in _of_folder(place, self.recursive, self.globs):
             if isinstance(path, OSError):
                 yield Request(id=below, error=f"folder {below!r}: cannot be read ({path.strerror}); {_MEND}")
-            elif not isinstance(path, _Passed) and _why_not(below, self.globs) is None:
+            elif why is None:
                 yield _item(below, path, self.reference, paired=paired)
 
     def left_out(self) -> dict[str, int]:
@@ -85,10 +89,8 @@ class Items:
         spelt: dict[str, str] = {}
         for source in self.sources:
             if not is_manifest(source) and is_folder(place := place_of(source)):
-                for below, path in _of_folder(place, self.recursive):
-                    if not isinstance(path, OSError):
-                        why = path.why if isinstance(path, _Passed) else _why_not(below, self.globs)
-                        counts.update([spelt.setdefault(why.casefold(), why)] if why else [])
+                for _, _, why in _of_folder(place, self.recursive, self.globs):
+                    counts.update([spelt.setdefault(why.casefold(), why)] if why else [])
         return dict(sorted(counts.items(), key=lambda each: (-each[1], each[0])))
 
     def _distinct(self) -> Iterator[Request]:
@@ -106,13 +108,6 @@ class Items:
 
 _MEND = "check its permissions"
 _LINKED, _BELOW = "linked folder", "other folder not looked into (--recursive does)"
-
-
-@dataclass(frozen=True)
-class _Passed:
-    """A folder that is not looked into."""
-
-    why: str
 
 
 def left_out_text(left_out: Mapping[str, int]) -> str:
@@ -151,13 +146,16 @@ def find_items(
     return items
 
 
-def _of_folder(folder: Place, recursive: bool) -> Iterator[tuple[str, Place | OSError | _Passed]]:
+def _of_folder(
+    folder: Place, recursive: bool, globs: Sequence[str]
+) -> Iterator[tuple[str, Place | OSError, str | None]]:
     """Yield a folder's files by their names below it, and the folders below it that are not looked into.
 
-    One that cannot be read comes with its error, last. Hidden folders are passed over.
+    Beside each stands why it is no image to judge, as `_why_not` says it. A folder that cannot be read comes with its
+    error, last. Hidden folders are passed over.
     """
     if not isinstance(folder, Path):
-        yield from _of_folder_elsewhere(folder, recursive)
+        yield from _of_folder_elsewhere(folder, recursive, globs)
         return
     faults: list[OSError] = []
 
@@ -169,29 +167,31 @@ def _of_folder(folder: Place, recursive: bool) -> Iterator[tuple[str, Place | OS
     for parent, folders, names in os.walk(folder, onerror=note):
         visible, folders[:] = sorted(f for f in folders if not f.startswith(".")), []
         for name in visible:
-            linked = _LINKED if os.path.islink(os.path.join(parent, name)) else ""
+            path = Path(parent) / name
+            linked = _LINKED if os.path.islink(path) else ""
             if why := _beside(name) or linked or ("" if recursive else _BELOW):
-                yield _name((Path(parent) / name).relative_to(folder)), _Passed(why)
+                yield _name(path.relative_to(folder)), path, why
             else:
                 folders.append(name)
         for name in sorted(names):
             path = Path(parent) / name
-            yield _name(path.relative_to(folder)), path
+            below = _name(path.relative_to(folder))
+            yield below, path, _why_not(below, globs)
     for fault in faults:
-        yield _name(Path(fault.filename).relative_to(folder)), fault
+        yield _name(Path(fault.filename).relative_to(folder)), fault, ""
 
 
-def _of_folder_elsewhere(folder: str, recursive: bool) -> Iterator[tuple[str, Place | _Passed]]:
+def _of_folder_elsewhere(folder: str, recursive: bool, globs: Sequence[str]) -> Iterator[tuple[str, Place, str | None]]:
     passed: set[str] = set()
     for below, place in list_files(folder, recursive=recursive):
         parents = below.split("/")[:-1]
         first = next((n for n, name in enumerate(parents) if _beside(name) or name.startswith(".")), None)
         if first is None:
-            yield below, place
+            yield below, place, _why_not(below, globs)
             continue
         top = "/".join(parents[: first + 1])
         if top not in passed and not parents[first].startswith("."):
-            yield top, _Passed(_beside(parents[first]))
+            yield top, place, _beside(parents[first])
         passed.add(top)
 
 
@@ -222,32 +222,23 @@ def _item(name: str, place: Place, reference: Place | None, *, paired: bool, bel
         return Request(id=name, image=place, reference=reference)
     # Joined to the folder, the path of an image that was named itself could lead back to the image.
     names = [name, name_of(place)] if below else [name_of(place)]
-    matches = [at for each in names if exists(at := join_place(reference, each)) and not is_folder(at)]
+    matches = [at for each in names if exists(at := join_place(reference, each)) and not is_folder(at)][:1]
     if not matches and isinstance(reference, Path):
         stem, folders = Path(name_of(place)).stem, [reference / Path(each).parent for each in names]
         matches = next(filter(None, (_of_stem(each, stem) for each in folders if each.is_dir())), [])
-        if len(matches) > 1:
-            several = ", ".join(repr(name_of(each)) for each in matches)
-            fault = f"image {name!r}: {_name(reference)!r} has several references of that name ({several}); leave one"
-            return Request(id=name, image=place, error=fault)
-    if not matches:
-        fault = f"image {name!r}: no reference of that name in {_name(reference)!r}; add one, or judge it alone"
-        return Request(id=name, image=place, error=fault)
-    return Request(id=name, image=place, reference=matches[0])
+    if len(matches) == 1:
+        return Request(id=name, image=place, reference=matches[0])
+    fault = f"no reference of that name in {_name(reference)!r}; add one, or judge it alone"
+    if matches:
+        several = ", ".join(repr(name_of(each)) for each in matches)
+        fault = f"{_name(reference)!r} has several references of that name ({several}); leave one"
+    return Request(id=name, image=place, error=f"image {name!r}: {fault}")
 
 
 def _of_stem(folder: Path, stem: str) -> list[Place]:
     """Return a folder's images that are called so, whatever they end in."""
     images = (path for path in folder.iterdir() if path.stem == stem and _why_not(path.name, ()) is None)
     return [path for path in sorted(images) if path.is_file()]
-
-
-def _of_manifest(source: str, columns: Mapping[str, str]) -> Iterator[Request]:
-    for number, sample in scan_manifest(source, Layout(columns)):
-        if isinstance(sample, DataError):
-            yield Request(id=f"{_name(place_of(source))}:{number}", error=str(sample))
-        else:
-            yield sample
 
 
 def _name(place: Place) -> str:
