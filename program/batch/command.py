@@ -246,7 +246,7 @@ def _tally(arguments: argparse.Namespace) -> Tally:
 
 def _gate(tally: Tally) -> int:
     """Return the exit code that --min-score, --sure and --fail-on give judged rows."""
-    if tally.counts["below"] or tally.faulty:
+    if tally.counts["below"] or tally.counts["faulty"]:
         return EXIT_BELOW_MINIMUM
     return EXIT_NOT_SURE if tally.counts["not sure"] else 0
 
@@ -281,18 +281,24 @@ def _many(arguments: argparse.Namespace, settings: Settings) -> int:
         arguments.image, recursive=arguments.recursive, globs=arguments.glob or (), columns=arguments.columns,
         reference=place_of(arguments.reference) if arguments.reference else None,
     )  # fmt: skip
-    tally, minimum = _tally(arguments), arguments.min_score
+    tally = _tally(arguments)
     left_out = items.left_out()
     with _tracked(arguments, settings, tally) if arguments.engine == "ray" else nullcontext():
-        _judge(arguments, settings, items, tally)
+        make, cluster = partial(program_from, arguments, settings), cluster_from(arguments, arguments.workers)
+        question = (arguments.query, arguments.option)
+        judge(
+            make(), items, tally.add, out=arguments.out, query=arguments.query, options=arguments.option,
+            workers=arguments.workers, progress=not arguments.json,
+            engine=None if cluster is None else ray_engine(lambda: Judging(make(), *question), cluster),
+        )  # fmt: skip
     if arguments.json:
         summary = {**tally.summary(), "left_out": left_out}
         sys.stdout.write(json.dumps(summary, ensure_ascii=False, indent=2) + "\n")
     else:
-        show_summary(tally, arguments.out, minimum, left_out_text(left_out))
+        show_summary(tally, arguments.out, left_out_text(left_out))
     if code := _gate(tally):
         return code
-    unscored = minimum is not None and tally.counts["scored"] < tally.counts["images"]
+    unscored = tally.minimum is not None and tally.counts["scored"] < tally.counts["images"]
     return EXIT_PROBLEMS if unscored or tally.counts["failed"] else 0
 
 
@@ -320,16 +326,6 @@ def _tracked(arguments: argparse.Namespace, settings: Settings, tally: Tally) ->
             )  # fmt: skip
     if not arguments.json:
         run.show()
-
-
-def _judge(arguments: argparse.Namespace, settings: Settings, items: Items, tally: Tally) -> None:
-    make, question = partial(program_from, arguments, settings), (arguments.query, arguments.option)
-    cluster = cluster_from(arguments, arguments.workers)
-    judge(
-        make(), items, tally.add, out=arguments.out, query=arguments.query, options=arguments.option,
-        workers=arguments.workers, progress=not arguments.json,
-        engine=None if cluster is None else ray_engine(lambda: Judging(make(), *question), cluster),
-    )  # fmt: skip
 
 
 def _compare(arguments: argparse.Namespace, settings: Settings) -> int:

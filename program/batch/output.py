@@ -115,9 +115,8 @@ def _write(file: IO[bytes], suffix: str, rows: Iterable[Row], kind: type[Row]) -
         text.writelines(json.dumps(row.model_dump(), ensure_ascii=False) + "\n" for row in rows)
     else:
         table = csv.writer(text)
-        table.writerows(
-            chain([kind.model_fields], ([_cell(*each) for each in row.model_dump().items()] for row in rows))
-        )
+        table.writerow(kind.model_fields)
+        table.writerows([_cell(*each) for each in row.model_dump().items()] for row in rows)
     text.flush()
     text.detach()  # who opened the file closes it
 
@@ -175,9 +174,9 @@ class Tally:
     def __init__(
         self, minimum: float | None = None, sure: float | None = None, limits: Mapping[str, str] | None = None
     ) -> None:
-        self._minimum, self._sure, self._sum, self._limits = minimum, sure, 0.0, limits or {}
+        self.minimum, self._sure, self._sum, self.limits = minimum, sure, 0.0, limits or {}
         self.counts: Counter[str] = Counter()
-        """Images, scored, answered, failed, lm_calls; below, not sure and faulty by the gate."""
+        """Images, scored, answered, failed, lm_calls; below, not sure and faulty by the gate; under the minimum."""
         self.levels: Counter[str] = Counter()
         self.cost_usd = 0.0
         self.worst: list[Row] = []
@@ -191,11 +190,15 @@ class Tally:
         answered = row.answer is not None and not failed
         # Whole numbers: an empty Counter takes over what it is given, and "False failed" is no count.
         self.counts.update(images=1, scored=int(row.score is not None), answered=int(answered), failed=int(failed))
-        self.counts.update(lm_calls=row.lm_calls or 0, faulty=int(bool(faults_beyond(row, self._limits))))
+        self.counts.update(lm_calls=row.lm_calls or 0, faulty=int(bool(faults_beyond(row, self.limits))))
         self.levels.update([row.level] if row.level else [])
         self.cost_usd += row.cost_usd or 0.0
         if row.score is not None:
-            self._add_score(row, row.score)
+            self._sum += row.score
+            self.worst = sorted([*self.worst, row], key=lambda r: (r.score, r.id))[:WORST]
+            if self.minimum is not None:
+                self.counts[side_of_minimum(row, self.minimum, self._sure)] += 1
+                self.counts["under"] += row.score < self.minimum
         if answered and len(self.answers) < WORST:
             self.answers.append(row)
         if failed and len(self.errors) < _ERRORS:
@@ -206,35 +209,17 @@ class Tally:
         """Over the scored rows."""
         return self._sum / self.counts["scored"] if self.counts["scored"] else None
 
-    @property
-    def below(self) -> int | None:
-        """Scores below the minimum; None without one."""
-        return None if self._minimum is None else self.counts["under"]
-
-    @property
-    def faulty(self) -> int | None:
-        """Images with a fault that the gate bars; None where it bars none."""
-        return self.counts["faulty"] if self._limits else None
-
     def summary(self) -> dict[str, Any]:
         """Return the batch in figures as JSON has them; of the errors the first thousand."""
         return {
             **{name: self.counts[name] for name in ("images", "scored", "answered", "failed")},
             "mean_score": self.mean_score,
             "levels": dict(sorted(self.levels.items())),
-            "below_minimum": self.below,
-            "barred_faults": self.faulty,
+            "below_minimum": None if self.minimum is None else self.counts["under"],
+            "barred_faults": self.counts["faulty"] if self.limits else None,
             "worst": [row.model_dump() for row in self.worst],
             "errors": [{"id": row.id, "error": row.error} for row in self.errors],
         }
-
-    def _add_score(self, row: Row, score: float) -> None:
-        self._sum += score
-        if self._minimum is not None:
-            self.counts[side_of_minimum(row, self._minimum, self._sure)] += 1
-            self.counts["under"] += score < self._minimum
-        if len(self.worst) < WORST or (score, row.id) < (self.worst[-1].score, self.worst[-1].id):
-            self.worst = sorted([*self.worst, row], key=lambda r: (r.score, r.id))[:WORST]
 
 
 _REASON_CHARS = 140
@@ -276,7 +261,7 @@ def comparison_text(result: Comparison, names: Sequence[str]) -> str:
     return "\n".join(lines) + "\n"
 
 
-def show_summary(tally: Tally, out: str | None, minimum: float | None = None, left_out: str = "") -> None:
+def show_summary(tally: Tally, out: str | None, left_out: str) -> None:
     """Print a batch's summary: the worst ten with reasons, the first ten answers, what failed, what was left out."""
     console = Console()
     if tally.worst:
@@ -299,10 +284,10 @@ def show_summary(tally: Tally, out: str | None, minimum: float | None = None, le
         words = {letter: LEVEL_WORDS[LETTERS.index(letter)] for letter in sorted(tally.levels)}
         parts.append(", ".join(f"{word} {tally.levels[letter]}" for letter, word in words.items()))
     parts.append(f"{tally.counts['failed']} failed")
-    if minimum is not None:
-        parts.append(f"{tally.below} below {minimum:g}")
-    if tally.faulty is not None:
-        parts.append(f"{tally.faulty} with a fault of --fail-on")
+    if tally.minimum is not None:
+        parts.append(f"{tally.counts['under']} below {tally.minimum:g}")
+    if tally.limits:
+        parts.append(f"{tally.counts['faulty']} with a fault of --fail-on")
     console.print(" · ".join(parts) + (f" · {_escaped(out)}" if out else ""), highlight=False)
 
 
