@@ -7,7 +7,7 @@ from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from itertools import chain, count, islice, takewhile
 from pathlib import Path
-from typing import IO, Any
+from typing import Any
 
 from rich import markup
 from rich.console import Console
@@ -53,7 +53,15 @@ def write_rows(out: Place | str, rows: Iterable[Row], first: int = 0, kind: type
         return _write_parts(out, first, rows)
     try:
         with output_file(out) as file:
-            _write(file, suffix, rows, kind)
+            text = io.TextIOWrapper(file, "utf-8", newline="" if suffix == ".csv" else "\n", write_through=True)
+            if suffix == ".jsonl":
+                text.writelines(json.dumps(row.model_dump(), ensure_ascii=False) + "\n" for row in rows)
+            else:
+                table = csv.writer(text)
+                table.writerow(kind.model_fields)
+                table.writerows([_cell(*each) for each in row.model_dump().items()] for row in rows)
+            text.flush()
+            text.detach()  # who opened the file closes it
     except OSError as error:
         raise _unwritable(out, error) from error
 
@@ -107,18 +115,6 @@ def read_parts(out: Place) -> Iterator[Row]:
 
 def _name(number: int) -> str:
     return f"part-{number:06}.parquet"
-
-
-def _write(file: IO[bytes], suffix: str, rows: Iterable[Row], kind: type[Row]) -> None:
-    text = io.TextIOWrapper(file, "utf-8", newline="" if suffix == ".csv" else "\n", write_through=True)
-    if suffix == ".jsonl":
-        text.writelines(json.dumps(row.model_dump(), ensure_ascii=False) + "\n" for row in rows)
-    else:
-        table = csv.writer(text)
-        table.writerow(kind.model_fields)
-        table.writerows([_cell(*each) for each in row.model_dump().items()] for row in rows)
-    text.flush()
-    text.detach()  # who opened the file closes it
 
 
 def _cell(name: str, value: Any) -> Any:

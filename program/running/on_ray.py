@@ -11,7 +11,7 @@ from functools import partial
 from itertools import islice
 from operator import methodcaller
 from threading import Lock
-from typing import Any
+from typing import Any, Literal
 
 import dspy
 
@@ -101,14 +101,12 @@ class Limits:
         if free := self._let_go(worker, host):
             free()
 
-    def tell(self, host: str, tokens: int = 0, pause_s: float = 0.0) -> None:
-        """Count the tokens of an answer, or start no call for some seconds."""
+    def tell(self, host: str, what: Literal["count_tokens", "pause"], amount: float) -> None:
+        """Have a host's gate count the tokens of an answer, or start no call for some seconds."""
         with self._lock:
             gate = self._gates.get(host)
-        if gate is not None and tokens:
-            gate.count_tokens(tokens)
-        if gate is not None and pause_s:
-            gate.pause(pause_s)
+        if gate is not None and amount:
+            getattr(gate, what)(amount)
 
     def _hold(self, worker: str, what: str, free: Callable[[], object]) -> None:
         with self._lock:
@@ -179,10 +177,10 @@ class _SharedGate(Gate):
             self._shared.tell("leave", self._shared.worker, self._host)
 
     def count_tokens(self, tokens: int) -> None:
-        self._shared.tell("tell", self._host, tokens)
+        self._shared.tell("tell", self._host, "count_tokens", tokens)
 
     def pause(self, seconds: float) -> None:
-        self._shared.tell("tell", self._host, 0, seconds)
+        self._shared.tell("tell", self._host, "pause", seconds)
 
 
 _AT_ONCE = 2000
