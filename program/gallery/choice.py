@@ -228,17 +228,14 @@ def merits(group: Sequence[Picture]) -> NDArray[np.float64]:
     """Return the N x M merits of a group's pictures, in the order of `MERITS`; only their differences mean anything."""
     stops = np.array([2.2 * float(np.log2(picture.light + 0.02)) for picture in group])  # of linear light
     away = np.abs(stops - np.median(stops))
-    rows = [_merits_of(picture, _scale(picture, group), off) for picture, off in zip(group, away, strict=True)]
+    smallest = max(min(max(each.width, each.height) for each in group), 1)
+    rows = [_merits_of(picture, smallest, off) for picture, off in zip(group, away, strict=True)]
     return np.array([list(each.values()) for each in rows])
 
 
-def _scale(picture: Picture, group: Sequence[Picture]) -> int:
-    """Return at which scale a picture is about as large as the smallest of its group: details of one size compare."""
-    smallest = min(max(each.width, each.height) for each in group)
-    return max(0, round(float(np.log2(max(picture.width, picture.height, 1) / max(smallest, 1)))))
-
-
-def _merits_of(picture: Picture, scale: int, away: float) -> dict[str, float]:
+def _merits_of(picture: Picture, smallest: int, away: float) -> dict[str, float]:
+    # At the scale at which it is about as large as the smallest of its group: details of one size compare.
+    scale = max(0, round(float(np.log2(max(picture.width, picture.height, 1) / smallest))))
     harm = {name: weight * picture.severities.get(name, 0.0) for name, weight in _SEVERITY.items()}
     detail = picture.sharp[min(scale, len(picture.sharp) - 1)] if picture.sharp else 0.0
     detail -= 2 * float(np.log2(picture.light + 0.02))  # a brighter picture has larger differences
@@ -265,10 +262,8 @@ def choose(
     chosen = list(pictures)
     mine = [decisions.of(picture.id, picture.sha256) or Decision(sha256="0" * 64) for picture in pictures]
 
-    def first(group: Sequence[int]) -> tuple[str, str]:
-        return min((pictures[place].taken_at or "~", pictures[place].id) for place in group)
-
-    for number, group in enumerate(sorted(groups, key=first), 1):
+    in_time = sorted(groups, key=lambda group: min(pictures[place].moment for place in group))
+    for number, group in enumerate(in_time, 1):
         own = [pictures[place] for place in group]
         for at, changes in enumerate(_of_group(own, [mine[place] for place in group], choosing)):
             chosen[group[at]] = own[at].model_copy(update={**changes, "group": str(number)})
@@ -359,12 +354,9 @@ def _rating(picture: Picture, verdict: str) -> int | None:
 
 def _advantages(ahead: NDArray[np.float64]) -> str:
     """Say what the best of a group has before the N others, whose N x M merits lie so far behind."""
-    counts = dict(zip(MERITS, (ahead > _NOTABLE).sum(axis=0).tolist(), strict=True))
-    parts: list[str] = []
-    for name, count in sorted(counts.items(), key=lambda each: -each[1]):
-        if not count or len(parts) == 3:
-            break
-        parts.append(f"{MERITS[name][0]} than {_others(count, len(ahead))}" if name == "sharp" else MERITS[name][0])
+    counts = zip(MERITS, (ahead > _NOTABLE).sum(axis=0).tolist(), strict=True)
+    most = sorted((each for each in counts if each[1]), key=lambda each: -each[1])[:3]
+    parts = [MERITS[name][0] + (f" than {_others(n, len(ahead))}" if name == "sharp" else "") for name, n in most]
     return "; ".join(parts) or f"about as good as {_others(len(ahead), len(ahead))}"
 
 

@@ -216,8 +216,8 @@ def _tell(pictures: Sequence[Picture], out: Path, left_out: str, failed: int) ->
     states = Counter(picture.xmp_state for picture in pictures if picture.xmp_state in {"written", "merged", "kept"})
     if states:
         parts.append("sidecars: " + ", ".join(f"{count} {state}" for state, count in sorted(states.items())))
-    sys.stdout.write("".join(f"{line}\n" for line in filter(None, (left_out, " · ".join(parts)))))
-    sys.stdout.write(f"{_line(str(out / 'gallery.html'))}\n")
+    lines = filter(None, (left_out, " · ".join(parts), _line(str(out / "gallery.html"))))
+    sys.stdout.writelines(f"{line}\n" for line in lines)
     return EXIT_PROBLEMS if failed or unjudged else 0
 
 
@@ -239,13 +239,9 @@ def _why(error: Exception) -> str:
 def shown_order(pictures: Sequence[Picture]) -> list[Picture]:
     """Return pictures as they are shown: groups by their first time, else by name; in a group by rank."""
     first: dict[str, tuple[bool, str, str]] = {}
-
-    def at(picture: Picture) -> tuple[bool, str, str]:
-        return picture.taken_at is None, picture.taken_at or "", picture.id
-
     for picture in pictures:
         key = picture.group or f"alone {picture.id}"
-        first[key] = min(first.get(key, at(picture)), at(picture))
+        first[key] = min(first.get(key, picture.moment), picture.moment)
     return sorted(pictures, key=lambda p: (first[p.group or f"alone {p.id}"], p.rank or 0, p.id))
 
 
@@ -284,11 +280,10 @@ def page(
 
 
 def _policy(style: str, script: str) -> str:
-    hashes = (base64.b64encode(hashlib.sha256(text.encode()).digest()).decode("ascii") for text in (style, script))
-    style_hash, script_hash = hashes
+    hashes = [base64.b64encode(hashlib.sha256(text.encode()).digest()).decode("ascii") for text in (style, script)]
     return (
-        f"default-src 'none'; img-src 'self' file: data:; style-src 'sha256-{style_hash}'; "
-        f"script-src 'sha256-{script_hash}'; base-uri 'none'; form-action 'none'"
+        f"default-src 'none'; img-src 'self' file: data:; style-src 'sha256-{hashes[0]}'; "
+        f"script-src 'sha256-{hashes[1]}'; base-uri 'none'; form-action 'none'"
     )
 
 
@@ -296,24 +291,20 @@ def _shown(
     pictures: Sequence[Picture], paths: Mapping[str, Path], out: Path, *, preview: bool, single: bool
 ) -> Iterator[dict[str, Any]]:
     for each in pictures:
-        digest = each.sha256
+        digest, thumb, larger, original = each.sha256, None, None, None
+        if digest is not None and single:
+            inside = (out / copy_name("thumbs", digest)).read_bytes()
+            thumb = f"data:image/jpeg;base64,{base64.b64encode(inside).decode('ascii')}"
+        elif digest is not None:
+            thumb, larger = copy_name("thumbs", digest), copy_name("previews", digest) if preview else None
+            original = _address(paths[each.id], out)
         verdict, reason = each.program_said or (each.verdict, each.reason)
         yield {
             "file": each.id, "sha256": digest, "group": each.group, "taken": each.taken_at, "verdict": verdict,
             "reason": reason, "score": each.score, "kind": each.kind, "rating": each.user_rating,
-            "faults": each.faults, "width": each.width or 3, "height": each.height or 2,
-            "focus": each.focus,
-            "thumb": None if digest is None else _thumb(out, digest, single=single),
-            "preview": None if digest is None or single or not preview else copy_name("previews", digest),
-            "original": None if digest is None or single else _address(paths[each.id], out),
+            "faults": each.faults, "width": each.width or 3, "height": each.height or 2, "focus": each.focus,
+            "thumb": thumb, "preview": larger, "original": original,
         }  # fmt: skip
-
-
-def _thumb(out: Path, digest: str, *, single: bool) -> str:
-    name = copy_name("thumbs", digest)
-    if not single:
-        return name
-    return f"data:image/jpeg;base64,{base64.b64encode((out / name).read_bytes()).decode('ascii')}"
 
 
 def _address(path: Path, out: Path) -> str:

@@ -100,6 +100,11 @@ class Picture(Entry):
         """When it was taken."""
         return None if self.taken_at is None else datetime.fromisoformat(self.taken_at)
 
+    @property
+    def moment(self) -> tuple[bool, str, str]:
+        """What pictures are put in order of time by, those without one last."""
+        return self.taken_at is None, self.taken_at or "", self.id
+
 
 class Taking(Asking[Picture]):
     """From a request to its picture; small copies for the page go into a folder, named by the file's hash."""
