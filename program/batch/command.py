@@ -215,7 +215,12 @@ def _query(arguments: argparse.Namespace) -> str:
 
 
 def _one(arguments: argparse.Namespace, settings: Settings) -> int:
-    beside = _reference_of(arguments)
+    beside: Place | None = None
+    if arguments.reference:  # or in a folder, the file of the image's name
+        (item,) = find_items(arguments.image[:1], reference=place_of(arguments.reference))
+        if item.reference is None:
+            raise InputError(str(item.error))
+        beside = item.reference
     if arguments.heatmap is not None:
         check_outputs(arguments, "--heatmap", arguments.heatmap, read=filter(None, [beside]))
     image = _opened(arguments.image[0], settings)
@@ -263,17 +268,6 @@ def _save(picture: Image.Image, path: Path) -> None:
 
 def _opened(name: Place, settings: Settings) -> ImageRef:
     return IMAGES.add(place_of(name), max_pixels=settings.images.max_pixels)
-
-
-def _reference_of(arguments: argparse.Namespace) -> Place | None:
-    """Return the reference of one image; of a folder, the file of the image's name."""
-    if not arguments.reference:
-        return None
-    (item,) = find_items(arguments.image[:1], reference=place_of(arguments.reference))
-    if item.reference is None:
-        raise InputError(str(item.error))
-    reference: Place = item.reference
-    return reference
 
 
 def _many(arguments: argparse.Namespace, settings: Settings) -> int:

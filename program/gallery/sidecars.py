@@ -54,9 +54,7 @@ class Packet:
     """By namespace and name with a space between; the text of those that are plain."""
     about: str = ""
     end: int | None = None
-    """The byte at which its RDF ends: where more descriptions may stand."""
-    prefix: str = "rdf"
-    """What it calls RDF's namespace."""
+    """The byte at which its RDF ends, where that is called rdf:RDF: where more descriptions may stand."""
 
 
 def sidecar_of(picture: Path, naming: Naming) -> Path:
@@ -98,8 +96,6 @@ class _Reading:
 
     def _start(self, full: str, attributes: dict[str, str]) -> None:
         name = _name_of(full)
-        if name == f"{_RDF} RDF":
-            self.packet.prefix = full.split(" ")[2] if full.count(" ") == 2 else ""
         if name == f"{_RDF} Description" and self._path[-1:] == [f"{_RDF} RDF"]:
             plain = {_name_of(key): value for key, value in attributes.items()}
             self.packet.about = plain.pop(f"{_RDF} about", self.packet.about)
@@ -107,13 +103,13 @@ class _Reading:
         self._path.append(name)
         self._texts.append("")
 
-    def _end(self, _: str) -> None:
+    def _end(self, full: str) -> None:
         name, text = self._path.pop(), self._texts.pop()
         if self._path[-2:] == [f"{_RDF} RDF", f"{_RDF} Description"]:
             self.packet.properties[name] = text.strip()
         if name == f"{_RDF} RDF":
             at = self._parser.CurrentByteIndex
-            self.packet.end = at if self._data[at : at + 2] == b"</" else None
+            self.packet.end = at if full == f"{name} rdf" and self._data[at : at + 2] == b"</" else None
 
     def _text(self, value: str) -> None:
         if self._texts:
@@ -164,7 +160,7 @@ def write_sidecar(
         block = _description(added, packet.about, indent="").encode(_encoding_of(before))
     except UnicodeError as error:
         raise _fault(path, "is in an encoding that is not written here", "save it as UTF-8") from error
-    if packet.end is None or packet.prefix != "rdf":
+    if packet.end is None:
         raise _fault(path, "has no <rdf:RDF> that more can be added to", "write it again with the program that made it")
     if not dry:
         _replace(path, before, before[: packet.end] + block + before[packet.end :])

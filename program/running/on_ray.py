@@ -137,13 +137,11 @@ class Shared:
         """Call a method of the limits and return what it says; `wait` where that may take long."""
         import ray
 
-        return ray.get(self._sent(name, values, _WAITING if wait else _TELLING))
+        return ray.get(self.tell(name, *values, wait=wait))
 
-    def tell(self, name: str, *values: Any) -> None:
-        """Call a method of the limits, and go on."""
-        self._sent(name, values, _TELLING)
-
-    def _sent(self, name: str, values: tuple[Any, ...], group: str) -> Any:
+    def tell(self, name: str, *values: Any, wait: bool = False) -> Any:
+        """Call a method of the limits, and go on with what stands for its answer."""
+        group = _WAITING if wait else _TELLING
         return getattr(self._actor, name).options(concurrency_group=group).remote(*values)
 
 

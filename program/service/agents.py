@@ -17,7 +17,7 @@ from pydantic import BaseModel, Field
 
 from program.agent.assessment import Assessment, Comparison
 from program.agent.loop import AgenticIQA
-from program.batch.inputs import Items, find_items
+from program.batch.inputs import find_items
 from program.images.store import Box
 from program.running.request import Request
 from program.running.row import Row
@@ -105,7 +105,7 @@ class AgentTools:
     ) -> FolderRows:
         """Judge the images of a folder, some at a time: call again with `start` set to `next_start` for the others."""
 
-        def read() -> tuple[dict[str, Request | Refused], Items]:
+        def read() -> tuple[dict[str, Request | Refused], int, dict[str, int]]:
             items = find_items([str(self.sources.folder(folder))], recursive=recursive)
             jobs: dict[str, Request | Refused] = {}
             for item in islice(items, start, start + self.settings.max_batch):
@@ -113,11 +113,10 @@ class AgentTools:
                     jobs[item.id] = self._job(str(item.image), query=query)
                 except Refused as refusal:
                     jobs[item.id] = refusal
-            return jobs, items
+            return jobs, items.count() or 0, items.left_out()
 
         with self._admitted() as ticket:
-            jobs, items = await anyio.to_thread.run_sync(read)
-            total, left_out = items.count() or 0, items.left_out()
+            jobs, total, left_out = await anyio.to_thread.run_sync(read)
             made = await self.assessor.run_jobs(ticket, self.assessor.assess, list(jobs.values()))
         rows = [
             Row.of(Request(id=name), result) if isinstance(result, Assessment)

@@ -229,7 +229,16 @@ def example_photograph(name: str) -> bytes:
 
 
 def _add_facts(app: FastAPI, assessor: Assessor, bodies: Bodies) -> None:
-    versions = cache(partial(_versions, assessor.program))
+    @cache
+    def versions() -> dict[str, Any]:
+        context, software = context_of(assessor.program), environment()
+        return {
+            "version": _VERSION,
+            "program_sha256": context["program_sha256"],
+            "demos": sum(len(predictor.demos) for predictor in assessor.program.predictors()),
+            **{name: context[name] for name in ("models", "scoring_mode", "tools")},
+            **{name: getattr(software, name) for name in ("python", "versions", "git_commit")},
+        }
 
     @app.get("/health")
     async def health() -> dict[str, Any]:
@@ -253,14 +262,3 @@ def _answered(request: HttpRequest, error: Exception) -> JSONResponse:
     answer = error if isinstance(error, HTTPException) else refusal_of(error)
     assert answer is not None  # noqa: S101 - it is registered for errors that have one
     return error_response(request.scope, answer)
-
-
-def _versions(program: AgenticIQA) -> dict[str, Any]:
-    context, software = context_of(program), environment()
-    return {
-        "version": _VERSION,
-        "program_sha256": context["program_sha256"],
-        "demos": sum(len(predictor.demos) for predictor in program.predictors()),
-        **{name: context[name] for name in ("models", "scoring_mode", "tools")},
-        **{name: getattr(software, name) for name in ("python", "versions", "git_commit")},
-    }

@@ -137,8 +137,11 @@ class Sources:
 
     def url(self, named: str) -> Sent:
         """Return what an allowed host holds under a URL. Redirects are not followed, proxies not used."""
-        url, what = _parsed(named), f"url {named[:200]!r}"
-        if url is None or url.netloc.decode() not in self._hosts:
+        url, what = None, f"url {named[:200]!r}"
+        with suppress(httpx.InvalidURL):
+            url = httpx.URL(named)
+        plain = url is not None and url.scheme in {"http", "https"} and url.host and not url.userinfo
+        if url is None or not plain or url.netloc.decode() not in self._hosts:
             text = "its host is not under serve.image_hosts in the settings; send the image itself"
             raise Refused(403, "url", f"{what}: {text}")
         try:
@@ -198,15 +201,6 @@ def shown_name(given: str | None, otherwise: str = "image") -> str:
     """
     name = UNSHOWABLE.sub("", PurePosixPath((given or "").replace("\\", "/")).name)
     return " ".join(name.split())[:120] or otherwise
-
-
-def _parsed(named: str) -> httpx.URL | None:
-    """Return a plain http(s) URL as it will be fetched; None for any other."""
-    try:
-        url = httpx.URL(named)
-    except httpx.InvalidURL:
-        return None
-    return url if url.scheme in {"http", "https"} and url.host and not url.userinfo else None
 
 
 FORM = "multipart/form-data"
