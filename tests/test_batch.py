@@ -520,7 +520,7 @@ def test_a_changed_image_is_judged_anew_and_another_question_is_refused(program,
     rows = judged(program, items)
     context_out = out.with_name("out.csv.partial")
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr("program.batch.command.write_rows", lambda *_: (_ for _ in ()).throw(InputError("full disk")))
+        patch.setattr("program.batch.output.write_rows", lambda *_: (_ for _ in ()).throw(InputError("full disk")))
         with pytest.raises(InputError, match="full disk"):
             judge(program, items, out=out, progress=False)
     assert context_out.exists()

@@ -149,7 +149,7 @@ def stopping(program, after):
 def test_parts_are_written_as_they_fill_and_gone_on_with(
     program, memory, tmp_path, encoded, monkeypatch, elsewhere
 ):  # fmt: skip
-    monkeypatch.setattr("program.batch.command.PART_ROWS", 3)
+    monkeypatch.setattr("program.batch.output.PART_ROWS", 3)
     for number in range(8):
         (tmp_path / f"{number}.png").write_bytes(encoded(number))
     out = "memory://lab/out.parquet" if elsewhere else tmp_path / "out.parquet"
@@ -177,7 +177,7 @@ def test_parts_are_written_as_they_fill_and_gone_on_with(
 
 
 def test_a_shorter_table_leaves_no_part_of_a_longer_one(program, tmp_path, encoded, monkeypatch):
-    monkeypatch.setattr("program.batch.command.PART_ROWS", 1)
+    monkeypatch.setattr("program.batch.output.PART_ROWS", 1)
     images, out = tmp_path / "in", tmp_path / "out.parquet"
     images.mkdir()
     for number in range(3):

@@ -1,15 +1,13 @@
 """What `python -m program.assess` does with its flags: one image, many (a killed run goes on), or two compared."""
 
 import argparse
-import hashlib
 import json
 import sys
 import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, nullcontext
 from functools import partial
 from pathlib import Path
-from typing import Any
 
 from PIL import Image
 
@@ -19,42 +17,17 @@ from program.agent.loop import AgenticIQA
 from program.agent.query import QueryType, detect_query_type
 from program.agent.saving import program_from
 from program.batch.inputs import Items, find_items, left_out_text
-from program.batch.output import (
-    PART_ROWS,
-    Tally,
-    comparison_text,
-    format_of,
-    limits_of,
-    read_parts,
-    show,
-    show_summary,
-    write_part,
-    write_rows,
-)
+from program.batch.output import TableLog, Tally, comparison_text, format_of, is_begun, limits_of, show, show_summary
 from program.common.cli import EXIT_PROBLEMS, check_outputs
 from program.common.errors import InputError
-from program.common.files import (
-    Place,
-    exists,
-    is_folder,
-    join_place,
-    open_file,
-    output_file,
-    place_of,
-    remove,
-    whole_file,
-)
+from program.common.files import Place, is_folder, place_of, whole_file
 from program.common.settings import Settings
 from program.images.store import IMAGES, ImageRef
-from program.running.journal import Journal
 from program.running.on_ray import cluster_from, ray_engine
 from program.running.request import DEFAULT_QUERY, Request
 from program.running.row import Row
 from program.running.runner import Asking, Engine, run
 from program.tracking import Tracker, experiment_name
-
-_HEADER = "_run.json"
-"""Lies in a folder elsewhere while its parts are written: with whose work they are."""
 
 
 class Judging(Asking[Row]):
@@ -92,9 +65,10 @@ def judge(
     a row and its image's stamp on each line; `take` gets those of an earlier run too. Rows with an error are tried
     again. Raises InputError where the table cannot be written.
     """
-    go = partial(run, Judging(program, query, options), items, workers=workers, engine=engine, progress=progress)
+    work = Judging(program, query, options)
+    go = partial(run, work, items, lambda _, row: take(row), workers=workers, engine=engine, progress=progress)
     if out is None:
-        go(lambda _, row: take(row), total=_count(items) if progress else None)
+        go(total=_count(items) if progress else None)
         return
     # Here, as it brings scikit-image with it: one image alone needs neither.
     from program.evaluation.evaluating import context_of
@@ -103,71 +77,17 @@ def judge(
     context = {**context_of(program), "query": query, "options": list(options or ())}
     context.pop("settings", None)
     header = {"journal": "batch", "context": context}
-    with Journal(_log_of(out, program.resources.settings.cache_dir), header, Row, mend="give another --out") as journal:
-        parts = _Parts(out, journal, header)
-        before = journal.resume()
+    with TableLog(out, program.resources.settings.cache_dir, header) as log:
+        before = log.resume()
         total = _count(items) if progress or before else None
         if before and progress:
             sys.stderr.write(f"resuming: {before} of {total} done\n")
-
-        def keep(_: int, row: Row) -> None:
-            parts.write()
-            take(row)
-
-        go(keep, journal=journal, total=total)
-        parts.finish()
-        journal.remove()
-
-
-def is_begun(out: Place, cache_dir: Path) -> bool:
-    """Tell whether a run into this output was stopped before its end, so that the same command goes on."""
-    return _log_of(out, cache_dir).exists() or (not isinstance(out, Path) and exists(join_place(out, _HEADER)))
-
-
-class _Parts:
-    """The table of a journal's rows. A folder's parts are written as soon as all their rows are there."""
-
-    def __init__(self, out: Place, journal: Journal[Row], header: Mapping[str, Any]) -> None:
-        self._out, self._journal, self._number = out, journal, 0
-        self._in_parts = format_of(out) == ".parquet"
-        self._header = None if isinstance(out, Path) or not self._in_parts else join_place(out, _HEADER)
-        if self._header is not None and journal.empty:
-            self._begin(self._header, json.dumps(header, sort_keys=True).encode())
-
-    def write(self) -> None:
-        """Write the parts that are whole by now."""
-        while self._in_parts and self._journal.first_open >= (self._number + 1) * PART_ROWS:
-            write_part(self._out, self._number, self._journal.rows(self._number * PART_ROWS, PART_ROWS))
-            self._number += 1
-
-    def finish(self) -> None:
-        """Write what is left: all rows of a file, the last part of a folder."""
-        write_rows(self._out, self._journal.rows(self._number * PART_ROWS), self._number)
-        if self._header is not None:
-            remove(self._header)
-
-    def _begin(self, header: Place, text: bytes) -> None:
-        """Say whose work the parts are, or go on with those that the same work wrote from another machine."""
-        if not exists(header):
-            with output_file(header) as file:
-                file.write(text)
-            return
-        with open_file(header) as file:
-            if file.read() != text:
-                raise InputError(f"table {str(self._out)!r}: belongs to another run; give another --out")
-        self._journal.resume()
-        for row in read_parts(self._out):
-            self._journal.adopt(row)
+        go(journal=log, total=total)
+        log.finish()
 
 
 def _count(items: Items | Sequence[Request]) -> int | None:
     return items.count() if isinstance(items, Items) else len(items)
-
-
-def _log_of(out: Place, cache_dir: Path) -> Path:
-    if isinstance(out, Path):
-        return out.with_name(f"{out.name}.partial")
-    return cache_dir / "batches" / f"{hashlib.sha256(out.encode()).hexdigest()[:16]}.partial"
 
 
 EXIT_BELOW_MINIMUM, EXIT_NOT_SURE = 3, 4

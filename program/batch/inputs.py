@@ -17,7 +17,6 @@ from program.common.files import (
     Place,
     exists,
     is_folder,
-    is_remote,
     join_place,
     list_files,
     name_of,
@@ -65,14 +64,14 @@ class Items:
         if is_manifest(source):
             for number, sample in scan_manifest(source, Layout(self.columns)):
                 if isinstance(sample, DataError):
-                    yield Request(id=f"{_name(place_of(source))}:{number}", error=str(sample))
+                    yield Request(id=f"{readable(place_of(source))}:{number}", error=str(sample))
                 else:
                     yield sample
             return
         place = place_of(source)
         paired = self.reference is not None and is_folder(self.reference)
         if not is_folder(place):
-            yield _item(_name(place), place, self.reference, paired=paired, below=False)
+            yield _item(readable(place), place, self.reference, paired=paired, below=False)
             return
         for below, path, why in _of_folder(place, self.recursive, self.globs):
             if isinstance(path, OSError):
@@ -101,7 +100,7 @@ class Items:
                     twice.add(item.id)
             for item in self._all():
                 if item.image is not None and item.id in twice:
-                    item = item.model_copy(update={"id": _name(item.image)})
+                    item = item.model_copy(update={"id": readable(item.image)})
                 if yielded.add(item.id):
                     yield item
 
@@ -161,7 +160,7 @@ def _of_folder(
 
     def note(error: OSError) -> None:
         if Path(error.filename) == folder:
-            raise InputError(f"folder {_name(folder)!r}: cannot be read ({error.strerror}); {_MEND}") from error
+            raise InputError(f"folder {readable(folder)!r}: cannot be read ({error.strerror}); {_MEND}") from error
         faults.append(error)
 
     for parent, folders, names in os.walk(folder, onerror=note):
@@ -170,15 +169,15 @@ def _of_folder(
             path = Path(parent) / name
             linked = _LINKED if os.path.islink(path) else ""
             if why := _beside(name) or linked or ("" if recursive else _BELOW):
-                yield _name(path.relative_to(folder)), path, why
+                yield readable(path.relative_to(folder)), path, why
             else:
                 folders.append(name)
         for name in sorted(names):
             path = Path(parent) / name
-            below = _name(path.relative_to(folder))
+            below = readable(path.relative_to(folder))
             yield below, path, _why_not(below, globs)
     for fault in faults:
-        yield _name(Path(fault.filename).relative_to(folder)), fault, ""
+        yield readable(Path(fault.filename).relative_to(folder)), fault, ""
 
 
 def _of_folder_elsewhere(folder: str, recursive: bool, globs: Sequence[str]) -> Iterator[tuple[str, Place, str | None]]:
@@ -228,10 +227,10 @@ def _item(name: str, place: Place, reference: Place | None, *, paired: bool, bel
         matches = next(filter(None, (_of_stem(each, stem) for each in folders if each.is_dir())), [])
     if len(matches) == 1:
         return Request(id=name, image=place, reference=matches[0])
-    fault = f"no reference of that name in {_name(reference)!r}; add one, or judge it alone"
+    fault = f"no reference of that name in {readable(reference)!r}; add one, or judge it alone"
     if matches:
         several = ", ".join(repr(name_of(each)) for each in matches)
-        fault = f"{_name(reference)!r} has several references of that name ({several}); leave one"
+        fault = f"{readable(reference)!r} has several references of that name ({several}); leave one"
     return Request(id=name, image=place, error=f"image {name!r}: {fault}")
 
 
@@ -239,7 +238,3 @@ def _of_stem(folder: Path, stem: str) -> list[Place]:
     """Return a folder's images that are called so, whatever they end in."""
     images = (path for path in folder.iterdir() if path.stem == stem and _why_not(path.name, ()) is None)
     return [path for path in sorted(images) if path.is_file()]
-
-
-def _name(place: Place) -> str:
-    return readable(str(place) if is_remote(place) else Path(place).as_posix())

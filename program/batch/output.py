@@ -1,6 +1,7 @@
 """What is shown of an assessment and of a batch: text on a terminal, figures, and tables in CSV, JSONL or Parquet."""
 
 import csv
+import hashlib
 import io
 import json
 from collections import Counter
@@ -20,6 +21,7 @@ from program.common.files import Place, exists, join_place, open_file, output_fi
 from program.common.text import is_chinese
 from program.fusion import LETTERS
 from program.fusion.scores import score_line
+from program.running.journal import Journal
 from program.running.row import Row, safe_cell, side_of_minimum
 from signatures.schemas import CATEGORY_WORDS, FAULTS, GLOBAL, LEVEL_WORDS
 
@@ -125,6 +127,63 @@ def _cell(name: str, value: Any) -> Any:
 
 def _unwritable(out: Place, error: OSError) -> InputError:
     return InputError(f"file {str(out)!r}: cannot be written ({error.strerror or one_line(error)}); give another --out")
+
+
+_MARK = "_run.json"
+"""Lies in a folder elsewhere while its parts are written: with whose work they are."""
+
+
+def is_begun(out: Place, cache_dir: Path) -> bool:
+    """Tell whether a run into this output was stopped before its end, so that the same command goes on."""
+    return _log_of(out, cache_dir).exists() or (not isinstance(out, Path) and exists(join_place(out, _MARK)))
+
+
+def _log_of(out: Place, cache_dir: Path) -> Path:
+    if isinstance(out, Path):
+        return out.with_name(f"{out.name}.partial")
+    return cache_dir / "batches" / f"{hashlib.sha256(out.encode()).hexdigest()[:16]}.partial"
+
+
+class TableLog(Journal[Row]):
+    """The log of a run whose rows become a table. A folder's parts are written as soon as all their rows are there."""
+
+    def __init__(self, out: Place, cache_dir: Path, header: Mapping[str, Any]) -> None:
+        """Open or make the log, beside the table or, of one elsewhere, in the cache folder; see Journal."""
+        self._out, self._number, self._in_parts = out, 0, format_of(out) == ".parquet"
+        self._mark = None if isinstance(out, Path) or not self._in_parts else join_place(out, _MARK)
+        super().__init__(_log_of(out, cache_dir), header, Row, mend="give another --out")
+
+    def resume(self) -> int:
+        """Take in what an earlier run finished, of a folder elsewhere also from another machine; see Journal."""
+        if self._mark is not None and self.empty:
+            self._sign(self._mark, json.dumps(self._header, sort_keys=True).encode())
+        return super().resume()
+
+    def finish(self) -> None:
+        """Write what is left, all rows of a file or the last part of a folder; the log goes."""
+        write_rows(self._out, self.rows(self._number * PART_ROWS), self._number)
+        if self._mark is not None:
+            remove(self._mark)
+        self.remove()
+
+    def _enter(self, place: int, start: int) -> None:
+        super()._enter(place, start)
+        while self._in_parts and self.first_open >= (self._number + 1) * PART_ROWS:
+            write_part(self._out, self._number, self.rows(self._number * PART_ROWS, PART_ROWS))
+            self._number += 1
+
+    def _sign(self, mark: Place, text: bytes) -> None:
+        """Say whose work the parts are, or go on with those that the same work wrote from another machine."""
+        if not exists(mark):
+            with output_file(mark) as file:
+                file.write(text)
+            return
+        with open_file(mark) as file:
+            if file.read() != text:
+                raise InputError(f"table {str(self._out)!r}: belongs to another run; give another --out")
+        super().resume()
+        for row in read_parts(self._out):
+            self.adopt(row)
 
 
 WORST = 10

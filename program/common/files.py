@@ -177,9 +177,9 @@ def check_text(text: str, name: str = "") -> None:
         raise InputError(f"{name} {fault}".lstrip()) from error
 
 
-def readable(name: str) -> str:
+def readable(place: Place) -> str:
     """Return a path as text that any encoding of the output holds: bytes that are no UTF-8 as backslash escapes."""
-    return os.fsencode(name).decode("utf-8", "backslashreplace")
+    return os.fsencode(place.as_posix() if isinstance(place, Path) else place).decode("utf-8", "backslashreplace")
 
 
 def join_place(folder: Place, name: str) -> Place:
