@@ -2,9 +2,9 @@
 
 import io
 import mimetypes
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
-from functools import cache, partial
+from functools import cache
 from pathlib import Path
 from typing import Any
 
@@ -25,19 +25,7 @@ from program.evaluation.record import environment
 from program.running.request import Request
 from program.service.assessing import Assessor, Ticket
 from program.service.guard import Bodies, Guard, error_response, note
-from program.service.requests import (
-    FORM,
-    AssessRequest,
-    BatchRequest,
-    Refused,
-    Sources,
-    form_items,
-    jobs_of,
-    json_items,
-    reason_of,
-    refusal_of,
-    shorten,
-)
+from program.service.requests import FORM, AssessRequest, Refused, jobs_of, reader_of, reason_of, refusal_of, shorten
 from program.tools.registry import installed_version
 
 _LOGGED_QUERY_CHARS = 80
@@ -82,7 +70,7 @@ _FAULTS: dict[int | str, dict[str, Any]] = {
 def add_assessments(app: FastAPI, assessor: Assessor) -> None:
     """Add the four routes."""
 
-    @app.post("/assess", responses=_FAULTS, openapi_extra=_body_schema(AssessRequest))
+    @app.post("/assess", responses=_FAULTS, openapi_extra=_body_schema(several=False))
     async def assess(request: HttpRequest) -> Assessment:
         """Judge one image: JSON, or a form with the files `image` and `reference`."""
         async with _asked(assessor, request) as (ticket, (job, *_)):
@@ -92,14 +80,14 @@ def add_assessments(app: FastAPI, assessor: Assessor) -> None:
 
     @app.post(
         "/heatmap", responses={**_FAULTS, 200: {"content": {"image/png": {}}}}, response_class=Response,
-        openapi_extra=_body_schema(AssessRequest),
+        openapi_extra=_body_schema(several=False),
     )  # fmt: skip
     async def heatmap(request: HttpRequest) -> Response:
         """Draw where one image loses quality: the same body as /assess, and a PNG for an answer."""
         async with _asked(assessor, request) as (ticket, (job, *_)):
             return Response(await assessor.one(ticket, assessor.draw, job), media_type="image/png")
 
-    @app.post("/compare", responses=_FAULTS, openapi_extra=_body_schema(BatchRequest))
+    @app.post("/compare", responses=_FAULTS, openapi_extra=_body_schema(several=True))
     async def compare(request: HttpRequest) -> Comparison:
         """Say which of two images is better: JSON with two `items`, or a form with two files `image`."""
         async with _asked(assessor, request, 2) as (ticket, jobs):
@@ -109,7 +97,7 @@ def add_assessments(app: FastAPI, assessor: Assessor) -> None:
                 raise next((job for job in jobs if isinstance(job, Refused)), one)
             return await assessor.one(ticket, assessor.compare, (pair[0], pair[1]))
 
-    @app.post("/assess/batch", responses=_FAULTS, openapi_extra=_body_schema(BatchRequest))
+    @app.post("/assess/batch", responses=_FAULTS, openapi_extra=_body_schema(several=True))
     async def batch(request: HttpRequest) -> BatchAnswer:
         """Judge several images: JSON with `items`, or a form with several files `image` and one question."""
         async with _asked(assessor, request, assessor.settings.max_batch) as (ticket, jobs):
@@ -128,22 +116,14 @@ async def _asked(
     assessor: Assessor, request: HttpRequest, most: int | None = None
 ) -> AsyncIterator[tuple[Ticket, list[Request | Refused]]]:
     """Yield a place and the jobs sent: one, or up to `most`, which are a list in JSON."""
-    kind = request.headers.get("content-type", "").partition(";")[0].strip().lower()
     assessor.check_room()  # before the body is read: nobody shall send it for nothing
-    read: Callable[[], list[AssessRequest]]
-    if kind == FORM:
-        read = partial(list, await form_items(request, most or 1))
-    # Pages of other sites can post text/plain and forms without asking; JSON they cannot.
-    elif kind == "application/json":
-        read = partial(json_items, await request.body(), several=most is not None)
-    else:
-        raise Refused(415, "request", f"content type {kind[:60]!r}: send application/json or {FORM}")
+    read = await reader_of(request, most)
     with assessor.admit() as ticket:
         # In a thread: megabytes of JSON would keep all others waiting.
         items = await anyio.to_thread.run_sync(read)
         if len(items) > (most or 1):
             raise Refused(413, "batch", f"items: {len(items)} are over {most or 1}; send them in several requests")
-        jobs = await anyio.to_thread.run_sync(jobs_of, items, assessor.settings, Sources(assessor.settings))
+        jobs = await anyio.to_thread.run_sync(jobs_of, items, assessor.settings)
         usable = [job for job in jobs if not isinstance(job, Refused)]
         queries = "; ".join(dict.fromkeys(job.query or "" for job in usable))
         size = sum(len(job.image.data) for job in usable)
@@ -151,19 +131,19 @@ async def _asked(
         yield ticket, jobs
 
 
-def _body_schema(model: type[BaseModel]) -> dict[str, Any]:
+def _body_schema(*, several: bool) -> dict[str, Any]:
     """Describe a route's body, which FastAPI does not read: as JSON, and as a form of the same fields."""
     item = AssessRequest.model_json_schema()
     file = {"type": "string", "format": "binary"}
     images = {"type": "array", "items": file, "description": "files"}
     form = {
-        "image": images if model is BatchRequest else file,
+        "image": images if several else file,
         "reference": file,
         "option": {"type": "array", "items": {"type": "string"}, "description": "choices, one a field"},
     }
     sent = {"type": "object", "properties": {"items": {"type": "array", "items": item}}, "required": ["items"]}
     schemas = {
-        "application/json": sent if model is BatchRequest else item,
+        "application/json": sent if several else item,
         FORM: {**item, "properties": {**item["properties"], **form}},
     }
     return {"requestBody": {"required": True, "content": {kind: {"schema": each} for kind, each in schemas.items()}}}

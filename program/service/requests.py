@@ -4,9 +4,10 @@ import logging
 import os
 import re
 import time
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, replace
+from functools import partial
 from pathlib import Path, PurePosixPath
 from typing import TYPE_CHECKING, Annotated, Any, TypeVar
 
@@ -275,7 +276,18 @@ def check_fields(model: type[_Model], fields: object) -> _Model:
         raise Refused(422, "request", _one_line(first_fault(error, "request", model))) from None
 
 
-def json_items(body: bytes, *, several: bool) -> list[AssessRequest]:
+async def reader_of(request: HttpRequest, most: int | None) -> Callable[[], list[AssessRequest]]:
+    """Return what reads, in a thread, the items of a body that is whole by then: one, or up to `most`; or Refused."""
+    kind = request.headers.get("content-type", "").partition(";")[0].strip().lower()
+    if kind == FORM:
+        return partial(list, await _form_items(request, most or 1))
+    # Pages of other sites can post text/plain and forms without asking; JSON they cannot.
+    if kind == "application/json":
+        return partial(_json_items, await request.body(), several=most is not None)
+    raise Refused(415, "request", f"content type {kind[:60]!r}: send application/json or {FORM}")
+
+
+def _json_items(body: bytes, *, several: bool) -> list[AssessRequest]:
     """Return the items that a body of JSON holds. Blocking. Raises Refused."""
     try:
         sent = from_json(body)
@@ -284,7 +296,7 @@ def json_items(body: bytes, *, several: bool) -> list[AssessRequest]:
     return check_fields(BatchRequest, sent).items if several else [check_fields(AssessRequest, sent)]
 
 
-async def form_items(request: HttpRequest, most: int) -> list[AssessRequest]:
+async def _form_items(request: HttpRequest, most: int) -> list[AssessRequest]:
     """Return an item for each image of a form; they share its other fields. Raises Refused."""
     parts: dict[str, list[Any]] = {}
     async with request.form(max_files=most + 1, max_fields=_MAX_FIELDS, max_part_size=_MAX_FIELD_BYTES) as form:
@@ -320,9 +332,9 @@ def job_of(request: AssessRequest, settings: ServeSettings, sources: Sources) ->
     )  # fmt: skip
 
 
-def jobs_of(items: Sequence[AssessRequest], settings: ServeSettings, sources: Sources) -> list[Request | Refused]:
+def jobs_of(items: Sequence[AssessRequest], settings: ServeSettings) -> list[Request | Refused]:
     """Return the request of each item, in order; one whose image is refused keeps its place. Blocking."""
-    jobs: list[Request | Refused] = []
+    jobs, sources = list[Request | Refused](), Sources(settings)
     for item in items:
         try:
             jobs.append(job_of(item, settings, sources))
