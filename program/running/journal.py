@@ -4,6 +4,7 @@ import json
 import os
 import shutil
 from collections.abc import Iterator, Mapping
+from contextlib import suppress
 from pathlib import Path
 from typing import IO, Any, Generic, Self, TypeVar
 
@@ -126,10 +127,7 @@ class Journal(LineLog, Generic[R]):
     def set_aside(self) -> None:
         """Begin again: what is there is kept beside the file as `<name>.previous`. InputError for a file of others."""
         if not self.empty:
-            if (first := next(self.lines(), None)) is None:
-                self._check_half()
-            else:
-                self._parsed(first)
+            self._parsed(next(self.lines(), None))
             shutil.copyfile(self.path, self.path.with_name(f"{self.path.name}.previous"))
             os.truncate(self.path, 0)
 
@@ -148,7 +146,7 @@ class Journal(LineLog, Generic[R]):
                 count += self._index.execute("REPLACE INTO by_id VALUES (?, ?)", values).rowcount
             start += len(line)
         if not number:
-            self._check_half()
+            self._parsed(None)
             os.truncate(self.path, 0)
             self.append(json.dumps(self._header))
         return count
@@ -211,19 +209,18 @@ class Journal(LineLog, Generic[R]):
             self._ahead.remove(self.first_open)
             self.first_open += 1
 
-    def _check_half(self) -> None:
-        start, half = json.dumps({self._kind: self._value})[:-1].encode(), self.path.read_bytes()
-        if not (half.startswith(start) or start.startswith(half)):  # a kill leaves half a header, other files do not
-            raise self._foreign()
-
-    def _parsed(self, line: bytes) -> dict[str, Any]:
-        try:
-            other = json.loads(line)
-        except (ValueError, RecursionError):
-            raise self._foreign() from None
-        if not isinstance(other, dict) or other.get(self._kind) != self._value:
-            raise self._foreign()
-        return other
+    def _parsed(self, line: bytes | None) -> dict[str, Any]:
+        """Return the header in the first line, empty where there is half a one. Raises InputError for another file."""
+        if line is None:  # a kill leaves half a header, other files do not
+            start, half = json.dumps({self._kind: self._value})[:-1].encode(), self.path.read_bytes()
+            if half.startswith(start) or start.startswith(half):
+                return {}
+        else:
+            with suppress(ValueError, RecursionError):
+                other = json.loads(line)
+                if isinstance(other, dict) and other.get(self._kind) == self._value:
+                    return other
+        raise InputError(f"{self._name}: is no {self._value} {self._kind}; {self._mend}")
 
     def _check(self, line: bytes) -> None:
         other = self._parsed(line)
@@ -232,9 +229,6 @@ class Journal(LineLog, Generic[R]):
             if mine.get(key) != theirs.get(key):
                 difference = f"{key}: {theirs.get(key)!r} there, {mine.get(key)!r} here"
                 raise InputError(f"{self._name}: belongs to another run ({difference}); {_AFRESH}, or {self._mend}")
-
-    def _foreign(self) -> InputError:
-        return InputError(f"{self._name}: is no {self._value} {self._kind}; {self._mend}")
 
 
 def dotted_items(values: Mapping[str, Any], prefix: str = "") -> Iterator[tuple[str, Any]]:
