@@ -158,22 +158,21 @@ def _one(arguments: argparse.Namespace, settings: Settings) -> int:
         show(result, sources=arguments.verbose > 0)
     tally = _tally(arguments)
     tally.add(Row.of(Request(), result))
-    if code := _gate(tally):
-        return code
-    if arguments.min_score is not None and result.rating is not None:
-        return 0
-    return EXIT_PROBLEMS if result.status == "failed" or arguments.min_score is not None else 0
+    return _exit_code(tally)
 
 
 def _tally(arguments: argparse.Namespace) -> Tally:
     return Tally(arguments.min_score, arguments.sure, limits_of(arguments.fail_on))
 
 
-def _gate(tally: Tally) -> int:
-    """Return the exit code that --min-score, --sure and --fail-on give judged rows."""
+def _exit_code(tally: Tally) -> int:
+    """Return what --min-score, --sure and --fail-on say of judged rows, else whether all got what was asked for."""
     if tally.counts["below"] or tally.counts["faulty"]:
         return EXIT_BELOW_MINIMUM
-    return EXIT_NOT_SURE if tally.counts["not sure"] else 0
+    if tally.counts["not sure"]:
+        return EXIT_NOT_SURE
+    unscored = tally.minimum is not None and tally.counts["scored"] < tally.counts["images"]
+    return EXIT_PROBLEMS if unscored or tally.counts["failed"] else 0
 
 
 def _save(picture: Image.Image, path: Path) -> None:
@@ -210,10 +209,7 @@ def _many(arguments: argparse.Namespace, settings: Settings) -> int:
         sys.stdout.write(json.dumps(summary, ensure_ascii=False, indent=2) + "\n")
     else:
         show_summary(tally, arguments.out, left_out_text(left_out))
-    if code := _gate(tally):
-        return code
-    unscored = tally.minimum is not None and tally.counts["scored"] < tally.counts["images"]
-    return EXIT_PROBLEMS if unscored or tally.counts["failed"] else 0
+    return _exit_code(tally)
 
 
 @contextmanager
