@@ -76,7 +76,7 @@ def _write_parts(out: Place, first: int, rows: Iterable[Row]) -> None:
         if number and row is None:
             break
         write_part(out, number, () if row is None else chain([row], islice(left, PART_ROWS - 1)))
-    longer = list(takewhile(exists, (join_place(out, _name(left_over)) for left_over in count(number))))
+    longer = list(takewhile(exists, (_part(out, left_over) for left_over in count(number))))
     for part in reversed(longer):  # a kill leaves no gap, behind which others would stay
         remove(part)
 
@@ -95,28 +95,15 @@ def write_part(out: Place, number: int, rows: Iterable[Row]) -> None:
             if out.is_file():  # a table of an earlier version
                 out.unlink()
             out.mkdir(parents=True, exist_ok=True)
-        with output_file(join_place(out, _name(number))) as file, pyarrow.parquet.ParquetWriter(file, schema) as table:
+        with output_file(_part(out, number)) as file, pyarrow.parquet.ParquetWriter(file, schema) as table:
             while some := [row.model_dump() for row in islice(left, _ROWS_AT_ONCE)]:
                 table.write_table(pyarrow.Table.from_pylist(some, schema))
     except OSError as error:
         raise _unwritable(out, error) from error
 
 
-def read_parts(out: Place) -> Iterator[Row]:
-    """Yield the rows of a folder of parts, in order."""
-    import pyarrow.parquet
-
-    for number in count():
-        part = join_place(out, _name(number))
-        if not exists(part):
-            return
-        with open_file(part) as file:
-            for batch in pyarrow.parquet.ParquetFile(file).iter_batches(1024):
-                yield from map(Row.model_validate, batch.to_pylist())
-
-
-def _name(number: int) -> str:
-    return f"part-{number:06}.parquet"
+def _part(out: Place, number: int) -> Place:
+    return join_place(out, f"part-{number:06}.parquet")
 
 
 def _cell(name: str, value: Any) -> Any:
@@ -174,6 +161,8 @@ class TableLog(Journal[Row]):
 
     def _sign(self, mark: Place, text: bytes) -> None:
         """Say whose work the parts are, or go on with those that the same work wrote from another machine."""
+        import pyarrow.parquet
+
         if not exists(mark):
             with output_file(mark) as file:
                 file.write(text)
@@ -182,8 +171,11 @@ class TableLog(Journal[Row]):
             if file.read() != text:
                 raise InputError(f"table {str(self._out)!r}: belongs to another run; give another --out")
         super().resume()
-        for row in read_parts(self._out):
-            self.adopt(row)
+        for part in takewhile(exists, (_part(self._out, number) for number in count())):
+            with open_file(part) as file:
+                for batch in pyarrow.parquet.ParquetFile(file).iter_batches(1024):
+                    for row in batch.to_pylist():
+                        self.adopt(Row.model_validate(row))
 
 
 WORST = 10
