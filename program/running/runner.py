@@ -79,19 +79,16 @@ class Asking(Generic[R]):
             if self._faults >= _MODEL_FAULTS or (self._faults > 1 and not is_retryable_lm_error(error)):
                 raise
             return self.failed_row(request, f"language model: {error}")
-        except BudgetSpent:
-            raise
         except InputError as error:
-            if isinstance(error, EndpointError) and error.is_repeated:
+            if isinstance(error, BudgetSpent) or (isinstance(error, EndpointError) and error.is_repeated):
                 raise
             if not isinstance(error, ImageError):
                 logger.warning("%s: %s", request.id, error)
             return self.failed_row(request, str(error))
         except Exception as error:  # the sample border: one bad image must not end the run
             logger.info("%s failed", request.id, exc_info=True)
-            return self.failed_row(
-                request, f"image {request.id!r}: could not be judged ({type(error).__name__}: {error})"
-            )
+            fault = f"image {request.id!r}: could not be judged ({type(error).__name__}: {error})"
+            return self.failed_row(request, fault)
         self._faults = 0
         return row
 
