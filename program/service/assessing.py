@@ -140,7 +140,8 @@ class Assessor:
         waiting = [asyncio.wrap_future(future) for future in ticket.work]
         try:
             async with asyncio.timeout(self.settings.timeout_s):
-                return await asyncio.gather(*waiting, return_exceptions=True)
+                made: list[T | BaseException] = await asyncio.gather(*waiting, return_exceptions=True)
+                return made
         except TimeoutError:
             text = f"no answer within {self.settings.timeout_s:g} s; send a smaller image or fewer"
             raise Refused(504, "timeout", text, _RETRY) from None
