@@ -66,7 +66,8 @@ class Compile:
         self.plan = call_plan(job)
         self.uncompiled = Candidate("uncompiled", self.program)
         self.others = BaselineAnswers(self.program) if job.settings.compile.baselines else None
-        self.tracked = CandidateRuns()
+        self.asks: Asks = "answer" if job.needs_answers else "opening"
+        """How much of an answer is asked for where none is learned from."""
         self.log = CompileLog(job.out, key, resume=job.resume)
         self.log_score, self.known = self._log_score, self.log.scores
 
@@ -82,13 +83,6 @@ class Compile:
                 raise BudgetSpent(f"{stopped}; {best}, --resume continues") from stopped
             except KeyboardInterrupt:
                 raise KeyboardInterrupt(f"{best}; continue with --resume and the same --out") from None
-
-    @property
-    def kept_because(self) -> str:
-        """Why the uncompiled program stays, where no candidate was better."""
-        if self.reflections.all_failed:
-            return f"no instruction was written ({self.reflections.note})"
-        return "no candidate was better on validation"
 
     def gather_evidence(self) -> tuple[ExampleSet, ExampleSet]:
         """Gather the evidence of train and validation, once, and return both with their labelled demos."""
@@ -132,12 +126,9 @@ class Compile:
                 log=self.log_score, logged=self.known, advance=advance,
             )  # fmt: skip
             printed, watchers = io.StringIO(), [self.reflections] if recipe.reflects else []
+            watched = dspy.context(callbacks=[*dspy.settings.callbacks, *watchers])
             # DSPy's optimizers print their progress; it belongs to the log, not between the lines of a table or JSON.
-            with (
-                contextlib.redirect_stdout(printed),
-                no_bars(),
-                dspy.context(callbacks=[*dspy.settings.callbacks, *watchers]),
-            ):
+            with contextlib.redirect_stdout(printed), no_bars(), watched:
                 try:
                     candidates = recipe.run(search)
                 except (LMError, AdapterParseError):
@@ -165,15 +156,9 @@ class Compile:
 
     def check_direction(self, agreement: Figure | None) -> None:
         """Raise InputError, with no folder left behind, where the labels seem to be upside down."""
-        fault = upside_down(self.job, agreement) if agreement is not None and not self.job.force else None
-        if fault is not None:
+        if (fault := upside_down(self.job, agreement)) is not None:
             self.log.withdraw()
             raise InputError(fault)
-
-    @property
-    def asks(self) -> Asks:
-        """How much of an answer is asked for where none is learned from."""
-        return "answer" if self.job.needs_answers else "opening"
 
     def replay_of(self, program: AgenticIQA, examples: ExampleSet) -> AgenticIQA | EvidenceReplay:
         """Return the program on the evidence at hand, which is every candidate's where only answers are optimized."""
@@ -232,21 +217,27 @@ def compile_program(job: Job, *, console: Console | None = None) -> Compiled:
 def _compiled(run: Compile) -> Compiled:
     job = run.job
     if job.kept is not None:
-        before = _uncompiled(run)
+        before = _tested(run, run.uncompiled, run.others)
         run.check_direction(before.figures.get("srcc"))
         return _reported(run, run.uncompiled, before, before, kept_verdict(job.kept), {})
     train, validation = run.gather_evidence()
     run.check_direction(train.agreement())
     ranking = _ranked(run, train, validation)
     chosen, table = ranking.best.candidate, ranking.table()
-    kept = kept_verdict(run.kept_because) if ranking.best is ranking.uncompiled else None
+    why = "no candidate was better on validation"
+    if run.reflections.all_failed:
+        why = f"no instruction was written ({run.reflections.note})"
+    kept = kept_verdict(why) if ranking.best is ranking.uncompiled else None
     if not job.folds:
         # Saved before the test, so that a kill during it loses nothing.
         run.log.finish(chosen.program, {"chosen": chosen.name, "validation": table})
-        before, after = _tested(run, chosen)
+        if program_sha256(chosen.program) == program_sha256(run.program):
+            before = after = _tested(run, chosen, run.others)
+        else:
+            before, after = _tested(run, run.uncompiled, run.others), _tested(run, chosen)
         verdict = kept or verdict_of(ranking.best.record, ranking.uncompiled.record, run.gains(before, after))
         return _reported(run, chosen, before, after, verdict, table)
-    before = _uncompiled(run)
+    before = _tested(run, run.uncompiled, run.others)
     if kept is not None:
         return _reported(run, chosen, before, before, kept, table)
     after = _crossed(run, train, validation, before, program_sha256(chosen.program))
@@ -280,18 +271,9 @@ def _ranked(run: Compile, train: ExampleSet, validation: ExampleSet) -> Ranking:
     return ranking
 
 
-def _uncompiled(run: Compile) -> EvaluationRecord:
-    """Return the test record of the uncompiled program, which is the one that is saved, as far as one can tell."""
+def _tested(run: Compile, candidate: Candidate, others: OtherAnswers | None = None) -> EvaluationRecord:
     with time_phase(run.seconds, "test"):
-        return run.judge("uncompiled", run.program, "test", run.others)
-
-
-def _tested(run: Compile, chosen: Candidate) -> tuple[EvaluationRecord, EvaluationRecord]:
-    with time_phase(run.seconds, "test"):
-        same = program_sha256(chosen.program) == program_sha256(run.program)
-        uncompiled = None if same else run.judge("uncompiled", run.program, "test", run.others)
-        after = run.judge(chosen.name, chosen.program, "test", run.others if same else None)
-    return uncompiled or after, after
+        return run.judge(candidate.name, candidate.program, "test", others)
 
 
 def _crossed(

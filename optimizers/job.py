@@ -222,26 +222,25 @@ def prepare_job(
         recipe.check(rewords=job.rewords, reflection=lambda: job.reflection, teacher=teacher_lm is not None)
     check_folder(out)
     manifest = resolve_dataset(data, settings.cache_dir, progress=console is not None)
-    division = _divided(manifest, layout or Layout(), settings.seed)
-    by_rule = request is None and not job.rewords and division.judge != "people"
+    job = _divided(job, manifest, layout or Layout())
+    # Whose labels these are: people's where any is.
+    judge = min(sample.judge for members in job.splits.values() for sample in members)
+    by_rule = request is None and not job.rewords and judge != "people"
     if by_rule and not wants_demos and "summarizer" in optimized:
         # A rule is learned in words, which carry over; what demos show of a few photographs does not.
         recipes = _recipes("rubric")
-    notes = division.notes
-    if division.kept is None:
-        recipes, more = _with_enough(job, recipes, division, asked=request is not None)
+    notes = job.notes
+    if job.kept is None:
+        recipes, more = _with_enough(job, recipes, asked=request is not None)
         notes += more
     else:
-        notes += (f"nothing is compiled: {division.kept}",)
+        notes += (f"nothing is compiled: {job.kept}",)
     if console is not None and notes and not resume:  # who resumes has read them
         console.print("\n".join(notes), highlight=False, markup=False)
     # Where nothing is held back for a test, each label is tested once all the same.
-    whole = bool(division.folds) or division.splits["train"] is division.splits["test"]
-    dataset = Dataset(
-        name=data, manifest_sha256=manifest_sha256(manifest), split=None if whole else "test", judge=division.judge
-    )  # fmt: skip
+    split = None if job.folds or job.splits["train"] is job.splits["test"] else "test"
     return replace(
-        job, dataset=dataset, splits=division.splits, folds=division.folds, kept=division.kept,
+        job, dataset=Dataset(name=data, manifest_sha256=manifest_sha256(manifest), split=split, judge=judge),
         optimizers=tuple(recipe.name for recipe in recipes), notes=notes,
         roles=optimized if chosen is not None or _rewrites(recipes) else ("summarizer",),
     )  # fmt: skip
@@ -256,14 +255,12 @@ def _recipes(names: str) -> list[Recipe]:
     return [recipe_named(name.strip()) for name in names.split(",") if name.strip()]
 
 
-def _with_enough(
-    job: Job, recipes: Sequence[Recipe], division: "_Division", *, asked: bool
-) -> tuple[list[Recipe], tuple[str, ...]]:
+def _with_enough(job: Job, recipes: Sequence[Recipe], *, asked: bool) -> tuple[list[Recipe], tuple[str, ...]]:
     """Return the recipes that the data has enough for, whatever fold is left out, and notes on those left out.
 
     Of recipes that were asked for none is left out: InputError says what is missing.
     """
-    parts = (division.splits, *division.folds)
+    parts = (job.splits, *job.folds)
     sizes = {name: min(len(part[name]) for part in parts) for name in ("train", "validation")}
     scored = {name: min(sum(s.task == "scoring" for s in part[name]) for part in parts) for name in sizes}
     fitting, notes = [], []
@@ -281,26 +278,23 @@ def _with_enough(
                 notes.append(f"{recipe.name} is left out: there are {had}, it needs {needed}")
     if not fitting:
         usual = "gepa" if job.rewords else "random-search"
-        fitting, _ = _with_enough(job, _recipes(usual), division, asked=True)
+        fitting, _ = _with_enough(job, _recipes(usual), asked=True)
     return fitting, tuple(notes)
 
 
-def upside_down(job: Job, agreement: Figure) -> str | None:
+def upside_down(job: Job, agreement: Figure | None) -> str | None:
     """Say that scores seem to be upside down where the uncompiled program's clearly run against them, else None.
 
-    Of fewer than eight samples the order says too little.
+    Of fewer than eight samples the order says too little. A job with `force` takes scores as they are.
     """
-    if agreement.sign >= 0 or agreement.n < MIN_GROUPS:
+    if job.force or agreement is None or agreement.sign >= 0 or agreement.n < MIN_GROUPS:
         return None
     low_first = any(not sample.higher_is_better for sample in job.splits["train"])
-    mend = (
-        'take "higher_is_better": false (--lower-is-better) out if high scores are the good ones'
-        if low_first
-        else 'say "higher_is_better": false (--lower-is-better) if low scores are the good ones'
-    )
+    key = '"higher_is_better": false (--lower-is-better)'
+    side, mend = ("high", f"take {key} out") if low_first else ("low", f"say {key}")
     return (
         f"data {job.data!r}: its scores run against the program's (SRCC {agreement} on {agreement.n} training images); "
-        f"{mend}, or --force to compile on them as they are"
+        f"{mend} if {side} scores are the good ones, or --force to compile on them as they are"
     )
 
 
@@ -314,23 +308,8 @@ def _roles(choice: str | Sequence[str] | None, usual: tuple[str, ...]) -> tuple[
     return tuple(role for role in ROLES if role in names)
 
 
-@dataclass(frozen=True)
-class _Division:
-    """The labelled samples by what they are for, and what is to be said of that."""
-
-    splits: Splits
-    notes: tuple[str, ...]
-    folds: tuple[Splits, ...] = ()
-    kept: str | None = None
-
-    @property
-    def judge(self) -> str:
-        """Whose labels these are: people's where any is."""
-        return min(sample.judge for members in self.splits.values() for sample in members)
-
-
-def _divided(manifest: Place, layout: Layout, seed: int) -> _Division:
-    """Return a manifest's labelled samples by their own splits, or drawn where it has none."""
+def _divided(job: Job, manifest: Place, layout: Layout) -> Job:
+    """Return the job with a manifest's labelled samples by their own splits, or drawn where it has none."""
     doubt = ScaleDoubt()
     samples = list(map(doubt.add, read_manifest(manifest, layout)))
     check_leaks(samples)
@@ -343,10 +322,10 @@ def _divided(manifest: Place, layout: Layout, seed: int) -> _Division:
     unlabelled = len(samples) - len(labelled)
     notes = tuple(filter(None, (doubt.question, left_out(unlabelled, len(samples)) if unlabelled else "")))
     fixed = any(sample.split for sample in labelled)
-    return _as_given(labelled, manifest, notes) if fixed else _drawn(labelled, notes, seed)
+    return _as_given(job, labelled, manifest, notes) if fixed else _drawn(job, labelled, notes)
 
 
-def _as_given(labelled: Sequence[Sample], manifest: Place, notes: tuple[str, ...]) -> _Division:
+def _as_given(job: Job, labelled: Sequence[Sample], manifest: Place, notes: tuple[str, ...]) -> Job:
     splits = {name: [s for s in labelled if s.split == name] for name in _SPLITS}
     if empty := [name for name, members in splits.items() if not members]:
         raise InputError(
@@ -360,12 +339,12 @@ def _as_given(labelled: Sequence[Sample], manifest: Place, notes: tuple[str, ...
     if photographs < MIN_GROUPS and not all(sample.is_made_up for sample in labelled):
         few = f"validation has {photographs} photograph{'s' * (photographs != 1)}"
         kept = f"{few}, and a choice by fewer than {MIN_GROUPS} does not hold for others"
-    return _Division(splits, notes, kept=kept)
+    return replace(job, splits=splits, notes=notes, kept=kept)
 
 
-def _drawn(labelled: Sequence[Sample], notes: tuple[str, ...], seed: int) -> _Division:
+def _drawn(job: Job, labelled: Sequence[Sample], notes: tuple[str, ...]) -> Job:
     """Split by group where that leaves enough of each, else into folds; what is too little for both is not compiled."""
-    usable = {"train": list(labelled)}
+    usable, seed = {"train": list(labelled)}, job.settings.seed
     notes = (*notes, *_without_missing(usable))
     samples, joined = joined_by_content(usable["train"])
     count, groups, kept = len(samples), _groups(samples), _constant(samples)
@@ -375,11 +354,12 @@ def _drawn(labelled: Sequence[Sample], notes: tuple[str, ...], seed: int) -> _Di
         few = f"{count} label{'s' * (count != 1)} of {groups} photograph{'s' * (groups != 1)}"
         kept = f"{few} are too few to tell a gain from chance ({LEAST_LABELS} of {MIN_GROUPS} are enough)"
     if kept is not None:
-        return _Division(dict.fromkeys(_SPLITS, samples), notes, kept=kept)
+        return replace(job, splits=dict.fromkeys(_SPLITS, samples), notes=notes, kept=kept)
     splits = _by_plan(samples, FRACTIONS, seed)
     sizes = ", ".join(f"{len(splits[name])} {name}" for name in _SPLITS)
     if count >= _ONE_SPLIT and _groups(splits["validation"]) >= MIN_GROUPS:
-        return _Division(splits, (*notes, f"no split in the data: {sizes}, drawn by group with seed {seed}"))
+        notes = (*notes, f"no split in the data: {sizes}, drawn by group with seed {seed}")
+        return replace(job, splits=splits, notes=notes)
     fold_of = plan_folds(samples, FOLDS, seed=seed)
     folds = []
     for fold in range(FOLDS):
@@ -388,7 +368,7 @@ def _drawn(labelled: Sequence[Sample], notes: tuple[str, ...], seed: int) -> _Di
         folds.append({**_by_plan(rest, _TAUGHT, seed), "test": held})
     note = f"no split in the data, {count} labels of {groups} photographs: cross-validation over {FOLDS} folds by group"
     splits = {**_by_plan(samples, _TAUGHT, seed), "test": samples}
-    return _Division(splits, (*notes, f"{note}, seed {seed}"), tuple(folds))
+    return replace(job, splits=splits, notes=(*notes, f"{note}, seed {seed}"), folds=tuple(folds))
 
 
 def _by_plan(samples: Sequence[Sample], fractions: tuple[float, float, float], seed: int) -> Splits:
