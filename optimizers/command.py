@@ -24,7 +24,7 @@ from program.evaluation.intervals import Figure
 from program.evaluation.record import EvaluationRecord
 from program.lms.limits import Budget
 from program.tracking import RunHandle, Tracker, experiment_name
-from program.tracking.models import Version, check_name, find_champion, promote, register
+from program.tracking.models import Version, find_champion, promote, register
 
 logger = logging.getLogger(__name__)
 
@@ -66,14 +66,6 @@ class Tracked:
         if new := self.registered:
             leads = "champion" if new.champion else "not the champion"
             step(console, "registered", f"{new.uri} ({leads}: {new.why})")
-
-
-def check_request(*, register: str | None, resume: bool, named: bool) -> None:
-    """Raise InputError for what cannot be done, before any data is read; `named` says whether a folder was given."""
-    if register is not None:
-        check_name(register)
-    if resume and not named:
-        raise InputError("--resume: give the folder of the compile to continue as --out DIR")
 
 
 def check_folders(out: Path, seed: int, repeat: int) -> None:

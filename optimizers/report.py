@@ -139,9 +139,7 @@ def spread(results: Sequence[Compiled]) -> dict[str, Any]:
     }  # fmt: skip
 
 
-def log_compile(
-    run: RunHandle, job: Job, result: Compiled, results: Sequence[Compiled], *, name: str | None = None
-) -> None:
+def log_compile(run: RunHandle, job: Job, result: Compiled, results: Sequence[Compiled], name: str | None) -> None:
     """Log what was chosen, its figures, the program as a model, and its prompts; `name` is its registered one."""
     record, program = result.compiled, result.program
     splits = {split: job.samples(split) for split in ("train", "validation")}
@@ -283,15 +281,10 @@ _FEW = 100
 _AGREED, _COARSE = 0.85, 0.03
 """An SRCC above which little is left to learn, and half of an interval above which small gains cannot be told."""
 _UNTRIED = {
-    False: (
-        ("finetune,fusion", "random-search", "rubric", "labeled --demos all"),
-        "a language model: --lm PROVIDER/MODEL",
-    ),
-    True: (
-        ("nearest,fusion", "rubric,gepa", "random-search", "bootstrap"),
-        "demos of a stronger model: --teacher-lm MODEL",
-    ),
+    False: ("finetune,fusion", "random-search", "rubric", "labeled --demos all"),
+    True: ("nearest,fusion", "rubric,gepa", "random-search", "bootstrap"),
 }
+_BESIDES = {False: "a language model: --lm PROVIDER/MODEL", True: "demos of a stronger model: --teacher-lm MODEL"}
 """Recipes that are worth a trial, and what to try besides, by whether the model to be compiled for reads prompts."""
 _ASKED = {"score": "scores", "classify": "levels", "answer": "questions", "explain": "explanations"}
 """What the Summarizer's predictors are asked for."""
@@ -345,13 +338,12 @@ def advice(job: Job) -> str:
     samples, tried = job.samples("train", job.optimizers), set(job.optimizers)
     count, scored = len(samples), sum(sample.task == "scoring" for sample in samples)
     ways = [f"more labelled training samples ({count} now)"] if count < _FEW else []
-    recipes, model = _UNTRIED[job.rewords]
-    for names in recipes:
+    for names in _UNTRIED[job.rewords]:
         asked = [recipe_named(name) for name in names.partition(" ")[0].split(",")]
         enough = all(r.least(job.budget(r.name)) <= (scored if r.fits_scores else count) for r in asked)
         if enough and not {recipe.name for recipe in asked} <= tried:
             ways.append(f"--optimizer {names}")
-    return f"to try next: {'; '.join([*ways, '--repeat 3 (other seeds)', model])}"
+    return f"to try next: {'; '.join([*ways, '--repeat 3 (other seeds)', _BESIDES[job.rewords]])}"
 
 
 def reasons(job: Job, before: EvaluationRecord, gains: Mapping[str, Figure]) -> str | None:
@@ -370,9 +362,7 @@ def reasons(job: Job, before: EvaluationRecord, gains: Mapping[str, Figure]) -> 
     return f"why that may be: {'; '.join(causes or ['the labels ask for what this recipe cannot learn'])}"
 
 
-def show(
-    console: Console, result: Compiled, results: Sequence[Compiled], out: Path, before: Sequence[str] = ()
-) -> None:
+def show(console: Console, result: Compiled, results: Sequence[Compiled], out: Path, before: Sequence[str]) -> None:
     """Print what was gained and learned, the notes, the spread over seeds, and how to go on.
 
     Notes that were printed `before` the compile are not repeated.

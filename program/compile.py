@@ -54,14 +54,19 @@ def _compile(arguments: argparse.Namespace) -> int:
     from rich.console import Console
 
     from data.manifest import Layout
-    from optimizers.command import check_folders, check_request, compile_tracked
+    from optimizers.command import check_folders, compile_tracked
     from optimizers.job import prepare_job
     from optimizers.plan import call_plan
+    from program.common.errors import InputError
     from program.lms.limits import budget_from
     from program.running.on_ray import cluster_from
+    from program.tracking.models import check_name
 
     named, repeat = arguments.out is not None, arguments.repeat
-    check_request(register=arguments.register, resume=arguments.resume, named=named)
+    if arguments.register is not None:
+        check_name(arguments.register)
+    if arguments.resume and not named:
+        raise InputError("--resume: give the folder of the compile to continue as --out DIR")
     settings, console = cli.settings_from(arguments), Console(stderr=True, soft_wrap=True)
     if named and not (arguments.resume or arguments.force or arguments.dry_run):
         check_folders(arguments.out, settings.seed, repeat)

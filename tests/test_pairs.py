@@ -261,7 +261,7 @@ def test_several_seeds_and_the_best_tool_are_told_by_preferences(capsys: pytest.
     old = old.model_copy(update={"baselines": tools})
     # Equal scores have no correlation, whose gain so has a value for one seed only.
     results = [compiled(1, (4.0, 3.0, 2.0)), compiled(2, (3.0, 3.0, 3.0))]
-    show(Console(width=200), results[0], results, Path("p"))
+    show(Console(width=200), results[0], results, Path("p"), ())
     out = " ".join(capsys.readouterr().out.split())
     assert "Best single tool or model on these samples, which favours it: second, preference 0.8" in out
     alone = tools["second"].model_copy(update={"kind": "model", "preference": old.preference})
