@@ -2,12 +2,13 @@
 
 import functools
 import hashlib
+import itertools
 import json
 import logging
 import os
 import platform
 import random
-from collections import Counter
+from collections import defaultdict
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from contextlib import nullcontext
 from dataclasses import dataclass, field
@@ -221,12 +222,9 @@ def choose_samples(samples: Iterable[Sample], *, scoring: int | None, mcq: int |
     for task, count in (("scoring", scoring), ("mcq", mcq)):
         of_task = [sample for sample in pool if sample.task == task]
         random.Random(f"{seed}/{task}").shuffle(of_task)
-        turns: Counter[str] = Counter()
-        ranked = []
-        for place, sample in enumerate(of_task):
-            turns[sample.distortion or ""] += 1
-            ranked.append((turns[sample.distortion or ""], place))
-        chosen += [of_task[place] for _, place in sorted(ranked)[:count]]
+        # The first of each distortion, then the second of each.
+        turns: defaultdict[str, Iterator[int]] = defaultdict(itertools.count)
+        chosen += sorted(of_task, key=lambda sample: next(turns[sample.distortion or ""]))[:count]
     return chosen
 
 
@@ -327,7 +325,9 @@ def collect_examples(
         example_set.examples.append(example)
     if not example_set.examples:
         raise InputError("training samples: none could be assessed; run python -m data.check on the manifest")
-    example_set.demos = _each_once(example_set.demos)
+    # One demo of each question: a plan asked for four hundred images is asked once.
+    by_key = {name: {demo.key: demo for demo in reversed(demos)} for name, demos in example_set.demos.items()}
+    example_set.demos = {name: list(demos.values())[::-1] for name, demos in by_key.items()}
     return example_set
 
 
@@ -350,8 +350,3 @@ def _line(outcome: Evidence | str | None) -> str:
 def _from_line(text: str) -> Evidence | str | None:
     value = json.loads(text)
     return evidence_of(value) if isinstance(value, dict) else value
-
-
-def _each_once(demos: dict[str, list[LabelledDemo]]) -> dict[str, list[LabelledDemo]]:
-    """Return one demo of each question: a plan asked for four hundred images is asked once."""
-    return {name: list({demo.key: demo for demo in reversed(some)}.values())[::-1] for name, some in demos.items()}

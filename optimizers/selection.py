@@ -94,9 +94,8 @@ class Ranking:
         if _few(new):
             return "not taken: validation shows too few photographs to say that it carries over"
         nearer = _value(new, "rmse") / _value(old, "rmse") - 1 if _value(old, "rmse") else 0.0
-        order = " and ".join(
-            label(n) for n in dict.fromkeys((leading_metric(new.figures), "accuracy")) if n in new.figures
-        )
+        names = dict.fromkeys((leading_metric(new.figures), "accuracy"))
+        order = " and ".join(label(name) for name in names if name in new.figures)
         return (
             f"not taken: on validation it gains too little ({order} "
             f"{validation_score(new) - validation_score(old):+.3f}, PLCC "
@@ -108,9 +107,8 @@ class Ranking:
         ordered = sorted(self._ranked, key=lambda r: _order(r.record), reverse=True)
         return {
             # Rounded as the log does: a resumed compile, which reads it there, tells the same.
-            r.candidate.name: {"search": score and round(score, 6), **validation_figures(r.record)}
-            for r in ordered
-            for score in [r.candidate.search_score]
+            each.name: {"search": each.search_score and round(each.search_score, 6), **validation_figures(record)}
+            for each, record in ordered
         }
 
 
@@ -125,12 +123,10 @@ def validation_score(record: EvaluationRecord) -> float:
     An undefined SRCC (constant answers) counts as 0: such a program orders nothing. So does each failed sample: a
     program must not gain by failing on the hard ones.
     """
-    figures = record.figures
-    parts = [
-        (f.value, f.n, f.asked or f.n) for name, f in figures.items() if name in {leading_metric(figures), "accuracy"}
-    ]
-    total = sum(asked for _, _, asked in parts)
-    return sum((value or 0.0) * n for value, n, _ in parts) / total if total else 0.0
+    names = {leading_metric(record.figures), "accuracy"}
+    parts = [figure for name, figure in record.figures.items() if name in names]
+    total = sum(figure.asked or figure.n for figure in parts)
+    return sum((figure.value or 0.0) * figure.n for figure in parts) / total if total else 0.0
 
 
 def clear_gain(new: EvaluationRecord, old: EvaluationRecord) -> bool:
@@ -159,11 +155,8 @@ def costs_more(new: EvaluationRecord, old: EvaluationRecord) -> bool:
 def _sure_gain(new: EvaluationRecord, old: EvaluationRecord) -> bool:
     """Return whether the leading figure or the error is better with its interval, over the same samples."""
     gains = compare(old.rows, new.rows, seed=old.seed)
-    return any(
-        gain.sign * METRICS[name].direction > 0
-        for name, gain in gains.items()
-        if name in {leading_metric(gains), "rmse"}
-    )
+    names = {leading_metric(gains), "rmse"} & gains.keys()
+    return any(gains[name].sign * METRICS[name].direction > 0 for name in names)
 
 
 def _few(record: EvaluationRecord) -> bool:

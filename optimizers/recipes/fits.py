@@ -172,14 +172,13 @@ def _fusion(search: Search) -> list[Candidate]:
     (eta, weight), compared = _worth_it(plain, best_on_grid(plain, train, ETAS, WEIGHTS), held)
     candidates, words = [], [compared]
     for name, fusion in (("map", FittedFusion(plain)), ("fusion", FittedFusion(plain, eta=eta, model_weight=weight))):
-        curve, kind = _best_curve(fusion, train, held)
-        fitted = FittedFusion(plain, eta=fusion.eta, model_weight=fusion.model_weight, curve=curve, kind=kind)
+        fitted = _with_best_map(fusion, train, held)
         copy = program.deepcopy()
         # One that changes nothing is none: then the candidate is known to be the program it started as.
         if (fitted.eta, fitted.model_weight, fitted.bends) != (plain.eta, plain.model_weight, False):
             copy.summarizer.fitted = fitted
         candidates.append(Candidate(search.candidate_name(name), copy))
-        words.append(f"{name}: eta {fitted.eta:g}, model weight {fitted.model_weight:g}, map {kind}")
+        words.append(f"{name}: eta {fitted.eta:g}, model weight {fitted.model_weight:g}, map {fitted.kind}")
     search.note = f"fusion: fitted on {len(train)} scores"
     search.details = f"{search.note} ({'; '.join(words)}); taken for {ASKED_FOR}"
     return candidates
@@ -223,7 +222,9 @@ def fitted_curve(kind: str, fused: Array, truth: Array) -> list[tuple[float, flo
     return [(float(x), round(float(y), 6)) for x, y in zip(grid, values, strict=True)]
 
 
-def _agreement(truth: Array, fused: Array) -> float:
+def _agreement(samples: Beliefs, plain: ScoreFusion, eta: float | None = None, weight: float | None = None) -> float:
+    """Return how well scores that are fused with another eta and model weight agree with people: SRCC + PLCC."""
+    truth, fused = samples.truth, samples.fuse(FittedFusion(plain, eta=eta, model_weight=weight))
     return float(np.nan_to_num(srcc(truth, fused)) + np.nan_to_num(plcc(truth, fused)))
 
 
@@ -231,13 +232,9 @@ def best_on_grid(
     plain: ScoreFusion, train: Beliefs, etas: Sequence[float], weights: Sequence[float]
 ) -> tuple[float, float]:
     """Return the eta and model weight whose fused scores agree best with people; the plain ones unless others gain."""
-    least = _agreement(train.truth, train.fuse(FittedFusion(plain))) + _MARGIN
-    agreements = {
-        (eta, weight): _agreement(train.truth, train.fuse(FittedFusion(plain, eta=eta, model_weight=weight)))
-        for eta in etas
-        for weight in weights
-        if eta or weight
-    }
+    least = _agreement(train, plain) + _MARGIN
+    pairs = [(eta, weight) for eta in etas for weight in weights if eta or weight]
+    agreements = {pair: _agreement(train, plain, *pair) for pair in pairs}
     best, agreement = max(agreements.items(), key=itemgetter(1))
     return best if agreement > least else (plain.eta, plain.model_weight)
 
@@ -245,27 +242,24 @@ def best_on_grid(
 def _worth_it(plain: ScoreFusion, fused: tuple[float, float], held: Beliefs) -> tuple[tuple[float, float], str]:
     """Return eta and model weight of the better part alone, unless both fused agree better on validation; and words."""
     ways = {"model only": (0.0, 1.0), "tools only": (plain.eta or 1.0, 0.0), "both fused": fused}
-    agreements = {
-        name: _agreement(held.truth, held.fuse(FittedFusion(plain, eta=eta, model_weight=weight)))
-        for name, (eta, weight) in ways.items()
-    }
+    agreements = {name: _agreement(held, plain, *pair) for name, pair in ways.items()}
     best = max(agreements, key=lambda name: agreements[name])  # of equal ones the first
     figures = ", ".join(f"{name} {agreement:.3f}" for name, agreement in agreements.items())
     return ways[best], f"SRCC + PLCC on validation: {figures}; the best is {best}"
 
 
-def _best_curve(fusion: FittedFusion, train: Beliefs, held: Beliefs) -> tuple[list[tuple[float, float]], str]:
-    """Return the map that comes nearest to people on held samples, and its kind."""
+def _with_best_map(fusion: FittedFusion, train: Beliefs, held: Beliefs) -> FittedFusion:
+    """Return the fusion with the map that comes nearest to people on held samples."""
     fused, unseen, truth = train.fuse(fusion), held.fuse(fusion), held.truth
     ranked = []
     for kind in ("none", "line", "logistic", "isotonic"):
         curve = fitted_curve(kind, fused, train.truth)
         if curve or kind == "none":
-            mapped = np.array([FittedFusion(fusion, curve=curve).map_score(x) for x in unseen])
+            fitted = FittedFusion(fusion, curve=curve, kind=kind)
+            mapped = np.array([fitted.map_score(x) for x in unseen])
             rank = round(float(np.nan_to_num(plcc(truth, mapped))) / PLCC_STEP), -rmse(truth, mapped)
-            ranked.append((rank, curve, kind))
-    _, best, kind = max(ranked, key=lambda fit: fit[0])
-    return best, kind
+            ranked.append((rank, fitted))
+    return max(ranked, key=itemgetter(0))[1]
 
 
 class Labelled(NamedTuple):
@@ -330,21 +324,16 @@ def _speaks_of_the_same(sentence: str, others: Sequence[str]) -> bool:
 
 
 def _labelled(search: Search) -> Labelled:
-    viewer = search.base.program.resources.viewer
-    by_id = {example.id: example for example in search.train.examples}
-    believed, views, truth = [], [], []
-    for each in _judged(search, unseen(search.base.program, search.train.examples)):
-        if each.levels is not None:
-            example = by_id[each.sample]
-            believed.append(expected_level(each.levels))
-            views.append(viewer.view(example.image, example.get("reference")))
-            truth.append(each.truth)
+    program, by_id = search.base.program, {example.id: example for example in search.train.examples}
+    held = Beliefs(each for each in _judged(search, unseen(program, search.train.examples)) if each.levels is not None)
+    examples = [by_id[each.sample] for each in held]
+    views = [program.resources.viewer.view(example.image, example.get("reference")) for example in examples]
     traits = [properties_of(view) for view in views]
     return Labelled(
-        np.array(believed),
+        np.array([expected_level(each.levels or {}) for each in held]),
         {c: np.array([view.severities[c] for view in views]) for c in DISTORTION_CATEGORIES},
         {name: np.array([of_view[name] for of_view in traits]) for name in TRAITS},
-        np.array(truth),
+        held.truth,
     )
 
 

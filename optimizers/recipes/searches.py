@@ -186,9 +186,8 @@ class _DemoSearch:
             return choose_demos(demos, count, "random", self._rng)
         places = self._rng.sample(range(len(demos)), min(max(_MOST, 2 * count), len(demos)))
         viewer = Viewer(self._search.base.program.resources.settings.kept_dir)
-        labelled = [
-            (viewer.view(demos[i].demo.image, demos[i].demo.get("reference")), float(demos[i].value)) for i in places
-        ]
+        drawn = [demos[i] for i in places]
+        labelled = [(viewer.view(d.demo.image, d.demo.get("reference")), float(d.value)) for d in drawn]
         instructions = dict(self._search.student.named_parameters())[name].signature.instructions
         return tuple(places[i] for i in telling_demos(labelled, count, self._rng.randrange(2**32), instructions))
 
