@@ -318,9 +318,9 @@ def log_misses(run: RunHandle, record: EvaluationRecord, program: AgenticIQA, sa
                 run.log_picture(small(sample.image, _PICTURE_PX), places[sample.id])
                 inputs = {"query": sample.query, "options": sample.options, "picture": run.address(places[sample.id])}
                 truth: Any = rows[sample.id].truth
-                with miss_trace(sample.id, inputs, truth) as answered:
-                    trace = answered(again(sample).predicted)
-                expected[trace] = (truth, not sample.is_made_up)
+                with miss_trace(sample.id, inputs, truth) as trace:
+                    trace["answer"] = again(sample).predicted
+                expected[trace["id"]] = (truth, not sample.is_made_up)
 
 
 def log_calibration(

@@ -39,18 +39,14 @@ class RunHandle:
         self._store, self._name, self._result = store, name, result
         self._root: RunHandle = self if parent is None else parent._root
         self._broken = False
-        self._id, self._data = "", ("", "")
+        self._data = ("", "")
         self.model_id: str | None = None
         """The linked LoggedModel's; None where there is none, or the store broke."""
         self.prompts: list[PromptVersion] = []
         """The prompt versions of the program that the run made."""
         if parent is not None:
             tags = {**tags, "mlflow.parentRunId": parent._id}
-
-        def create() -> None:
-            self._id = store.create_run(name, tags)
-
-        self._write(create)
+        self._id: str = self._write(lambda: store.create_run(name, tags)) or ""
 
     @property
     def run_id(self) -> str | None:
@@ -60,8 +56,7 @@ class RunHandle:
     @property
     def where(self) -> str:
         """How to look at the list of runs, and this run's id; empty where the store broke."""
-        shown = self._store.runs_url if self._store.remote else self._store.ui_hint
-        return f"{shown}  (run {self.run_id})" if self.run_id else ""
+        return f"{self._store.ui_hint}  (run {self.run_id})" if self.run_id else ""
 
     def address(self, file: str) -> str:
         """Return where a logged file is shown once the UI is up."""
@@ -99,13 +94,9 @@ class RunHandle:
         about: dict[str, Any] = {}
         if self.model_id:
             about = {"model_id": self.model_id, "dataset_name": self._data[0], "dataset_digest": self._data[1]}
-        entries = [
-            Metric(name, float(value), now, step, **about)
-            for name, value in metrics.items()
-            if value is not None and math.isfinite(value)
-        ]
-        if entries:
-            self._log("log_batch", metrics=entries)
+        known = {name: float(value) for name, value in metrics.items() if value is not None and math.isfinite(value)}
+        if known:
+            self._log("log_batch", metrics=[Metric(name, value, now, step, **about) for name, value in known.items()])
 
     def log_dataset(self, name: str, digest: str, source: str, context: str) -> None:
         """Log which data went in: name, hash of its manifest, where it lay, and what for ("train", "test", ...)."""
@@ -236,18 +227,20 @@ class RunHandle:
     def _log(self, method: str, *arguments: Any, **named: Any) -> None:
         self._write(lambda: getattr(self._store.client, method)(self._id, *arguments, **named))
 
-    def _write(self, action: Callable[[], object]) -> None:
+    def _write(self, action: Callable[[], Any]) -> Any:
+        """Return what an action returns; None where the store broke."""
         root = self._root
         if root._broken:
-            return
+            return None
         try:
-            action()
+            return action()
         except Exception as error:  # border: MLflow, SQLAlchemy, the network and the disk each raise their own kinds
             root._broken = True
             logger.warning(
                 "MLflow store %r broke (%s): the run %r is not whole there; %s",
                 redact(self._store.tracking_uri), reason(error), root._name, self._result,
             )  # fmt: skip
+            return None
 
 
 def reason(error: Exception) -> str:
@@ -303,13 +296,10 @@ def tool_span(name: str, inputs: Mapping[str, Any]) -> Iterator[dict[str, Any]]:
 @contextlib.contextmanager
 def record_traces(run: "RunHandle") -> Iterator[dict[str, tuple[float | str, bool]]]:
     """Record the process's assessments meanwhile as traces of a run; yields what was true, to be filled by trace."""
-    expected: dict[str, tuple[float | str, bool]] = {}
-    if run.run_id is None:
-        yield expected
-        return
     import dspy
     import mlflow
 
+    expected: dict[str, tuple[float | str, bool]] = {}
     with warnings.catch_warnings(action="ignore"):  # of its own types
         from mlflow.dspy.callback import MlflowCallback
     run.enter_experiment()
@@ -341,23 +331,18 @@ def record_traces(run: "RunHandle") -> Iterator[dict[str, tuple[float | str, boo
 
 
 @contextlib.contextmanager
-def miss_trace(sample: str, inputs: Mapping[str, Any], truth: float | str) -> Iterator[Callable[[Any], str]]:
-    """Record what is assessed inside, itself inside of `record_traces`, as one trace; yields what takes the answer.
+def miss_trace(sample: str, inputs: Mapping[str, Any], truth: float | str) -> Iterator[dict[str, Any]]:
+    """Record what is assessed inside, itself inside of `record_traces`, as one trace.
 
-    It returns the trace's id.
+    Yields a mapping with the trace's "id", to be filled with the "answer".
     """
     import mlflow
 
-    answers: list[Any] = []
-
-    def answered(answer: Any) -> str:
-        answers.append(answer)
-        return str(span.trace_id)
-
     with mlflow.start_span(f"sample {sample}", span_type="CHAIN") as span:
         span.set_inputs({"sample": sample, **inputs})
-        yield answered
-        answer = round(answers[0], 3) if answers and isinstance(answers[0], float) else "".join(map(str, answers))
+        trace: dict[str, Any] = {"id": str(span.trace_id)}
+        yield trace
+        answer = round(trace["answer"], 3) if isinstance(trace["answer"], float) else str(trace["answer"])
         span.set_outputs({"answer": answer, "truth": truth})
         tags = {"sample": sample, "truth": truth, "answer": answer, "picture": inputs.get("picture")}
         mlflow.update_current_trace(tags={name: str(value) for name, value in tags.items() if value is not None})

@@ -62,12 +62,17 @@ def experiment_name(data: str) -> str:
 
 def open_client(mlruns_dir: Path) -> "tuple[MlflowClient, str]":
     """Return a client of the store that exists, and its address; nothing is created. InputError where there is none."""
-    uri = os.environ.get("MLFLOW_TRACKING_URI") or _own_store(mlruns_dir.resolve())
+    folder = mlruns_dir.resolve()
+    uri = os.environ.get("MLFLOW_TRACKING_URI") or _own_store(folder)
     if uri.startswith("sqlite:") and not _database_file(uri).is_file():
         raise InputError(f"MLflow store {uri!r}: does not exist; {_ANOTHER}")
     try:
-        _follow_move(mlruns_dir.resolve())
-        return _client_of(uri), uri
+        if uri.startswith("sqlite:"):
+            _follow_move(folder)
+        _import_quietly()
+        from mlflow import MlflowClient
+
+        return MlflowClient(tracking_uri=uri), uri
     except Exception as error:  # border: as below
         raise _unopened(uri, error) from error
 
@@ -106,8 +111,7 @@ class Tracker:
             if not self.remote:
                 self._folder.mkdir(parents=True, exist_ok=True)
                 _make_database(_database_file(self.tracking_uri), self._folder / "artifacts")
-                _follow_move(self._folder)
-            self.client = _client_of(self.tracking_uri)
+            self.client, _ = open_client(self._folder)
             self.experiment_id = self._open_experiment()
             self._fail_abandoned_runs()
         except Exception as error:  # border: MLflow, SQLAlchemy and the network each raise their own kinds
@@ -121,9 +125,9 @@ class Tracker:
 
     @property
     def ui_hint(self) -> str:
-        """The command that opens the store in a browser, or the server's address."""
+        """The command that opens the list of runs in a browser, or its page on the server."""
         if self.remote:
-            return self.tracking_uri
+            return self.runs_url
         usual = self._folder == load_settings().mlruns_dir.resolve()
         return as_started(f"python -m program.runs{'' if usual else ' ' + shlex.quote(os.path.relpath(self._folder))}")
 
@@ -245,15 +249,8 @@ def _follow_move(folder: Path) -> None:
             )
 
 
-def _client_of(tracking_uri: str) -> "MlflowClient":
-    """Return a client, without telemetry, long waits for dead servers or a first-time flood of messages."""
-    _import_quietly()
-    from mlflow import MlflowClient
-
-    return MlflowClient(tracking_uri=tracking_uri)
-
-
 def _import_quietly() -> None:
+    """Import MLflow, without telemetry, long waits for dead servers or a first-time flood of messages."""
     os.environ.setdefault("MLFLOW_DISABLE_TELEMETRY", "true")
     os.environ.setdefault("MLFLOW_ENABLE_ARTIFACTS_PROGRESS_BAR", "false")
     os.environ.setdefault("MLFLOW_HTTP_REQUEST_MAX_RETRIES", "2")
