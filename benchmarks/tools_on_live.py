@@ -65,9 +65,7 @@ def _run(arguments: argparse.Namespace) -> int:
     specs = named or [*runner.ready("FR"), *runner.ready("NR")]
     with Progress(console=Console(stderr=True)) as progress:
         task = progress.add_task("measuring", total=len(samples))
-        measured = survey(
-            runner, specs, [(s.image, s.reference) for s in samples], on_image=lambda: progress.advance(task)
-        )
+        measured = survey(runner, specs, samples, on_image=lambda: progress.advance(task))
     study = Study(
         np.array([s.quality for s in samples], float),
         [category_named(s.distortion) for s in samples],

@@ -274,7 +274,7 @@ def test_what_is_nearly_its_reference_says_nothing_of_how_errors_go_together(rng
             {spec.name: Measurement(tool=spec.name, raw=value) for spec, value in zip(specs, values, strict=True)}
             for values in [*zip(*raw, strict=True), *[(1 - 4e-6, 1 - 6e-6)] * near]
         ]
-        found, _ = fit_all(Surveyed.of([LabelledSet("toy", "0" * 64, "train", samples)], [rows], specs, {}))
+        found, _ = fit_all(Surveyed.of([(LabelledSet("toy", "0" * 64, "train", samples), rows)], specs, {}))
         return {name: tool.correlations for name, tool in found.items()}
 
     assert correlations(30) == correlations(0)

@@ -11,7 +11,7 @@ from numpy.typing import NDArray
 
 from data.catalogue import resolve_dataset
 from data.distortions import category_named
-from data.manifest import GENERATED, manifest_sha256, read_manifest
+from data.manifest import GENERATED, Sample, manifest_sha256, read_manifest
 from program.common.errors import ImageError, InputError, SettingsError, ToolError
 from program.common.files import write_whole
 from program.common.pool import in_order
@@ -43,6 +43,8 @@ if TYPE_CHECKING:
 
 AUTHENTIC = (None, "authentic")
 """What a manifest calls the distortion of a photograph as it was taken."""
+Measured = Sequence[Mapping[str, Measurement]]
+"""A mapping by tool name for each sample, in order."""
 _COLUMNS = ("tool", "source", "sample", "raw", "error", "human", "category", "authentic", "label_sd")
 
 
@@ -122,25 +124,21 @@ class Surveyed(NamedTuple):
 
     @classmethod
     def of(
-        cls,
-        datasets: Sequence[LabelledSet],
-        measured: Sequence[Sequence[Mapping[str, Measurement]]],
-        specs: Sequence[ToolSpec],
-        skipped: Mapping[str, str],
+        cls, measured: Sequence[tuple[LabelledSet, Measured]], specs: Sequence[ToolSpec], skipped: Mapping[str, str]
     ) -> "Surveyed":
-        """Return the readings from one mapping by tool name per sample of each dataset."""
+        """Return the readings of datasets."""
         import pandas as pd
 
         rows = [
             (spec.name, data.source, id(sample), by_tool[spec.name].raw, by_tool[spec.name].error, sample.human,
              sample.category, sample.authentic, sample.label_sd)
-            for data, by_sample in zip(datasets, measured, strict=True)
+            for data, by_sample in measured
             for sample, by_tool in zip(data.samples, by_sample, strict=True)
             for spec in specs
             if spec.name in by_tool and data.name.casefold() not in {name.casefold() for name in spec.trained_on}
         ]  # fmt: skip
         table = pd.DataFrame(rows, columns=list(_COLUMNS)).astype({"raw": float})
-        return cls(table, specs, {data.source: data.provenance() for data in datasets}, skipped)
+        return cls(table, specs, {data.source: data.provenance() for data, _ in measured}, skipped)
 
     def problems(self) -> list[str]:
         """Return the failed measurements, one line per tool with the first of them."""
@@ -153,57 +151,44 @@ class Surveyed(NamedTuple):
 
 
 def measure_all(
-    runner: ToolRunner,
-    datasets: Sequence[LabelledSet],
-    *,
-    names: Sequence[str] | None = None,
-    on_image: Callable[[], None] = lambda: None,
+    runner: ToolRunner, datasets: Sequence[LabelledSet], names: Sequence[str] | None, on_image: Callable[[], None]
 ) -> Surveyed:
     """Run the ready tools, or those named (expensive ones only so), over labelled images; ToolError if unknown."""
     missing = runner.unavailable()
     affordable = [spec for spec in runner.registry.specs() if spec.cost != "expensive"]
     wanted = [runner.registry.get(name) for name in names] if names else affordable
     usable = [spec for spec in wanted if spec.name not in missing]
-    measured = [
-        survey(runner, usable, [(s.image, s.reference) for s in data.samples], on_image=on_image) for data in datasets
-    ]
-    return Surveyed.of(datasets, measured, usable, {s.name: missing[s.name] for s in wanted if s.name in missing})
+    measured = [(data, survey(runner, usable, data.samples, on_image)) for data in datasets]
+    return Surveyed.of(measured, usable, {s.name: missing[s.name] for s in wanted if s.name in missing})
 
 
 def survey(
-    runner: ToolRunner,
-    specs: Sequence[ToolSpec],
-    pairs: Sequence[tuple[Path, Path | None]],
-    *,
-    on_image: Callable[[], None] = lambda: None,
-) -> list[dict[str, Measurement]]:
+    runner: ToolRunner, specs: Sequence[ToolSpec], samples: Sequence[Labelled | Sample], on_image: Callable[[], None]
+) -> Measured:
     """Measure every image with every tool; full-reference tools only where there is a reference.
 
-    Returns one mapping from tool name to measurement per pair of image and reference, in order; those of a bad image
-    hold the error. `on_image` is called after each image, from the worker's thread.
+    Measurements of a bad image hold the error. `on_image` is called after each image, from the worker's thread.
     """
 
-    def measure(pair: tuple[Path, Path | None]) -> dict[str, Measurement]:
-        fitting = [spec.name for spec in specs if spec.mode == "NR" or pair[1] is not None]
+    def measure(sample: Labelled | Sample) -> dict[str, Measurement]:
+        fitting = [spec.name for spec in specs if spec.mode == "NR" or sample.reference is not None]
         try:
-            image = IMAGES.add(pair[0])
-            reference = IMAGES.add(pair[1]) if pair[1] is not None else None
+            image = IMAGES.add(sample.image)
+            reference = IMAGES.add(sample.reference) if sample.reference is not None else None
             return {name: runner.measure(name, image, reference) for name in fitting}
         except ImageError as error:
             return {name: Measurement(tool=name, error=str(error)) for name in fitting}
         finally:
             on_image()
 
-    return in_order(measure, pairs, workers=2)
+    return in_order(measure, samples, workers=2)
 
 
 FEWEST_OF_A_CATEGORY = 25
 """Fewer images of a distortion category get no map of their own."""
 
 
-def results(
-    surveyed: Surveyed, out: Path, *, strengths: bool, params_dir: Path | None = None
-) -> tuple[dict[str, Any], "Table"]:
+def results(surveyed: Surveyed, out: Path, strengths: bool, params_dir: Path | None) -> tuple[dict[str, Any], "Table"]:
     """Write strengths or maps over those of a file; returns the figures as JSON and as a table.
 
     Raises ToolError when nothing was fitted, SettingsError when the file cannot be read or written.
