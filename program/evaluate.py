@@ -84,7 +84,7 @@ def _evaluate(arguments: argparse.Namespace) -> int:
         cli.check_outputs(arguments, "--report", *report_files(arguments.report))
     cluster = cluster_from(arguments, arguments.workers or settings.compile.workers)
     make = partial(Evaluating.build, partial(program_from, arguments, settings), baselines=arguments.baselines)
-    tracker = Tracker(settings.mlruns_dir, experiment_name(samples.name))
+    tracker = Tracker(settings.mlruns_dir, experiment_name(samples.dataset.name))
     with tracker.run(f"evaluate {arguments.split} seed {settings.seed}", {"command": "evaluate"}) as run:
         with budget_from(arguments):
             record = evaluate(

@@ -33,11 +33,11 @@ def heading(record: EvaluationRecord) -> str:
 
 def figure_lines(record: EvaluationRecord) -> Iterator[tuple[str, Figure]]:
     """Yield every overall figure that the data has labels for, under its name for people."""
-    figures = record.figures | (record.details.figures if record.details else {})
+    details = record.details or Details()
+    figures = record.figures | details.figures
     yield from ((metric.title, figures[name]) for name, metric in METRICS.items() if name in figures)
-    if record.details:
-        for kind, part in record.details.by_question_type.items():
-            yield f"Accuracy ↑ of {kind!r} questions", part.figures["accuracy"]
+    for kind, part in details.by_question_type.items():
+        yield f"Accuracy ↑ of {kind!r} questions", part.figures["accuracy"]
 
 
 def figures_table(record: EvaluationRecord) -> Table:
@@ -54,9 +54,30 @@ def figures_table(record: EvaluationRecord) -> Table:
     return table
 
 
-def baseline_tables(record: EvaluationRecord) -> list[Table]:
-    """Return the program against every baseline on the same samples, a table for scores and one for answers."""
-    return [_baseline_table(record, ways, columns) for ways, columns in baselines_by_task(record)]
+def baseline_tables(record: EvaluationRecord) -> Iterator[Table]:
+    """Yield the program against every baseline on the same samples, a table for scores and one for answers."""
+    for ways, columns in baselines_by_task(record):
+        metric = columns[0]
+        basis = record.figures[metric]
+        title = f"{heading(record)}\nn = {basis.n} of {basis.asked}, {_photographs(basis.groups)}"
+        table = Table(title=title, title_justify="left", box=box.SIMPLE_HEAD, show_edge=False, padding=0)
+        table.add_column("", width=_LABEL, overflow="fold")
+        for name in columns:
+            table.add_column(METRICS[name].title, justify="right", no_wrap=True)
+        table.add_column(f"program\n- this, {METRICS[metric].title.split()[0]}", justify="right", no_wrap=True)
+        own = [figure_cell(record.figures.get(name)) for name in columns]
+        table.add_row(Text("program", style="bold"), *own, "", end_section=True)
+        values = {way.label: way.figures[metric].value or -2.0 for way in ways if way.kind == "tool"}
+        ordered = sorted(ways, key=lambda way: (_ORDER.index(way.kind), -values.get(way.label, 0.0)))
+        for number, way in enumerate(ordered):
+            last = number + 1 == len(ordered) or (ordered[number + 1].kind == "tool") != (way.kind == "tool")
+            gain = way.gain[metric]
+            label = way.label + (f"\n(n = {gain.n})" if gain.n != basis.n else "")
+            cells = [figure_cell(way.figures.get(name)) for name in columns]
+            cells.append(figure_cell(gain, "+", _STYLES.get(gain_words(metric, gain), "")))
+            table.add_row(label, *cells, end_section=last)
+        table.caption, table.caption_justify = "Brackets: 95 % intervals,\npaired in the last column.", "left"
+        yield table
 
 
 def baselines_by_task(record: EvaluationRecord) -> Iterator[tuple[list[Baseline], list[str]]]:
@@ -182,30 +203,6 @@ def _superfluous(record: EvaluationRecord) -> Iterator[str]:
 def figure_cell(figure: Figure | None, sign: str = "", style: str = "") -> Text:
     """Return a figure with its interval on a line of its own, so that tables fit 80 columns."""
     return Text("-" if figure is None else f"{figure.value_text(sign)}\n{figure.ends_text(sign)}".rstrip(), style)
-
-
-def _baseline_table(record: EvaluationRecord, ways: Sequence[Baseline], columns: Sequence[str]) -> Table:
-    metric = columns[0]
-    basis = record.figures[metric]
-    title = f"{heading(record)}\nn = {basis.n} of {basis.asked}, {_photographs(basis.groups)}"
-    table = Table(title=title, title_justify="left", box=box.SIMPLE_HEAD, show_edge=False, padding=0)
-    table.add_column("", width=_LABEL, overflow="fold")
-    for name in columns:
-        table.add_column(METRICS[name].title, justify="right", no_wrap=True)
-    table.add_column(f"program\n- this, {METRICS[metric].title.split()[0]}", justify="right", no_wrap=True)
-    own = [figure_cell(record.figures.get(name)) for name in columns]
-    table.add_row(Text("program", style="bold"), *own, "", end_section=True)
-    values = {way.label: way.figures[metric].value or -2.0 for way in ways if way.kind == "tool"}
-    ordered = sorted(ways, key=lambda way: (_ORDER.index(way.kind), -values.get(way.label, 0.0)))
-    for number, way in enumerate(ordered):
-        last = number + 1 == len(ordered) or (ordered[number + 1].kind == "tool") != (way.kind == "tool")
-        gain = way.gain[metric]
-        label = way.label + (f"\n(n = {gain.n})" if gain.n != basis.n else "")
-        cells = [figure_cell(way.figures.get(name)) for name in columns]
-        cells.append(figure_cell(gain, "+", _STYLES.get(gain_words(metric, gain), "")))
-        table.add_row(label, *cells, end_section=last)
-    table.caption, table.caption_justify = "Brackets: 95 % intervals,\npaired in the last column.", "left"
-    return table
 
 
 def _photographs(count: int) -> str:

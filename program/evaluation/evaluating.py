@@ -96,28 +96,28 @@ class BaselineAnswers:
         return None if answer.status == "failed" else text if isinstance(text, str) else round(text, 6)
 
 
-_WAYS: Mapping[str, tuple[str, str]] = {
-    "tools used": ("mean of the tools the agent used", "tools"),
-    "tools used by reliability": ("the agent's tools, weighted by reliability", "tools"),
-    ALL_TOOLS: ("mean of all ready tools", "tools"),
-    ALL_RELIABLE: ("all ready tools, weighted by reliability", "tools"),
-    MODEL_ONLY: ("model only, no evidence", "model"),
-    "model with evidence": ("model's level with evidence", "model"),
-    "mean of tools and model": ("plain mean, tools and model", "mean"),
-    "printed fusion": ("fusion as printed", "fusion"),
-    "normalised fusion": ("fusion normalised", "fusion"),
-    "fusion by reliability": ("fusion normalised, tools by reliability", "fusion"),
+_WAYS: Mapping[str, tuple[str, str, str]] = {
+    "tools used": ("mean of the tools the agent used", "tools", "tool_mean"),
+    "tools used by reliability": ("the agent's tools, weighted by reliability", "tools", "tool_mean_reliable"),
+    ALL_TOOLS: ("mean of all ready tools", "tools", ""),
+    ALL_RELIABLE: ("all ready tools, weighted by reliability", "tools", ""),
+    MODEL_ONLY: ("model only, no evidence", "model", ""),
+    "model with evidence": ("model's level with evidence", "model", "expected_level"),
+    "mean of tools and model": ("plain mean, tools and model", "mean", ""),
+    "printed fusion": ("fusion as printed", "fusion", "fusion_printed"),
+    "normalised fusion": ("fusion normalised", "fusion", "fusion_normalised"),
+    "fusion by reliability": ("fusion normalised, tools by reliability", "fusion", "fusion_reliable"),
 }
-"""What each way to answer is called, and its kind; single tools go before them."""
+"""What each way to answer is called, its kind, and which of a row's beliefs it is, if one; single tools go before."""
 
 
 def with_baselines(record: EvaluationRecord) -> EvaluationRecord:
     """Return the record with a table entry for every baseline its rows hold, in the table's order."""
     rows = [row for row in record.rows if row.task != "open"]
     answers = [_answers(row) for row in rows]
-    tools = {name: (f"{name} alone", "tool") for each in answers for name in each if name not in _WAYS}
+    tools = {name: (f"{name} alone", "tool", "") for each in answers for name in each if name not in _WAYS}
     baselines: dict[str, Baseline] = {}
-    for name, (label, kind) in {**tools, **_WAYS}.items():
+    for name, (label, kind, _) in {**tools, **_WAYS}.items():
         others = [_answered(row, each.get(name)) for row, each in zip(rows, answers, strict=True)]
         gain = compare(others, rows, seed=record.seed)
         figures: dict[str, Any] = {metric: figure_of(metric, others, seed=record.seed) for metric in gain}
@@ -129,15 +129,10 @@ def with_baselines(record: EvaluationRecord) -> EvaluationRecord:
 
 def _answers(row: LabelledRow) -> dict[str, float | str | None]:
     """Return what each way answered a sample, by its name."""
-    belief = row.beliefs.get
-    tools, model = belief("tool_mean"), belief("expected_level")
-    return {
-        **(row.baselines or {}), "tools used": tools, "tools used by reliability": belief("tool_mean_reliable"),
-        "model with evidence": model,
-        "mean of tools and model": None if tools is None or model is None else math.fsum((tools, model)) / 2,
-        "printed fusion": belief("fusion_printed"), "normalised fusion": belief("fusion_normalised"),
-        "fusion by reliability": belief("fusion_reliable"),
-    }  # fmt: skip
+    tools, model = row.beliefs.get("tool_mean"), row.beliefs.get("expected_level")
+    mean = None if tools is None or model is None else math.fsum((tools, model)) / 2
+    beliefs = {name: row.beliefs.get(belief) for name, (_, _, belief) in _WAYS.items() if belief}
+    return {**(row.baselines or {}), **beliefs, "mean of tools and model": mean}
 
 
 def _answered(row: LabelledRow, answer: float | str | None) -> LabelledRow:
@@ -260,19 +255,17 @@ class ManifestSplit:
     """One split of a manifest, read again at each pass; no more than a line is held."""
 
     manifest: Place
-    split: str | None
-    size: int
-    name: str
-    """The dataset's own name, or the manifest's with the folder it lies in."""
     layout: Layout
-    judge: str = "people"
-    """Whose labels these are."""
+    size: int
+    dataset: Dataset
+    """Its name is the dataset's own, or the manifest's with the folder it lies in."""
 
     def __len__(self) -> int:
         return self.size
 
     def __iter__(self) -> Iterator[Sample]:
-        return (s for s in read_manifest(self.manifest, self.layout) if self.split in {None, s.split} and not s.is_bare)
+        split, samples = self.dataset.split, read_manifest(self.manifest, self.layout)
+        return (s for s in samples if split in {None, s.split} and not s.is_bare)
 
 
 def samples_of(
@@ -305,8 +298,9 @@ def samples_of(
         logger.warning("%s: %s", str(manifest), doubt.question)
     path = manifest.resolve() if isinstance(manifest, Path) else PurePosixPath(manifest)
     name = str(data) if str(data) in GENERATED else "/".join(path.parts[-2:])
-    # Of several, people come first.
-    return ManifestSplit(manifest, split, chosen.total() - bare, name, layout, judges[0])
+    # Of several judges, people come first.
+    dataset = Dataset(name=name, manifest_sha256=manifest_sha256(manifest), split=split, judge=judges[0])
+    return ManifestSplit(manifest, layout, chosen.total() - bare, dataset)
 
 
 def evaluate(
@@ -334,10 +328,7 @@ def evaluate(
     if split not in {None, *get_args(Split)}:
         raise InputError(f"split {split!r}: unknown; give {', '.join(get_args(Split))}, or None for all")
     samples = samples_of(data, settings, split, progress=progress) if isinstance(data, str | Path) else data
-    dataset = Dataset(name="samples")
-    if isinstance(samples, ManifestSplit):
-        sha256 = manifest_sha256(samples.manifest)
-        dataset = Dataset(name=samples.name, manifest_sha256=sha256, split=samples.split, judge=samples.judge)
+    dataset = samples.dataset if isinstance(samples, ManifestSplit) else Dataset(name="samples")
     context = context_of(program, baselines=baselines)
     if checkpoint is None and dataset.manifest_sha256 is not None:
         checkpoint = checkpoint_path(settings, dataset, context)
@@ -371,10 +362,8 @@ def check_judged(record: EvaluationRecord, manifest: Place) -> None:
 
 def _counts_of(rows: Sequence[LabelledRow]) -> Counter[str]:
     """Return how many readings the rows say that their tools made, wherever they ran; not those of baselines."""
-    readings, cached, failed = (
-        sum(int((row.spent or {}).get(name, 0)) for row in rows)
-        for name in ("tool_readings", "tool_cache_hits", "tool_failures")
-    )
+    names = ("tool_readings", "tool_cache_hits", "tool_failures")
+    readings, cached, failed = (sum(int((row.spent or {}).get(name, 0)) for row in rows) for name in names)
     return Counter(fresh=readings - cached - failed, cached=cached, failed=failed)
 
 

@@ -221,11 +221,8 @@ def _tally(rows: Sequence[LabelledRow]) -> dict[str, Any]:
 
 
 def _counts(rows: Iterable[LabelledRow], task: Task) -> Counts:
-    statuses = Counter(
-        "failed" if row.status == "failed" else "used" if row.counts else "unlabelled"
-        for row in rows
-        if row.task == task
-    )
+    own = [row for row in rows if row.task == task]
+    statuses = Counter("failed" if row.status == "failed" else "used" if row.counts else "unlabelled" for row in own)
     return Counts(asked=statuses.total(), **statuses)
 
 
@@ -262,15 +259,11 @@ def _pace(
         pace["replan_rate"] = round(sum(each.get("replans", 0) > 0 for each in spenders) / len(spenders), 6)
     kinds = ("input_tokens", "output_tokens", "kept_tokens")
     # An answer from a cache takes no time, but as many tokens as it took when it was paid for, where they are known.
-    if known := [sum(each.get(kind, 0.0) for kind in kinds) for each in spenders if _answered(each)]:
+    answered = (each for each in spenders if each.get("lm_calls") or each.get("kept_tokens"))
+    if known := [sum(each.get(kind, 0.0) for kind in kinds) for each in answered]:
         pace["tokens_per_image"] = round(sum(known) / len(known), 1)
     if paid := [each.get("seconds_summarizer", 0.0) for each in spenders if each.get("lm_calls")]:
         pace["model_seconds_per_image"] = round(sum(paid) / len(paid), 3)
     if readings := spent.get("tool_readings"):
         pace["tool_failure_rate"] = round(spent.get("tool_failures", 0.0) / readings, 6)
     return pace
-
-
-def _answered(spent: Mapping[str, float]) -> bool:
-    """Return whether a model's answer to a sample, paid for or kept, is known with its tokens."""
-    return bool(spent.get("lm_calls") or spent.get("kept_tokens"))

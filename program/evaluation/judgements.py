@@ -38,7 +38,8 @@ def preference(rows: Sequence[LabelledRow]) -> Figure:
     if size > 1:
         # Where all are right or wrong there is no spread to go by: a photograph counts once.
         spread = _variance(earned, ends)
-        independent = value * (1 - value) / spread if spread else ends.count / 2
+        every = {name for names in ends.names for name in names}
+        independent = value * (1 - value) / spread if spread else len(every) / 2
         low, high = wilson(value, min(size, independent))
     return ends.figure(value, low, high, "Wilson score interval").of(len(pairs))
 
@@ -68,10 +69,6 @@ class _Ends:
         note = f" (descriptive: only {len(groups)} photograph{'s' * (len(groups) != 1)})" if few else ""
         names = (tuple(sorted({row.id if few else row.group for row in pair})) for pair in pairs)
         return cls(tuple(names), len(groups), note)
-
-    @property
-    def count(self) -> int:
-        return len({name for names in self.names for name in names})
 
     def figure(self, value: float, low: float, high: float, how: str) -> Figure:
         unit = "an image" if self.note else "a photograph"

@@ -393,11 +393,25 @@ def _tied_pairs(values: _Array) -> float:
 
 
 def _of_pairs(figure: Callable[[_Array, _Array, _Array], _Array]) -> Callable[[Values, Values], Resampler]:
-    """Return what makes a resampler; `figure` takes concordant less discordant pairs, and those untied in each."""
+    """Return what makes a resampler, which needs n x n bytes of memory.
+
+    `figure` takes concordant less discordant pairs of samples (both scores order them alike, or not), and the pairs
+    untied in each score.
+    """
 
     def resampler(truth: Values, predicted: Values) -> Resampler:
-        pairs = _Pairs(*paired_arrays("pairs", truth, predicted))
-        return lambda counts: figure(*pairs(counts))
+        x, y = paired_arrays("pairs", truth, predicted)
+        ranks_x, ranks_y = _Ranks(x), _Ranks(y)
+        signs = np.sign(x[:, None] - x[None, :]) * np.sign(y[:, None] - y[None, :])
+        agree = signs.astype(np.float32)  # -1, 0, 1: sums stay exact far beyond any n that fits in memory
+
+        def resampled(counts: _Array) -> _Array:
+            n = counts.sum(axis=1)
+            pairs = n * (n - 1) / 2
+            agreeing = np.einsum("bi,bi->b", counts.astype(np.float32) @ agree, counts) / 2
+            return figure(agreeing, pairs - ranks_x.ties(counts), pairs - ranks_y.ties(counts))
+
+        return resampled
 
     return resampler
 
@@ -425,22 +439,6 @@ class _Ranks:
         """Return the number of tied pairs in each resample."""
         level = np.add.reduceat(counts[:, self._order], self._starts, axis=1)
         return np.asarray((level * (level - 1) / 2).sum(axis=1), dtype=np.float64)
-
-
-class _Pairs:
-    """Counts pairs of samples by whether both scores order them alike; needs n x n bytes of memory."""
-
-    def __init__(self, x: _Array, y: _Array) -> None:
-        self._ranks_x, self._ranks_y = _Ranks(x), _Ranks(y)
-        signs = np.sign(x[:, None] - x[None, :]) * np.sign(y[:, None] - y[None, :])
-        self._agree = signs.astype(np.float32)  # -1, 0, 1: sums stay exact far beyond any n that fits in memory
-
-    def __call__(self, counts: _Array) -> tuple[_Array, _Array, _Array]:
-        """Return concordant minus discordant pairs, and the pairs untied in x and in y."""
-        n = counts.sum(axis=1)
-        pairs = n * (n - 1) / 2
-        agreeing = np.einsum("bi,bi->b", counts.astype(np.float32) @ self._agree, counts) / 2
-        return agreeing, pairs - self._ranks_x.ties(counts), pairs - self._ranks_y.ties(counts)
 
 
 def _correlation(counts: _Array, x: _Array, y: _Array) -> _Array:
