@@ -50,8 +50,7 @@ def _list(arguments: argparse.Namespace) -> int:
         for spec in specs:
             load(spec, None, "cpu", fetch=True)
     # A check that answered from the cache would check nothing.
-    fresh = settings.model_copy(update={"cache": False})
-    runner = ToolRunner(fresh, registry)
+    runner = ToolRunner(settings.model_copy(update={"cache": False}), registry)
     rows = [entry(spec, runner) for spec in specs]
     if arguments.check:
         image, reference = _trial_pair()

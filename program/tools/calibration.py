@@ -40,8 +40,6 @@ readings whose errors correlate by r, the second adds (1 - r) / (1 + r). The exp
 validation images r is 0.64 to 0.79 for tools with a reference, 0.74 for PIQE, and 0.91 for LiteNR."""
 LEAST_RMSE = 0.1
 """No tool is surer than this: people's own mean scores are not."""
-
-
 FEWEST = 8
 """Fewer images of a category in one dataset say nothing of it."""
 
@@ -305,8 +303,7 @@ class Calibration(Figures):
         A reading that the others make superfluous, or of a tool that knows nothing, adds 0; one of a tool without a
         map is None.
         """
-        entries = [self.tools.get(tool) for tool, _ in readings]
-        errors = [e.error(category) if e else None for e, (_, category) in zip(entries, readings, strict=True)]
+        errors = [self.tools[tool].error(category) if tool in self.tools else None for tool, category in readings]
         shares: list[float | None] = [None if error is None else 0.0 for error in errors]
         usable = {i: error for i, error in enumerate(errors) if error is not None and error.precision > 0}
         if not usable:

@@ -113,9 +113,10 @@ def _weights() -> dict[str, Floats]:
 
 
 class _Graph:
-    """An ONNX graph as it is built: the bytes of its parts, each a field of a message of protocol buffers."""
+    """The network as an ONNX graph while it is built: the bytes of its parts, each a field of protocol buffers."""
 
-    def __init__(self) -> None:
+    def __init__(self, weights: dict[str, Floats]) -> None:
+        self.weights = weights
         self._nodes: list[bytes] = []
         self._constants: list[bytes] = []
 
@@ -139,6 +140,39 @@ class _Graph:
             body += _field(5, _field(1, key) + held)
         self._nodes.append(body)
         return name
+
+    def convolution(self, x: str, name: str, normalisation: str, stride: int = 1, *, limited: bool = True) -> str:
+        """Add a convolution with its normalisation folded in, limited to 0..6; padded as for maps of even sides."""
+        weight = self.weights[f"{name}.weight"]
+        gain, shift, mean, variance = (
+            self.weights[f"{normalisation}.{part}"] for part in ("weight", "bias", "running_mean", "running_var")
+        )
+        scale = gain / np.sqrt(variance + _EPSILON)
+        # A filter of its own for each channel, or one group of all.
+        groups = len(weight) if weight.shape[1] == 1 else 1
+        constants = [self.constant(c) for c in (weight * scale[:, None, None, None], shift - mean * scale)]
+        lacking = weight.shape[2] - stride
+        pads = [lacking // 2] * 2 + [lacking - lacking // 2] * 2
+        out = self.node("Conv", x, *constants, pads=pads, strides=[stride] * 2, group=groups)
+        limits = [self.constant(np.array(limit, np.float32)) for limit in (0, 6)] if limited else []
+        return self.node("Clip", out, *limits) if limited else out
+
+    def deviations(self, x: str) -> str:
+        """Add 1 x C standard deviations over places. Not by mean squares: flat channels would drown in rounding."""
+
+        def mean(x: str, keepdims: int) -> str:  # of the means of rows, as sums of all places lose the fourth digit
+            rows = self.node("ReduceMean", x, axes=[3], keepdims=keepdims)
+            return self.node("ReduceMean", rows, axes=[2], keepdims=keepdims)
+
+        apart = self.node("Sub", x, mean(x, 1))
+        return self.node("Sqrt", mean(self.node("Mul", apart, apart), 0))
+
+    def middle(self, x: str) -> str:
+        """Add the part of a map that is left without a quarter at each side."""
+        four, axes = (self.constant(np.array(whole)) for whole in ([4], [2, 3]))
+        size = self.node("Shape", x, start=2, end=4)
+        first = self.node("Div", size, four)
+        return self.node("Slice", x, first, self.node("Sub", size, first), axes)
 
     def model(self, given: str, results: Sequence[str]) -> bytes:
         """Return the whole model of one input and its results, all of floats."""
@@ -172,59 +206,19 @@ def _varint(value: int) -> bytes:
     return bytes((*low, value))
 
 
-class _Layers(NamedTuple):
-    """Adds what the network is made of to a graph."""
-
-    graph: _Graph
-    weights: dict[str, Floats]
-
-    def convolution(self, x: str, name: str, normalisation: str, stride: int = 1, *, limited: bool = True) -> str:
-        """Add a convolution with its normalisation folded in, limited to 0..6; padded as for maps of even sides."""
-        weight = self.weights[f"{name}.weight"]
-        gain, shift, mean, variance = (
-            self.weights[f"{normalisation}.{part}"] for part in ("weight", "bias", "running_mean", "running_var")
-        )
-        scale = gain / np.sqrt(variance + _EPSILON)
-        # A filter of its own for each channel, or one group of all.
-        groups = len(weight) if weight.shape[1] == 1 else 1
-        constants = [self.graph.constant(c) for c in (weight * scale[:, None, None, None], shift - mean * scale)]
-        lacking = weight.shape[2] - stride
-        pads = [lacking // 2] * 2 + [lacking - lacking // 2] * 2
-        out = self.graph.node("Conv", x, *constants, pads=pads, strides=[stride] * 2, group=groups)
-        limits = [self.graph.constant(np.array(limit, np.float32)) for limit in (0, 6)] if limited else []
-        return self.graph.node("Clip", out, *limits) if limited else out
-
-    def deviations(self, x: str) -> str:
-        """Add 1 x C standard deviations over places. Not by mean squares: flat channels would drown in rounding."""
-
-        def mean(x: str, keepdims: int) -> str:  # of the means of rows, as sums of all places lose the fourth digit
-            rows = self.graph.node("ReduceMean", x, axes=[3], keepdims=keepdims)
-            return self.graph.node("ReduceMean", rows, axes=[2], keepdims=keepdims)
-
-        apart = self.graph.node("Sub", x, mean(x, 1))
-        return self.graph.node("Sqrt", mean(self.graph.node("Mul", apart, apart), 0))
-
-    def middle(self, x: str) -> str:
-        """Add the part of a map that is left without a quarter at each side."""
-        four, axes = (self.graph.constant(np.array(whole)) for whole in ([4], [2, 3]))
-        size = self.graph.node("Shape", x, start=2, end=4)
-        first = self.graph.node("Div", size, four)
-        return self.graph.node("Slice", x, first, self.graph.node("Sub", size, first), axes)
-
-
 def _graph() -> bytes:
     """Return the network as an ONNX model: "spreads", and "stage1" .. "stage7"."""
-    layers = _Layers(graph := _Graph(), weights := _weights())
-    x, firsts = layers.convolution("pixels", "_conv_stem", "_bn0", 2), {0, *np.cumsum(_STAGES)}
+    graph = _Graph(_weights())
+    x, firsts = graph.convolution("pixels", "_conv_stem", "_bn0", 2), {0, *np.cumsum(_STAGES)}
     spreads, stages = [], []
     for number in range(sum(_STAGES)):
         name, stride, before = f"_blocks.{number}", 2 if number in _HALVING else 1, x
-        if f"{name}._expand_conv.weight" in weights:
-            x = layers.convolution(x, f"{name}._expand_conv", f"{name}._bn0")
-        x = layers.convolution(x, f"{name}._depthwise_conv", f"{name}._bn1", stride)
-        both = [layers.deviations(each) for each in (x, layers.middle(x))]
+        if f"{name}._expand_conv.weight" in graph.weights:
+            x = graph.convolution(x, f"{name}._expand_conv", f"{name}._bn0")
+        x = graph.convolution(x, f"{name}._depthwise_conv", f"{name}._bn1", stride)
+        both = [graph.deviations(each) for each in (x, graph.middle(x))]
         spreads.append(graph.node("Concat", *both, axis=0))
-        x = layers.convolution(x, f"{name}._project_conv", f"{name}._bn2", limited=False)
+        x = graph.convolution(x, f"{name}._project_conv", f"{name}._bn2", limited=False)
         if number not in firsts:  # within a stage, what came in is added
             x = graph.node("Add", x, before)
         if number + 1 in firsts:

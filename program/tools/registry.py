@@ -115,9 +115,8 @@ class ToolSpec(Frozen):
             raise ValueError("parameter_file goes with needs: parameters")
         if self.weights and self.needs != "weights":
             raise ValueError("weights go with needs: weights")
-        if (self.mode == "NR" and self.identity is not None) or (
-            self.mode == "FR" and self.identity is None and self.needs != "weights"
-        ):
+        lacks_identity = self.identity is None and self.needs != "weights"
+        if lacks_identity if self.mode == "FR" else self.identity is not None:
             raise ValueError("identity is given for FR tools, and for them only")
         return self
 
@@ -306,12 +305,9 @@ def library_label(spec: ToolSpec) -> str:
     return f"{spec.library} {installed_version(spec.library) or 'unknown'}"
 
 
-def hub_folder() -> Path:
-    """Return torch's hub folder, where pyiqa, torchvision and CLIP keep what they download."""
-    return _hub_of("TORCH_HOME", "torch")  # torch.hub.get_dir() without importing torch
-
-
-def _hub_of(variable: str, library: str) -> Path:
+def hub_folder(variable: str = "TORCH_HOME", library: str = "torch") -> Path:
+    """Return torch's hub folder, where pyiqa, torchvision and CLIP keep what they download; or another library's."""
+    # As torch.hub.get_dir(), without importing torch.
     home = os.environ.get(variable) or Path(os.environ.get("XDG_CACHE_HOME") or "~/.cache", library)
     return Path(os.path.expanduser(home)) / "hub"
 
@@ -364,10 +360,9 @@ def _sha256(path: Path, *_: int) -> str:
 
 def _path_of(place: str, folder: Path | None) -> Path | None:
     if place.startswith(HUGGING_FACE):
-        repository = f"models--{place.removeprefix(HUGGING_FACE).replace('/', '--')}"
         named = os.environ.get("HF_HUB_CACHE")
-        hub = Path(os.path.expanduser(named)) if named else _hub_of("HF_HOME", "huggingface")
-        snapshots = hub / repository / "snapshots"
+        hub = Path(os.path.expanduser(named)) if named else hub_folder("HF_HOME", "huggingface")
+        snapshots = hub / f"models--{place.removeprefix(HUGGING_FACE).replace('/', '--')}" / "snapshots"
         return next((snapshot for snapshot in sorted(snapshots.glob("*")) if any(snapshot.iterdir())), None)
     candidates = [*([folder / Path(place).name] if folder else []), hub_folder() / place]
     return next((path for path in candidates if path.is_file()), None)
