@@ -205,8 +205,7 @@ _POSITION = np.array([[c == 4, c // 3 - 1, c in {0, 2, 6, 8}, 1] for c in range(
 
 def cells_of(view: View) -> Matrix:
     """Return what tells where faults are: 9 cells, row by row, x measurements less the image's, the image's, place."""
-    maps = [np.ravel(of.maps[name]) for of in (view.signs, view.measured) for name in sorted(of.maps)]
-    apart = np.transpose(maps)
+    apart = np.transpose([np.ravel(of.maps[name]) for of in (view.signs, view.measured) for name in sorted(of.maps)])
     whole = apart.mean(axis=0)
     return np.column_stack([apart - whole, np.broadcast_to(whole, apart.shape), _POSITION])
 
@@ -236,8 +235,7 @@ def fault_map(view: View, fault: str) -> Matrix:
 
 def tint_of(view: View) -> str:
     """Return the colour that an image's light leans to."""
-    signs = view.signs
-    red, blue = (float(np.mean([signs[f"{way}_{c}"] for way in ("shades", "edge", "lights")])) for c in "rb")
+    red, blue = (float(np.mean([view.signs[f"{way}_{c}"] for way in ("shades", "edge", "lights")])) for c in "rb")
     leans = {
         "yellow": -blue, "red": red - max(blue, 0), "green": -red - blue, "blue": blue - red,
         "magenta": min(red, blue) * 2, "orange": red - blue if red > 0 > blue else -1.0,

@@ -159,14 +159,12 @@ class Viewer:
             return Measurement(np.array(value["vector"], dtype=np.float64), value["maps"], names)
 
         def spreads(ref: ImageRef) -> Matrix:
-            fits = (ref.width, ref.height) == size
-
             # In half precision, 48 KB an image, as those that the model was fitted on.
             def reading() -> str:
-                shown = pixels(ref) if fits else resample(pixels(ref), pixels(image))
+                shown = resample(pixels(ref), pixels(image))
                 return base64.b64encode(network.spreads(shown).astype("<f2").tobytes()).decode()
 
-            at = "" if fits else "/{}x{}".format(*size)
+            at = "" if (ref.width, ref.height) == size else "/{}x{}".format(*size)
             packed = base64.b64decode(self._kept(f"spreads/{ref.sha256}{at}", reading))
             return np.frombuffer(packed, "<f2").astype(float).reshape(2, -1)
 

@@ -10,12 +10,6 @@ from program.expert.measure.measures import Maps, Named, Plane, finite, gaussian
 from program.tools import network
 
 
-def local_variances(one: Plane, two: Plane) -> tuple[Plane, Plane, Plane]:
-    """Return the Gaussian-weighted variances of two H x W planes around every pixel, and their covariance."""
-    centred_one, centred_two = one - gaussian(one), two - gaussian(two)
-    return gaussian(centred_one**2), gaussian(centred_two**2), gaussian(centred_one * centred_two)
-
-
 def slopes(plane: Plane) -> Plane:
     """Return the gradient magnitude (Prewitt)."""
     dx, dy = (ndimage.prewitt(plane, axis=axis, output=np.float32, mode="nearest") / 3 for axis in (1, 0))
@@ -201,8 +195,7 @@ def reference_differences(pixels: NDArray[np.uint8], reference: NDArray[np.uint8
     """Measure how H x W x 3 uint8 pixels differ from their reference; deterministic."""
     reference = resample(reference, pixels)
     named, maps = _compare(pixels, reference)
-    apart = network.distances(pixels, reference)
-    return finite(named | dict(zip(network.DISTANCES, apart, strict=True)), maps)
+    return finite(named | dict(zip(network.DISTANCES, network.distances(pixels, reference), strict=True)), maps)
 
 
 def resample(reference: NDArray[np.uint8], pixels: NDArray[np.uint8]) -> NDArray[np.uint8]:
@@ -226,9 +219,11 @@ def _compare(pixels: NDArray[np.uint8], reference: NDArray[np.uint8]) -> tuple[d
         one, two = [halve(c) for c in one], [halve(c) for c in two]
         named |= transfer(one, two, scale)
         if scale == 1:
-            (var1, var2, joint), edges = local_variances(one[0], two[0]), slopes(one[0])
+            fine, edges = [plane - gaussian(plane) for plane in (one[0], two[0])], slopes(one[0])
+            # Gaussian-weighted variances around every pixel, and their covariance.
+            var1, var2, joint = (gaussian(fine[i] * fine[j]) for i, j in ((0, 0), (1, 1), (0, 1)))
             maps["difference"] = grid_of(_loss(one, two, edges))
-            named |= _nature(one, two, maps) | residual(one[0], two[0], edges) | texture(var1, var2)
+            named |= _nature(one, two, fine, var1, maps) | residual(one[0], two[0], edges) | texture(var1, var2)
             named |= _tones(one[0], two[0])
             named["structure_loss1"] = float(1 - ((2 * joint + 58.5) / (var1 + var2 + 58.5)).mean())
     return named, maps
@@ -236,9 +231,8 @@ def _compare(pixels: NDArray[np.uint8], reference: NDArray[np.uint8]) -> tuple[d
 
 def _channels(pixels: NDArray[np.uint8]) -> list[Plane]:
     """Return luma and two opponent colours (Gaussian colour model), 0..255 scale."""
-    rgb = pixels.astype(np.float32)
     weights = np.array([[0.299, 0.587, 0.114], [0.30, 0.04, -0.35], [0.34, -0.60, 0.17]], dtype=np.float32)
-    planes = rgb @ weights.T
+    planes = pixels.astype(np.float32) @ weights.T
     return [np.ascontiguousarray(planes[:, :, i]) for i in range(3)]
 
 
@@ -246,9 +240,8 @@ def _loss(one: list[Plane], two: list[Plane], edges: Plane) -> Plane:
     """Return the map of gradients and colours that were lost or added; `edges` are the slopes of `one`."""
     other = slopes(two[0])
     similar = (2 * edges * other + 170.0) / (edges**2 + other**2 + 170.0)
-    chroma = (2 * (one[1] * two[1] + one[2] * two[2]) + 550.0) / (
-        one[1] ** 2 + two[1] ** 2 + one[2] ** 2 + two[2] ** 2 + 550.0
-    )
+    power = one[1] ** 2 + two[1] ** 2 + one[2] ** 2 + two[2] ** 2
+    chroma = (2 * (one[1] * two[1] + one[2] * two[2]) + 550.0) / (power + 550.0)
     return np.asarray(1 - (0.6 * similar + 0.4 * chroma))
 
 
@@ -263,18 +256,16 @@ def _tones(one: Plane, two: Plane) -> dict[str, float]:
     return {f"tone{number}": float(value) for number, value in enumerate(moved, 1)}
 
 
-def _nature(one: list[Plane], two: list[Plane], maps: Maps) -> dict[str, float]:
-    """Say what kind of change it is: detail lost or gained, noise added, brightness, contrast, colour moved."""
-    fine1, fine2 = one[0] - gaussian(one[0]), two[0] - gaussian(two[0])
-    power1, power2 = float((fine1**2).mean()), float((fine2**2).mean())
-    cross = float((fine1 * fine2).mean())
+def _nature(one: list[Plane], two: list[Plane], fine: list[Plane], variance: Plane, maps: Maps) -> dict[str, float]:
+    """Say what changed: detail (`fine`, of both lumas) lost or gained, noise added, brightness, contrast, colours."""
+    power1, power2 = map(_power, fine)
+    cross = float((fine[0] * fine[1]).mean())
     residual = two[0] - one[0]
     quick = residual - gaussian(residual)
     colour = np.sqrt((two[1] - one[1]) ** 2 + (two[2] - one[2]) ** 2)
     spread1, spread2 = float(one[0].std()), float(two[0].std())
-    chroma1 = float(np.sqrt(one[1] ** 2 + one[2] ** 2).mean())
-    chroma2 = float(np.sqrt(two[1] ** 2 + two[2] ** 2).mean())
-    quiet = gaussian(fine1**2) <= np.percentile(gaussian(fine1**2), 40)
+    chroma1, chroma2 = (float(np.sqrt(first**2 + second**2).mean()) for _, first, second in (one, two))
+    quiet = variance <= np.percentile(variance, 40)
     maps |= {"residual": grid_of(np.abs(quick)), "shift": grid_of(residual), "colour": grid_of(colour)}
     return {
         "detail_gain": float(np.log((power2 + 1.0) / (power1 + 1.0))),

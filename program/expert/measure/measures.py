@@ -97,16 +97,13 @@ def _aggd(product: Plane) -> list[float]:
     absolute = (float(product.sum()) - 2 * float(negative.sum())) / product.size
     gamma = left / right
     ratio = absolute**2 / (total / product.size)
-    corrected = ratio * (gamma**3 + 1) * (gamma + 1) / (gamma**2 + 1) ** 2
-    shape = ggd_shape(corrected)
+    shape = ggd_shape(ratio * (gamma**3 + 1) * (gamma + 1) / (gamma**2 + 1) ** 2)
     spread = np.exp(special.gammaln(2 / shape) - 0.5 * (special.gammaln(1 / shape) + special.gammaln(3 / shape)))
     return [float((right - left) * spread), shape, left, right]
 
 
 Maps = dict[str, list[list[float]]]
 """3 x 3 rows by name: where a property is how strong."""
-
-
 Named = dict[str, float]
 
 
