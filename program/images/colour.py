@@ -8,8 +8,8 @@ it does, whatever it is called: where it moves no colour by more than 1 of 255, 
 import io
 import struct
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
 from functools import partial
+from typing import NamedTuple
 
 import numpy as np
 from PIL import Image, ImageCms
@@ -17,8 +17,7 @@ from PIL import Image, ImageCms
 from program.images.containers import nclx_of
 
 
-@dataclass(frozen=True, slots=True)
-class Colours:
+class Colours(NamedTuple):
     """How an image becomes sRGB, and what there is to say of that."""
 
     transform: ImageCms.ImageCmsTransform | None = None
@@ -91,9 +90,8 @@ def _profile_of_codes(primaries: int, transfer: int, *, full_range: bool = True)
     if transfer in _HIGH_RANGE:
         raise _UnusableError(f"{_HIGH_RANGE[transfer]} (high dynamic range) cannot be converted")
     if primaries not in _PRIMARIES or transfer not in _CURVES or not full_range:
-        raise _UnusableError(
-            f"codes {primaries} and {transfer}{'' if full_range else ' in a narrow range'} are not read"
-        )
+        narrow = "" if full_range else " in a narrow range"
+        raise _UnusableError(f"codes {primaries} and {transfer}{narrow} are not read")
     return _profile(_PRIMARIES[primaries], _CURVES[transfer])
 
 

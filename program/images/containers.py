@@ -7,7 +7,7 @@ specification: raw files and others begin with a small preview of the photograph
 
 import struct
 from collections.abc import Iterator
-from dataclasses import dataclass
+from typing import NamedTuple
 
 _MOST_BOXES = 4096
 _ZEROS = 64
@@ -141,7 +141,6 @@ _NEW_SUBFILE, _SUBFILE, _WIDTH, _HEIGHT, _PHOTOMETRIC, _SUB_IFDS, _DNG_VERSION =
 _READ = {_NEW_SUBFILE, _SUBFILE, _WIDTH, _HEIGHT, _PHOTOMETRIC, _SUB_IFDS, _DNG_VERSION}
 _SENSOR = {32803, 34892}
 """What a sensor counted, colour filter by colour filter or already spread: no picture yet."""
-_ON_TIFF = "as NEF and ARW"
 _INTEGERS = {1: "B", 3: "H", 4: "I", 13: "I", 16: "Q", 18: "Q"}
 _MOST_DIRECTORIES, _MOST_VALUES = 64, 64
 _OTHER_RAW = (
@@ -151,8 +150,7 @@ _OTHER_RAW = (
 """Raw files that are no TIFF: where which bytes stand."""
 
 
-@dataclass(frozen=True, slots=True)
-class _Directory:
+class _Directory(NamedTuple):
     """One picture's tags that are read here."""
 
     offset: int
@@ -181,7 +179,7 @@ def raw_kind(data: bytes) -> str | None:
         return "DNG"
     if data[8:10] == b"CR":
         return "CR2"
-    return _ON_TIFF if any(d.value(_PHOTOMETRIC) in _SENSOR for d in (first, *others)) else None
+    return "as NEF and ARW" if any(d.value(_PHOTOMETRIC) in _SENSOR for d in (first, *others)) else None
 
 
 def without_preview(data: bytes) -> tuple[bytes, str | None]:

@@ -13,12 +13,13 @@ import struct
 import threading
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager, suppress
-from dataclasses import dataclass
 from functools import cache, partial
+from typing import NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
 from PIL import Image, ImageOps, UnidentifiedImageError
+from PIL.PngImagePlugin import PngImageFile
 
 from program.common.errors import ImageError, one_line
 from program.images.colour import Colours, colours_of, png_chunk
@@ -51,8 +52,7 @@ _PNG_MODES = {"1", "L", "LA", "P", "RGB", "RGBA", "I;16"}
 _EXIF = 0x8769
 
 
-@dataclass(frozen=True, slots=True)
-class DecodedImage:
+class DecodedImage(NamedTuple):
     """An image's pixels (H x W x 3, uint8), and what is known of the whole image."""
 
     pixels: NDArray[np.uint8]
@@ -247,8 +247,6 @@ def _strips(
 
 def _set_key(image: Image.Image, data: bytes) -> None:
     """Let a PNG's transparent colour be what it is in the samples as they are stored (PNG specification, 11.3.1.1)."""
-    from PIL.PngImagePlugin import PngImageFile
-
     depth, stored = data[24], png_chunk(data, b"tRNS")
     highest = (1 << depth) - 1
     key = [sample & highest for sample in struct.unpack_from(f">{len(stored) // 2}H", stored)]

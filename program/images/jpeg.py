@@ -9,12 +9,12 @@ Sections and tables by their numbers in ITU-T T.81.
 import io
 import re
 import struct
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING
+from typing import NamedTuple
 
-if TYPE_CHECKING:
-    from PIL.JpegImagePlugin import JpegImageFile
+from PIL import ImageChops
+from PIL.JpegImagePlugin import JpegImageFile
 
 END = b"\xff\xd9"
 _MARKER = re.compile(rb"\xff+([\x01-\xfe])", re.DOTALL)
@@ -35,8 +35,7 @@ _SPARE, _FEW = 24, 64
 _SCAN_ENDS, _SCAN_GOES_ON = "a scan ends before the picture does", "a scan continues after the picture's last block"
 
 
-@dataclass(slots=True)
-class _Scan:
+class _Scan(NamedTuple):
     """Where a scan's data lies in the file, and what it is of."""
 
     start: int
@@ -68,13 +67,11 @@ class _Frame:
         """Return how many units a scan holds: blocks of its one component, or the groups in which several lie (A.2)."""
         across = max(factors[0] for factors in self.sampling.values())
         down = max(factors[1] for factors in self.sampling.values())
-        if len(scan.components) > 1:
-            return -(-self.width // (8 * across)) * -(-self.height // (8 * down))
-        own = self.sampling[scan.components[0]]
+        own = (1, 1) if len(scan.components) > 1 else self.sampling[scan.components[0]]
         return -(-self.width * own[0] // (8 * across)) * -(-self.height * own[1] // (8 * down))
 
 
-def whole_jpeg(data: bytes, *, known: bool = False) -> "tuple[JpegImageFile, tuple[str, ...]]":
+def whole_jpeg(data: bytes, *, known: bool = False) -> tuple[JpegImageFile, tuple[str, ...]]:
     """Return a JPEG, decoded, and what there is to note of it.
 
     Raises ValueError, saying why, where a part of the picture is not there; what Pillow raises for other faults. One
@@ -85,8 +82,7 @@ def whole_jpeg(data: bytes, *, known: bool = False) -> "tuple[JpegImageFile, tup
     closed = data if frame is None or frame.ended else data[: frame.scans[-1].end] + END
     if known or frame is None:
         return _loaded(io.BytesIO(closed)), ()
-    for fault in _faults(frame, data):
-        raise ValueError(fault)
+    _check_markers(frame, data)
     if len(frame.scans) == 1 and not _RESTART.search(data, frame.scans[0].start, frame.scans[0].end):
         image = _of_one_scan(frame, data, closed)
     else:
@@ -94,9 +90,7 @@ def whole_jpeg(data: bytes, *, known: bool = False) -> "tuple[JpegImageFile, tup
     return image, () if frame.ended else ("the file lacks its last bytes: its end is shown as far as it goes",)
 
 
-def _loaded(file: io.BytesIO) -> "JpegImageFile":
-    from PIL.JpegImagePlugin import JpegImageFile
-
+def _loaded(file: io.BytesIO) -> JpegImageFile:
     image = JpegImageFile(file)
     image.load()
     return image
@@ -126,7 +120,7 @@ class _Handed(io.BytesIO):
         return read < self.full - _SPARE or self.full + _SPARE < read < self.end - _SPARE
 
 
-def _of_one_scan(frame: _Frame, data: bytes, closed: bytes) -> "JpegImageFile":
+def _of_one_scan(frame: _Frame, data: bytes, closed: bytes) -> JpegImageFile:
     scan = frame.scans[0]
     blocks = frame.blocks(scan) * sum(across * down for across, down in frame.sampling.values())
     few = max(1, min(_FEW * blocks // (scan.end - scan.start + 1), blocks // 16))
@@ -141,7 +135,7 @@ def _of_one_scan(frame: _Frame, data: bytes, closed: bytes) -> "JpegImageFile":
     return image if frame.ended else _loaded(io.BytesIO(closed))
 
 
-def _of_several_parts(frame: _Frame, data: bytes, closed: bytes) -> "JpegImageFile":
+def _of_several_parts(frame: _Frame, data: bytes, closed: bytes) -> JpegImageFile:
     pieces, at = [], 0
     for scan in frame.scans:
         padded = _RESTART.sub(lambda found: _OTHER + found[0], data[scan.start : scan.end])
@@ -163,10 +157,8 @@ def _of_several_parts(frame: _Frame, data: bytes, closed: bytes) -> "JpegImageFi
     return image
 
 
-def _first_that_differs(image: "JpegImageFile", other: "JpegImageFile") -> int | None:
+def _first_that_differs(image: JpegImageFile, other: JpegImageFile) -> int | None:
     """Return the first row in which two pictures of one size differ; None where they do not."""
-    from PIL import ImageChops
-
     for top in range(0, image.height, 64):
         area = (0, top, image.width, min(top + 64, image.height))
         if differing := ImageChops.difference(image.crop(area), other.crop(area)).getbbox():
@@ -177,7 +169,8 @@ def _first_that_differs(image: "JpegImageFile", other: "JpegImageFile") -> int |
 # What the markers tell
 
 
-def _faults(frame: _Frame, data: bytes) -> Iterator[str]:
+def _check_markers(frame: _Frame, data: bytes) -> None:
+    """Raise ValueError, saying why, where they show that a part of the picture is not there."""
     left = {(component, index): 99 for component in frame.sampling for index in range(64)}
     for scan in frame.scans:
         shift, band = (scan.shift, scan.band) if frame.progressive else (0, range(64))
@@ -185,13 +178,13 @@ def _faults(frame: _Frame, data: bytes) -> Iterator[str]:
         restarts = [code[0] & 7 for code in _RESTART.findall(data, scan.start, scan.end)]
         count = -(-frame.blocks(scan) // scan.interval) - 1 if scan.interval else 0
         if restarts != [number % 8 for number in range(count)]:
-            yield "restarts are missing"
+            raise ValueError("restarts are missing")
         # Codes of zeros that stand for detail: no picture holds so much of the same.
         longest = 512 if frame.progressive else 64
         if not scan.zeros_are_flat and b"\0" * longest in data[scan.start : scan.end]:
-            yield "a part of it was never written"
+            raise ValueError("a part of it was never written")
     if any(left.values()):
-        yield "its last scans are missing"
+        raise ValueError("its last scans are missing")
 
 
 def _frame(data: bytes) -> _Frame | None:

@@ -101,7 +101,11 @@ class ImageStore:
             self._entry(source.sha256)
             return source
         if isinstance(source, str) and source[:5].casefold() == "data:":
-            source = _from_data_uri(source)
+            try:
+                source = from_base64(source)
+            except ValueError as error:
+                fault = "cannot be read (no base64)"
+                raise ImageError(f"image {source[:40]!r}: {fault}; give data:image/...;base64,...") from error
         if isinstance(source, str | PathLike):
             elsewhere = isinstance(source, str) and is_remote(source) and not _WEB.match(source)
             return self._add_file(str(source) if elsewhere else Path(source), str(source), max_pixels, detailed)
@@ -125,9 +129,8 @@ class ImageStore:
         try:
             data = source.read_bytes()
         except OSError as error:
-            raise ImageError(
-                f"image {str(source)!r}: cannot be read any more ({error.strerror}); restore it"
-            ) from error
+            fault = f"cannot be read any more ({error.strerror})"
+            raise ImageError(f"image {str(source)!r}: {fault}; restore it") from error
         if hashlib.sha256(data).hexdigest() != digest:
             raise ImageError(f"image {str(source)!r}: changed since it was opened; start again with the new file")
         return data
@@ -138,8 +141,18 @@ class ImageStore:
         Read-only; cached. With more than `at_most` pixels it is averaged down by the smallest whole factor that suits
         (see `decoding`). For a box a large image is not decoded as a whole; raises ImageError as `whole_pixels` does.
         """
-        area = (0, 0, ref.width, ref.height) if box is None else whole_pixels(box, ref.width, ref.height)
-        return self._view(ref, area, at_most)
+        whole, size = (0, 0, ref.width, ref.height), ref.width * ref.height
+        left, top, right, bottom = area = whole if box is None else whole_pixels(box, ref.width, ref.height)
+        key = (ref.sha256, reduction(right - left, bottom - top, at_most), area)
+        with self._lock:
+            pixels = self._pixels.get(key)
+        if pixels is not None:
+            return pixels
+        if area != whole and key[1] == 1 and size <= LARGE:
+            pixels = self.pixels(ref)[top:bottom, left:right].copy()
+        else:
+            pixels = decode_bounded(self.read(ref), ref.name, at_most=at_most, area=area, max_pixels=size).pixels
+        return self._remember(key, pixels)
 
     def detail(self, ref: ImageRef) -> Detail:
         """Measure an image's detail at full size."""
@@ -270,20 +283,6 @@ class ImageStore:
         for view in [key for key in self._pixels if key[0] == digest]:
             del self._pixels[view]
 
-    def _view(self, ref: ImageRef, area: Area, at_most: int | None) -> NDArray[np.uint8]:
-        left, top, right, bottom = area
-        key = (ref.sha256, reduction(right - left, bottom - top, at_most), area)
-        with self._lock:
-            pixels = self._pixels.get(key)
-        if pixels is not None:
-            return pixels
-        whole, size = (0, 0, ref.width, ref.height), ref.width * ref.height
-        if area != whole and key[1] == 1 and size <= LARGE:
-            pixels = self._view(ref, whole, None)[top:bottom, left:right].copy()
-        else:
-            pixels = decode_bounded(self.read(ref), ref.name, at_most=at_most, area=area, max_pixels=size).pixels
-        return self._remember(key, pixels)
-
     def _remember(self, key: _PixelsKey, pixels: NDArray[np.uint8]) -> NDArray[np.uint8]:
         pixels.setflags(write=False)
         with self._lock:
@@ -294,14 +293,6 @@ class ImageStore:
 
 IMAGES = ImageStore()
 """The process's one store: references travel through model clients that carry no other context."""
-
-
-def _from_data_uri(uri: str) -> bytes:
-    try:
-        return from_base64(uri)
-    except ValueError as error:
-        fault = "cannot be read (no base64)"
-        raise ImageError(f"image {uri[:40]!r}: {fault}; give data:image/...;base64,...") from error
 
 
 _GRID = (16, 16)
