@@ -3,7 +3,6 @@
 import io
 import re
 from collections.abc import Callable
-from dataclasses import replace
 from itertools import permutations
 from pathlib import Path
 from typing import Any
@@ -372,7 +371,7 @@ def test_a_slight_fault_that_the_answer_denies_is_the_most_there_is(query: str, 
     noise = np.random.default_rng(0).normal(0, 5, PHOTOGRAPH.shape)
     view = Viewer().view(dspy.Image(IMAGES.add(_uint8(PHOTOGRAPH + noise)).url))
     choice = answer_choice(view, query, {"A": "Yes", "B": "No"}, {}, ())
-    denied = replace(choice, letter="B")
+    denied = choice._replace(letter="B")
     assert words in choice_reason("B", denied, {"A": "Yes", "B": "No"}, query, phrases_for(query), 3.0)
 
 

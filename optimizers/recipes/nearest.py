@@ -7,7 +7,6 @@ decided on validation.
 
 from collections import Counter
 from collections.abc import Sequence
-from dataclasses import replace
 from functools import partial
 
 import dspy
@@ -69,7 +68,7 @@ def _reading(search: Search, example: dspy.Example, view: View) -> Belief:
     """Return the tools' mean of a training example; where no tool read it, what the expert believes."""
     evidence = search.train.gathered[inputs_key(example.inputs())].evidence
     mean = search.base.program.summarizer.tools_mean(evidence)
-    return view.prior if mean is None else replace(view.prior, mean=mean)
+    return view.prior if mean is None else view.prior._replace(mean=mean)
 
 
 def _corrections(search: Search) -> Corrections | None:

@@ -14,18 +14,8 @@ from dspy import lm15
 from pydantic import BaseModel
 
 from program.common.errors import ModelError
-from program.expert.answer import planning
+from program.expert.answer import findings, planning
 from program.expert.answer.claims import form, look_at
-from program.expert.answer.findings import (
-    Phrases,
-    details,
-    findings,
-    phrases_for,
-    present,
-    region_summary,
-    summary,
-    unsaid,
-)
 from program.expert.answer.planning import Inputs, is_about_quality, level_of, read_move, region_crops, region_pattern
 from program.expert.answer.questions import Choice, answer_choice, choice_reason, direct_answer, unseen
 from program.expert.judge.faults import KINDS, kind_of
@@ -117,34 +107,33 @@ def answer(
 
 
 def _detect(viewer: Viewer, lesson: Lesson, inputs: Inputs) -> dict[str, Any]:
-    categories = present(_view(viewer, inputs))
+    categories = findings.present(_view(viewer, inputs))
     return {"distortion_set": [{"region": region, "distortions": categories} for region in planning.regions_of(inputs)]}
 
 
 def _diagnose(viewer: Viewer, lesson: Lesson, inputs: Inputs) -> dict[str, Any]:
-    view, say = _view(viewer, inputs).aligned, phrases_for(str(inputs.get("query", "")))
+    view, say = _view(viewer, inputs).aligned, findings.phrases_for(str(inputs.get("query", "")))
     categories = planning.categories_by_region(inputs)
     regions = planning.regions_of(inputs) if "regions" in inputs else list(categories) or [GLOBAL]
     # Asked to diagnose, it keeps none back that is there, whatever the question names.
-    found = present(view) if "regions" in inputs or not categories else []
+    found = findings.present(view) if "regions" in inputs or not categories else []
     # Of several regions each is spoken of: one that nothing was said of counts as not looked at.
     strongest = [max(view.severities, key=view.severities.__getitem__)] if len(regions) > 1 else []
     listed = {region: list(dict.fromkeys([*categories.get(region, []), *found])) or strongest for region in regions}
-    answer = [finding for region, named in listed.items() for finding in findings(view, region, named, say)]
+    answer = [finding for region, named in listed.items() for finding in findings.findings(view, region, named, say)]
     return {"findings": answer, "distortion_analysis": answer}
 
 
 def _choose(viewer: Viewer, lesson: Lesson, inputs: Inputs) -> dict[str, Any]:
     view, query = _view(viewer, inputs), str(inputs.get("query", ""))
-    options, say = planning.options_of(inputs), phrases_for(query)
+    options, say = planning.options_of(inputs), findings.phrases_for(query)
     if not options:
         raise ModelError('perceptual/expert: the options cannot be read; write each on a line of its own, as "A. Yes"')
     evidence, readings = planning.severities_of(inputs, query), [score for _, score in planning.scores_of(inputs)]
     choice = answer_choice(view, query, options, evidence, readings)
     letter = _outvoted(viewer, view, lesson.demos, query, options, choice)
     quality = belief(view, (), lesson.instructions).mean
-    reason = choice_reason(letter, choice, options, query, say, quality)
-    return {"final_answer": letter, "quality_reasoning": reason}
+    return {"final_answer": letter, "quality_reasoning": choice_reason(letter, choice, options, query, say, quality)}
 
 
 def _outvoted(
@@ -167,25 +156,25 @@ def _outvoted(
 
 def _explain(viewer: Viewer, lesson: Lesson, inputs: Inputs) -> dict[str, Any]:
     view, query = _view(viewer, inputs), str(inputs.get("query", ""))
-    say, scores = phrases_for(query), planning.scores_of(inputs)
+    say, scores = findings.phrases_for(query), planning.scores_of(inputs)
     judged, evidence = _belief(viewer, view, lesson, inputs), planning.severities_of(inputs, query)
     # A place that a region's name tells is no place inside it.
     look = look_at(view.aligned, evidence, [score for _, score in scores], "" if _named_crops(inputs) else query)
     direct = direct_answer(look, query, say) if is_about_quality(query) else [unseen(query, say)]
     faults_asked = not direct and form("faults").search(query) is not None
-    words = summary(view, judged.mean, say, faults_asked=faults_asked)
+    words = findings.summary(view, judged.mean, say, faults_asked=faults_asked)
     return {
-        "final_answer": say.join(*direct, unsaid(words, direct, say), *_regions(viewer, inputs, say)),
-        "quality_reasoning": details(view.aligned, judged, scores, say),
+        "final_answer": say.join(*direct, findings.unsaid(words, direct, say), *_regions(viewer, inputs, say)),
+        "quality_reasoning": findings.details(view.aligned, judged, scores, say),
     }
 
 
 def _rate(viewer: Viewer, lesson: Lesson, inputs: Inputs) -> dict[str, Any]:
     view, query = _view(viewer, inputs), str(inputs.get("query", ""))
-    judged, say = _belief(viewer, view, lesson, inputs), phrases_for(query)
+    judged, say = _belief(viewer, view, lesson, inputs), findings.phrases_for(query)
     unlike = say("sentence.unlike") if judged.novelty > 0.5 else ""
     outside = "" if is_about_quality(query) else unseen(query, say)
-    words = summary(view, judged.mean, say)
+    words = findings.summary(view, judged.mean, say)
     masses = judged.by_word()
     return {
         "quality_probs": masses, "quality_level": max(masses, key=masses.__getitem__),
@@ -199,12 +188,12 @@ def _named_crops(inputs: Inputs) -> list[str]:
     return [name for name in region_crops(inputs) if name != GLOBAL and region_pattern(name).search(query)]
 
 
-def _regions(viewer: Viewer, inputs: Inputs, say: Phrases) -> list[str]:
+def _regions(viewer: Viewer, inputs: Inputs, say: findings.Phrases) -> list[str]:
     """Return a sentence for each of the first regions shown beside the image that is judged."""
     judged, crops = _named_crops(inputs), region_crops(inputs)
     whole = crops.pop(GLOBAL, inputs["image"])
-    others = [(name, crop) for name, crop in crops.items() if len(judged) != 1 or name not in judged]
-    return [region_summary(region, viewer.view(crop).within(viewer.view(whole)), say) for region, crop in others[:3]]
+    others = [(name, crop) for name, crop in crops.items() if len(judged) != 1 or name not in judged][:3]
+    return [findings.region_summary(name, viewer.view(crop).within(viewer.view(whole)), say) for name, crop in others]
 
 
 def _belief(viewer: Viewer, view: View, lesson: Lesson, inputs: Inputs) -> Belief:

@@ -5,7 +5,7 @@ import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
-from typing import Any, Literal
+from typing import Any, Literal, NamedTuple
 
 import numpy as np
 from scipy import special
@@ -20,8 +20,7 @@ Cells = tuple[tuple[int, int], ...]
 """(row, column) pairs of the 3 x 3 maps, rows from the top."""
 
 
-@dataclass(frozen=True, slots=True)
-class Claim:
+class Claim(NamedTuple):
     """One word's claim: axis ("" for words of degree), place 0..1, and where in the text it stands (`at` to `end`)."""
 
     axis: str
@@ -36,8 +35,7 @@ class Claim:
         return self.place >= 0.5
 
 
-@dataclass(frozen=True, slots=True)
-class Axis:
+class Axis(NamedTuple):
     """What is known of an axis beside its words; `axes` in `words.yaml` says what each field means."""
 
     category: DistortionCategory | None = None
@@ -217,8 +215,6 @@ _OF_A_KIND = {"motion", "defocus", "overexposure", "underexposure", "cast", "ove
 _VERDICTS = ("disagree", "slightly", "mostly", "agree")
 _SEVERELY = 0.92
 """Place of a claim from which it asks for more than a moderate fault."""
-
-
 _SEVERITY_VALUES = {"none": 0.1, "slight": 0.8, "moderate": 1.5, "severe": 2.3, "extreme": 3.1}
 
 

@@ -3,11 +3,12 @@
 import re
 from collections import Counter
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from typing import NamedTuple
 
 import numpy as np
 from scipy import special
 
+from program.expert.answer import findings
 from program.expert.answer.claims import (
     Claim,
     Look,
@@ -28,19 +29,7 @@ from program.expert.answer.claims import (
     topic_in,
     verdict,
 )
-from program.expert.answer.findings import (
-    CHINESE,
-    ENGLISH,
-    Found,
-    Phrases,
-    item,
-    sentence_of,
-    severity_word,
-    summary,
-    unjudged_text,
-    visible_faults,
-    where,
-)
+from program.expert.answer.findings import Found, Phrases
 from program.expert.answer.planning import is_read
 from program.expert.judge.views import View
 
@@ -134,8 +123,7 @@ def _degree_place(text: str, axis: str, topic: Claim | None, *, beside: bool) ->
     return 1 - degree.place if turned else degree.place
 
 
-@dataclass(frozen=True, slots=True)
-class Choice:
+class Choice(NamedTuple):
     """An option's letter, what it was decided on, whether that was measured, each option's probability, and of what."""
 
     letter: str
@@ -170,13 +158,11 @@ def answer_choice(
     texts = {letter: " ".join(text.casefold().strip(" .。!！").split()) for letter, text in options.items()}
     text, ordered = _without_options(query, texts.values()), dict(sorted(texts.items(), key=lambda pair: pair[1]))
     look = look_at(view, evidence, scores, text)
-    for judge in (_yes_or_no, degrees, _claims, _places, _tones):
-        if (found := judge(look, text, ordered)) is not None:
-            topic, measured, masses = found
-            total = sum(masses.values())
-            shares = {letter: masses[letter] / total for letter in texts}
-            return Choice(max(ordered, key=lambda letter: shares[letter]), topic, measured, shares, look)
-    return Choice(next(iter(ordered)), "content", False, {letter: 1 / len(ordered) for letter in texts}, look)
+    verdicts = (judge(look, text, ordered) for judge in (_yes_or_no, degrees, _claims, _places, _tones))
+    topic, measured, masses = next(filter(None, verdicts), ("content", False, dict.fromkeys(texts, 1.0)))
+    total = sum(masses.values())
+    shares = {letter: masses[letter] / total for letter in texts}
+    return Choice(max(ordered, key=lambda letter: shares[letter]), topic, measured, shares, look)
 
 
 def _yes_or_no(look: Look, question: str, options: Mapping[str, str]) -> Verdict:
@@ -286,7 +272,7 @@ def is_guess(reason: str) -> bool:
     >>> is_guess("This is a guess from the prior, with low confidence. Sharp."), is_guess("B (No), probably: Sharp.")
     (True, False)
     """
-    return any(say("choice.guess") in reason for say in (ENGLISH, CHINESE))
+    return any(say("choice.guess") in reason for say in (findings.ENGLISH, findings.CHINESE))
 
 
 def fact(look: Look, axis: str, say: Phrases, *, denied: bool = False) -> str:
@@ -303,7 +289,7 @@ def fact(look: Look, axis: str, say: Phrases, *, denied: bool = False) -> str:
     if axis in _LIGHT - {"lighting"}:
         named = _spoiled(look, lambda each: each.fault in _OF_LIGHT.get(axis, ()), say, denied=denied)
         return named or _exposure(look, axis, say)
-    is_blurred = axis == "sharpness" and any(each.category == "Blurs" for each in visible_faults(view))
+    is_blurred = axis == "sharpness" and any(each.category == "Blurs" for each in findings.visible_faults(view))
     if is_blurred or (axis_of(axis).is_fault and axis != "uneven"):
         return _fault(look, "defocus" if is_blurred else axis, say, denied=denied)
     return say("fact.step", name=say(f"axis.{axis}"), step=_step(look.position(axis), axis, say))
@@ -326,25 +312,25 @@ def _exposure(look: Look, axis: str, say: Phrases) -> str:
 def _spoiled(look: Look, is_meant: Callable[[Found], bool], say: Phrases, *, denied: bool) -> str:
     """Say where and how strong those of the visible faults are that are meant, or return ""."""
     # They are of the whole picture: of a part of it they say nothing.
-    meant = [each for each in visible_faults(look.view) if is_meant(each) and look.cells is None]
-    items = [item(look.view, each, say) for each in meant]
+    meant = [each for each in findings.visible_faults(look.view) if is_meant(each) and look.cells is None]
+    items = [findings.item(look.view, each, say) for each in meant]
     if items and denied and all(each.severity == "slight" for each in meant):
         return say("sentence.at_most", items=say("sentence.list").join(items))
-    return sentence_of(items, say) if items else ""
+    return findings.sentence_of(items, say) if items else ""
 
 
 def _fault(look: Look, axis: str, say: Phrases, *, denied: bool) -> str:
     fault, category = axis_of(axis), look.category(axis)
     if named := _spoiled(look, lambda each: each.category == category, say, denied=denied):
         return named
-    stated = severity_word(look.severity(axis))
-    if category and stated not in {"none", severity_word(look.view.severities[category])}:
+    stated = findings.severity_word(look.severity(axis))
+    if category and stated not in {"none", findings.severity_word(look.view.severities[category])}:
         return say("sentence.in_part")  # of the whole image it cannot be told
     claim = Claim(axis, 0.85)
     undecided = look.cells is not None or not verdict(look, [claim])
     if fault.composite and undecided and not look.paired and support(look, claim) > 0:
         return say("fact.step", name=say(f"axis.{axis}"), step=_step(look.position(fault.composite), axis, say))
-    return sentence_of([say("opening.none", name=say(f"axis.{axis}"))], say)
+    return findings.sentence_of([say("opening.none", name=say(f"axis.{axis}"))], say)
 
 
 def choice_reason(
@@ -352,12 +338,12 @@ def choice_reason(
 ) -> str:
     """Say which option was chosen, how sure that is, and the reading that decided it; the rest as for `summary`."""
     text, look, topic = options.get(letter, ""), choice.look, choice.topic
-    words = summary(look.view, quality, say)
+    words = findings.summary(look.view, quality, say)
     if letter != choice.letter:
         return say.join(say("choice.voted", letter=letter, text=text), words)
     claim = property_in(text) if topic == "distortion" else None
     axis = topic if claim is None else claim.axis
-    blind = unjudged_text(look.view, say) if axis in _DETAIL else ""
+    blind = findings.unjudged_text(look.view, say) if axis in _DETAIL else ""
     if blind or not choice.measured:
         return say.join(blind or unseen(query, say), say("choice.guess"), words if topic == "content" else "")
     if topic == "distortion" and not form("reversed").search(query.casefold()):
@@ -402,7 +388,7 @@ def direct_answer(look: Look, query: str, say: Phrases) -> list[str]:
     if not claims or claims[-1].axis in unanswered:
         return []
     if claims[-1].axis in _DETAIL and look.view.unjudged:
-        return [unjudged_text(look.view, say)]
+        return [findings.unjudged_text(look.view, say)]
     if not is_closed:
         return [(_location if form("where").search(text) else _degree)(look, claims[-1], say)]
     if said := verdict(look, claims):
@@ -418,7 +404,7 @@ def _location(look: Look, topic: Claim, say: Phrases) -> str:
     key, is_high = shown_by(topic)
     if not key:
         return fact(look, topic.axis, say)
-    return say("sentence.at_place", place=where(look.view.measured.maps[key], say, lowest=not is_high))
+    return say("sentence.at_place", place=findings.where(look.view.measured.maps[key], say, lowest=not is_high))
 
 
 def _degree(look: Look, topic: Claim, say: Phrases) -> str:
@@ -429,7 +415,7 @@ def _degree(look: Look, topic: Claim, say: Phrases) -> str:
     if is_blur or axis_of(topic.axis).is_fault:
         word = look.named_severity(topic.axis) or "none"
         if word == "none" and support(look, topic) > 0:
-            word = severity_word(look.severity(topic.axis))
+            word = findings.severity_word(look.severity(topic.axis))
         return say("answer.fault", severity=say(f"severity.{word}"), name=name)
     return say("answer.share", name=name, step=_step(amount(look, topic.axis), topic.axis, say))
 

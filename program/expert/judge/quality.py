@@ -2,7 +2,6 @@
 
 import functools
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 from operator import itemgetter
 from typing import Any, NamedTuple
 
@@ -167,8 +166,7 @@ _WIDEST = 1.2
 from 1..5."""
 
 
-@dataclass(frozen=True, slots=True)
-class Belief:
+class Belief(NamedTuple):
     """A quality on 1..5: its mean, standard deviation and how unlike the training images the image is (0..1)."""
 
     mean: float
@@ -192,8 +190,7 @@ def level_probabilities(mean: float, deviation: float) -> list[float]:
     return [float(m) for m in masses / masses.sum()]
 
 
-@dataclass(frozen=True, slots=True)
-class Evidence:
+class Evidence(NamedTuple):
     """Labelled images worked out as far as no query is needed: made once per set of demos."""
 
     seen: Features
