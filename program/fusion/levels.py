@@ -206,8 +206,7 @@ def level_masses(content: Sequence[Any]) -> dict[int, float]:
     >>> {level: round(mass, 4) for level, mass in level_masses([chosen]).items()}
     {1: 0.0833, 2: 0.0833, 3: 0.5, 4: 0.25, 5: 0.0833}
     """
-    text = "".join(str(_get(token, "token")) for token in content)
-    start, kind = _place(text)
+    start, kind = _place("".join(str(_get(token, "token")) for token in content))
     token, begin = _token_at(content, start)
     alternatives: dict[str, float] = {}  # each once, the chosen token first
     for entry in (token, *(_get(token, "top_logprobs") or ())):
