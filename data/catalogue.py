@@ -51,8 +51,7 @@ def catalogue() -> Mapping[str, DatasetEntry]:
 
     text = (CONFIGS / "datasets.yaml").read_text(encoding="utf-8")
     ours = {name: DatasetEntry(name=name, **entry) for name, entry in yaml.safe_load(text).items()}
-    outside = load_offers("datasets", lambda name, offer: DatasetEntry(name=name, **offer["entry"]))
-    return {**outside, **ours}
+    return {**load_offers("datasets", lambda name, offer: DatasetEntry(name=name, **offer["entry"])), **ours}
 
 
 def entry_of(name: str) -> DatasetEntry:

@@ -5,10 +5,9 @@ import hashlib
 import io
 import math
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
 from functools import cache
 from importlib.resources import files
-from typing import Any, TypeAlias, get_args
+from typing import Any, NamedTuple, TypeAlias
 
 import numpy as np
 from numpy.typing import NDArray
@@ -17,7 +16,7 @@ from scipy import ndimage
 from scipy.interpolate import CubicSpline
 from skimage import color
 
-from signatures.schemas import DistortionCategory, Severity, category_of
+from signatures.schemas import SEVERITIES, DistortionCategory, Severity, category_of
 
 LEVELS = (1, 2, 3, 4, 5)
 """KADID-10k's distortion levels, in its order (mean shift and contrast change have their mildest in the middle)."""
@@ -52,8 +51,7 @@ LIVE_NAMES: Mapping[str, str] = {
 """LIVE's abbreviations as other datasets write them; its fast fading is TID2013's JPEG 2000 transmission errors."""
 
 
-@dataclass(frozen=True, slots=True)
-class LevelMean:
+class LevelMean(NamedTuple):
     """One row: the generator's setting and the mean human score of a distortion at a level."""
 
     parameter: float
@@ -98,8 +96,7 @@ def severity_of(mos: float) -> Severity:
     KADID-10k asked on the degradation category rating of ITU-T P.910: 5 imperceptible, 4 perceptible but not annoying,
     3 slightly annoying, 2 annoying, 1 very annoying.
     """
-    severities: tuple[Severity, ...] = get_args(Severity)
-    return severities[5 - min(5, max(1, math.floor(mos + 0.5)))]
+    return SEVERITIES[5 - min(5, max(1, math.floor(mos + 0.5)))]
 
 
 def _table() -> bytes:
@@ -111,9 +108,7 @@ Floats: TypeAlias = NDArray[np.float64]
 
 def smooth(values: Floats, sigma: float) -> Floats:
     """Blur each channel as MATLAB's `imgaussfilt` does: kernel cut at 2 sigma, borders replicated."""
-    radius = math.ceil(2 * sigma)
-    blurred: Floats = ndimage.gaussian_filter(values, sigma, radius=radius, mode="nearest", axes=(0, 1))
-    return blurred
+    return np.asarray(ndimage.gaussian_filter(values, sigma, radius=math.ceil(2 * sigma), mode="nearest", axes=(0, 1)))
 
 
 def gaussian_blur(image: Floats, sigma: float, rng: np.random.Generator) -> Floats:
@@ -189,8 +184,7 @@ def change_contrast(image: Floats, amount: float, rng: np.random.Generator) -> F
 def _curve(values: Floats, x: tuple[float, ...], y: tuple[float, ...]) -> Floats:
     """Map 0..1 by the cubic (not-a-knot) spline through (0, 0), the given points and (1, 1), cut to 0..1."""
     spline = CubicSpline((0.0, *x, 1.0), (0.0, *y, 1.0), bc_type="not-a-knot")
-    bent: Floats = spline(values)
-    return np.clip(bent, 0, 1)
+    return np.asarray(np.clip(spline(values), 0, 1))
 
 
 def _filter(image: Floats, kernel: Floats) -> Floats:
@@ -204,8 +198,7 @@ def from_lab(lab: Floats) -> Floats:
     lightness = np.maximum(lab[..., 0], 0)
     highest_b = 200 * (lightness + 16) / 116 - 1e-6
     inside = np.stack([lightness, lab[..., 1], np.minimum(lab[..., 2], highest_b)], axis=-1)
-    rgb: Floats = color.lab2rgb(inside)
-    return np.clip(rgb, 0, 1)
+    return np.asarray(np.clip(color.lab2rgb(inside), 0, 1))
 
 
 def diffuse_colour(image: Floats, amount: float, rng: np.random.Generator) -> Floats:
@@ -245,8 +238,7 @@ def saturate_hsv(image: Floats, factor: float, rng: np.random.Generator) -> Floa
     """Multiply the saturation (HSV) by `factor`; a negative one turns hues into their opposites."""
     hsv = color.rgb2hsv(image)
     hsv[..., 1] *= factor
-    rgb: Floats = color.hsv2rgb(hsv)
-    return np.clip(rgb, 0, 1)
+    return np.asarray(np.clip(color.hsv2rgb(hsv), 0, 1))
 
 
 def saturate_lab(image: Floats, factor: float, rng: np.random.Generator) -> Floats:
@@ -309,8 +301,7 @@ def colour_component_noise(image: Floats, variance: float, rng: np.random.Genera
     """Add Gaussian noise of this variance to Y, Cb and Cr (ITU-R BT.601)."""
     components = color.rgb2ycbcr(image) / 255
     noisy = np.clip(components + math.sqrt(variance) * rng.standard_normal(image.shape), 0, 1)
-    rgb: Floats = color.ycbcr2rgb(noisy * 255)
-    return np.clip(rgb, 0, 1)
+    return np.asarray(np.clip(color.ycbcr2rgb(noisy * 255), 0, 1))
 
 
 def impulse_noise(image: Floats, density: float, rng: np.random.Generator) -> Floats:

@@ -33,8 +33,6 @@ Box: TypeAlias = tuple[Number, Number, Number, Number]
 
 _FAR_OUTSIDE = 0.25
 """Part of its scale's width that a score may pass it by: realigned DMOS of LIVE pass 0..100 by 12."""
-
-
 KEYS = (
     "id", "image", "reference", "query", "options", "answer", "mos", "mos_std", "mos_range", "higher_is_better",
     "preferred_over", "distortion", "group", "split", "regions", "metadata",
@@ -141,8 +139,7 @@ class Sample(Request):
     def _consistent(self) -> "Sample":
         low, high = self.mos_range
         if self.answer is not None and self.options is not None and self.answer not in self.options:
-            letters = ", ".join(self.options)
-            raise ValueError(f'"answer" is {_shortened(self.answer)}, not among the options {letters}')
+            raise ValueError(f'"answer" is {_shortened(self.answer)}, not among the options {", ".join(self.options)}')
         if not low < high:
             raise ValueError(f'"mos_range" is {[low, high]}; give the lower end first')
         if self.mos is not None and max(low - self.mos, self.mos - high) > _FAR_OUTSIDE * (high - low):

@@ -7,11 +7,10 @@ import os
 import tempfile
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 from string import ascii_uppercase
-from typing import Any, TypeAlias
+from typing import Any, NamedTuple, TypeAlias
 
 from pydantic import BaseModel
 
@@ -29,18 +28,12 @@ from program.images.decode_worker import decode_bounded
 
 Reader: TypeAlias = Callable[[Release], Iterator[Sample]]
 
+_SCORED = (
+    scores.tid2013, scores.kadid10k, scores.live, scores.csiq, scores.pipal, scores.clive, scores.bid,
+    scores.koniq10k, scores.spaq, scores.agiqa3k, scores.biq2021,
+)  # fmt: skip
 READERS: Mapping[str, Reader] = {
-    "tid2013": scores.tid2013,
-    "kadid10k": scores.kadid10k,
-    "live": scores.live,
-    "csiq": scores.csiq,
-    "pipal": scores.pipal,
-    "clive": scores.clive,
-    "bid": scores.bid,
-    "koniq10k": scores.koniq10k,
-    "spaq": scores.spaq,
-    "agiqa3k": scores.agiqa3k,
-    "biq2021": scores.biq2021,
+    **{read.__name__: read for read in _SCORED},  # each bears the name of its dataset
     "qbench-dev": partial(questions.qbench, part="dev", split="validation"),
     "qbench-test": partial(questions.qbench, part="test", split="test"),
     "agenticiqa-eval": questions.agenticiqa_eval,
@@ -128,8 +121,7 @@ def prepare(
         write_manifest(out, score_within_splits(assigned) if entry.task == "pairs" else assigned)
         votes = {}
         if entry.task == "pairs":
-            apart = parts_apart(read_manifest(out))
-            votes = {"votes": {"read": _votes(stage), "kept": _votes(out), "parts": apart}}
+            votes = {"votes": {"read": _votes(stage), "kept": _votes(out), "parts": parts_apart(read_manifest(out))}}
     record = {
         "dataset": entry.name, "manifest": out.name, "manifest_sha256": manifest_sha256(out), "expected": entry.count,
         "missing": len(left_out), "split_by": split_by, "split_sha256": digest, "seed": seed,
@@ -297,8 +289,7 @@ def _check_release(path: Path, report: CheckReport) -> None:
             report.add("count", None, f"{count} {what}, the full release of {entry.name} has {expected}")
 
 
-@dataclass(frozen=True, slots=True)
-class _File:
+class _File(NamedTuple):
     """The hash of a file's content and its size as displayed, or its fault."""
 
     digest: bytes | None = None

@@ -8,12 +8,11 @@ import os
 import shutil
 from collections import defaultdict
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
 from importlib.resources import files
 from itertools import product
 from pathlib import Path
 from string import ascii_uppercase
-from typing import Any, Literal, TypeAlias, TypeVar, get_args
+from typing import Any, Literal, NamedTuple, TypeAlias, TypeVar, get_args
 
 import numpy as np
 from numpy.typing import NDArray
@@ -36,7 +35,7 @@ from program.common.errors import DataError
 from program.common.files import path_lock, write_whole
 from program.common.pool import in_order
 from program.common.pool import progress as progress_bar
-from signatures.schemas import DistortionCategory, Severity
+from signatures.schemas import SEVERITIES, DistortionCategory, Severity
 
 T = TypeVar("T")
 QuestionKind = Literal["which", "severity", "yes_no"]
@@ -44,8 +43,7 @@ PER_LABEL = 2
 """Questions per photograph and right answer, for "which" and "severity"."""
 
 
-@dataclass(frozen=True, slots=True)
-class Version:
+class Version(NamedTuple):
     """One version of a photograph: distorted at a level, or as it was (no distortion, level 0)."""
 
     distortion: str | None = None
@@ -67,15 +65,14 @@ class Version:
         return self.severity in {"moderate", "severe", "extreme"}
 
 
-@dataclass(frozen=True, slots=True)
-class MadeQuestion:
+class MadeQuestion(NamedTuple):
     """A question about one version of a photograph, with lettered options."""
 
     kind: QuestionKind
     photograph: str
     version: Version
     query: str
-    options: Mapping[str, str] = field(hash=False)
+    options: Mapping[str, str]
     answer: str
 
 
@@ -95,13 +92,10 @@ _LABELS: Mapping[str, tuple[str, str]] = {
 """By category: its name as an option, and how its severity is asked after."""
 _WHICH = ("Which distortion is most visible in this image?", "What is the main quality problem of this image?")
 # What else a person might rightly answer is not offered beside the truth.
-_ALSO_TRUE: Mapping[str, frozenset[str]] = {
-    "jpeg2000": frozenset({"Blur"}),
-    "brighten": frozenset({"Contrast change"}),
-    "darken": frozenset({"Contrast change"}),
-    "mean_shift": frozenset({"Contrast change"}),
-    "contrast_change": frozenset({"Brightness change"}),
-    "high_sharpen": frozenset({"Contrast change"}),
+_ALSO_TRUE: Mapping[str | None, str] = {
+    **dict.fromkeys(("brighten", "darken", "mean_shift", "high_sharpen"), "Contrast change"),
+    "contrast_change": "Brightness change",
+    "jpeg2000": "Blur",
 }
 # Query, distortions for which the answer is yes, distortions for which it is no (or none at all).
 _YES_NO: tuple[tuple[str, frozenset[str], frozenset[str]], ...] = (
@@ -152,15 +146,15 @@ def _which(versions: Sequence[Version], rng: np.random.Generator) -> Iterator[_D
         # The photograph itself is one version only: it is asked about in both wordings.
         chosen = _pick(rng, fitting, PER_LABEL) if category else fitting * PER_LABEL
         for query, version in zip(_WHICH, chosen, strict=False):
-            right = {label, *_ALSO_TRUE.get(version.distortion or "", ())}
+            right = {label, _ALSO_TRUE.get(version.distortion)}
             others = [each for each in (*labels, _PLAIN) if each not in right]
             if len(others) >= 3:
                 yield version, query, label, _pick(rng, others, 3)
 
 
 def _severity(versions: Sequence[Version], rng: np.random.Generator) -> Iterator[_Draft]:
-    words = [word.capitalize() for word in get_args(Severity)]
-    for severity in get_args(Severity):
+    words = [word.capitalize() for word in SEVERITIES]
+    for severity in SEVERITIES:
         right = severity.capitalize()
         wrong = [word for word in words if word != right]
         for version in _pick(rng, [v for v in versions if v.category and v.severity == severity], PER_LABEL):
@@ -190,8 +184,7 @@ def _pick(rng: np.random.Generator, items: Sequence[T], count: int) -> list[T]:
 LONGEST_SIDE_PX = 384
 
 
-@dataclass(frozen=True, slots=True)
-class Photograph:
+class Photograph(NamedTuple):
     """Where a photograph is, whose it is, and which split it belongs to."""
 
     name: str
@@ -272,8 +265,7 @@ _RECORD = "quickstart.json"
 logger = logging.getLogger(__name__)
 
 
-@dataclass(frozen=True)
-class HouseStandard:
+class HouseStandard(NamedTuple):
     """A made-up standard: how much each category of distortion counts, and how much stricter it is than people."""
 
     weights: Mapping[DistortionCategory | None, float]
@@ -294,8 +286,7 @@ as much; colours are graded anyway, so wrong ones count half; and the desk is a 
 down before anything was compiled with it, and not changed since."""
 
 
-@dataclass(frozen=True, slots=True)
-class QuickstartPlan:
+class QuickstartPlan(NamedTuple):
     """What to generate; a part of the whole is for tests and quick trials, in a folder of its own."""
 
     photographs: tuple[str, ...] = tuple(PHOTOGRAPHS)

@@ -91,7 +91,10 @@ def sample_from_row(release: Release, row: Row, folder: Path) -> Sample:
     present = ", ".join(name for name in row.cells if name != "id")
     if absent := [name for name in release.columns.values() if name not in row.cells]:
         raise row.error(f"has no column {absent[0]!r}; it has {present}")
-    cells = _renamed(row.cells, release.columns)
+    cells = dict(row.cells)
+    for field, column in {"query": "question", **release.columns}.items():
+        if column in cells and (field in release.columns or field not in cells):
+            cells[field] = cells.pop(column)
     if wrong := misnamed_key(cells, "did you mean '{meant}'? (--columns {meant}={key})"):
         raise row.error(f"column {wrong[0]!r} is no field; {wrong[1]}")
     cells = {name: value for name, value in cells.items() if value is not None and str(value).strip()}
@@ -145,14 +148,6 @@ def _records(path: Path, noun: str) -> Iterator[Row]:
         raise
     except (ValueError, RecursionError) as error:
         raise DataError(f"table {str(path)!r}: is not JSON in UTF-8 ({error}); correct it") from error
-
-
-def _renamed(cells: Mapping[str, Any], columns: Mapping[str, str]) -> dict[str, Any]:
-    renamed = dict(cells)
-    for target, column in {"query": "question", **columns}.items():
-        if column in renamed and (target in columns or target not in renamed):
-            renamed[target] = renamed.pop(column)
-    return renamed
 
 
 def _options(cells: dict[str, Any], row: Row) -> dict[str, str] | None:

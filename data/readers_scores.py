@@ -372,11 +372,9 @@ def agiqa3k(release: Release) -> Iterator[Sample]:
 def biq2021(release: Release) -> Iterator[Sample]:
     """Read BIQ2021: 12,000 photographs; MOS about 0..1, higher is better; official train and test."""
     images = release.image_files("Images")
-    tables: tuple[tuple[Split, Path], ...] = (
-        ("train", release.file("Train (Images and MOS).csv", "Train.csv")),
-        ("test", release.file("Test (Images and MOS).csv", "Test.csv")),
-    )
-    for split, table in tables:
+    names: dict[Split, str] = {"train": "Train", "test": "Test"}
+    tables = {split: release.file(f"{name} (Images and MOS).csv", f"{name}.csv") for split, name in names.items()}
+    for split, table in tables.items():
         for row in read_csv(table, ("Image Name", "MOS")):
             name = row["Image Name"]
             yield _photograph(release, images, name, row, split=split, metadata={"subset": name[:4]})

@@ -7,10 +7,9 @@ scores are kept, so a manifest of millions of lines streams through.
 import hashlib
 from collections import defaultdict
 from collections.abc import Hashable, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
 from itertools import chain
 from pathlib import Path
-from typing import TypeVar, get_args
+from typing import NamedTuple, TypeVar, get_args
 
 import numpy as np
 from numpy.typing import NDArray
@@ -30,8 +29,7 @@ def group_of(sample: Sample) -> str:
     return sample.group if sample.group is not None else str(sample.reference or sample.image)
 
 
-@dataclass(frozen=True, slots=True)
-class SplitPlan:
+class SplitPlan(NamedTuple):
     """Which split each group belongs to."""
 
     splits: Mapping[str, Split]
@@ -103,8 +101,7 @@ def check_leaks(samples: Iterable[Sample]) -> None:
 def check_contents(samples: Iterable[Sample]) -> None:
     """Raise DataError naming an image or reference whose bytes are in two splits; files that are not there pass."""
     by_content = SplitsByKey()
-    placed = ((sample, sample.split) for sample in samples if sample.split is not None)
-    for path, split, digest in _same_sized(placed):
+    for path, split, digest in _same_sized((sample, sample.split) for sample in samples if sample.split is not None):
         if splits := by_content.enter(digest, split):
             raise DataError(
                 f"image {str(path)!r}: is in {' and '.join(splits)} (by content); keep it in one split (python -m "
@@ -157,22 +154,17 @@ def _assigned(
     samples: Iterable[Sample], shares: tuple[float, ...], seed: int
 ) -> tuple[list[str], NDArray[np.uint64], NDArray[np.uint8]]:
     """Return the groups, their keys, and which share (0 and up) each belongs to."""
-    groups = _scores_by_group(samples)
+    groups: dict[str, tuple[float, int]] = {}
+    for sample in samples:
+        group = group_of(sample)
+        total, count = groups.get(group, (0.0, 0))
+        groups[group] = (total, count) if sample.quality is None else (total + sample.quality, count + 1)
     keys = np.array([_key(group) for group in groups], dtype=np.uint64)
     sums, counts = np.array(list(groups.values()), dtype=np.float64).reshape(-1, 2).T
     # Sums differ in their last digits with the order of the lines; means to 1e-9 do not.
     means = np.where(counts > 0, np.round(sums / np.maximum(counts, 1), 9), 0.0)
     ranks = _mixed(keys, seed)
     return list(groups), keys, _dealt(np.lexsort((ranks, means)), ranks, shares)
-
-
-def _scores_by_group(samples: Iterable[Sample]) -> dict[str, tuple[float, int]]:
-    groups: dict[str, tuple[float, int]] = {}
-    for sample in samples:
-        group = group_of(sample)
-        total, count = groups.get(group, (0.0, 0))
-        groups[group] = (total, count) if sample.quality is None else (total + sample.quality, count + 1)
-    return groups
 
 
 def _key(name: str) -> int:

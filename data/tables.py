@@ -26,7 +26,6 @@ FOUND = frozenset({
 
 _NUMBERS, _JSON = ("mos", "mos_std"), ("options", "regions", "mos_range", "metadata", "higher_is_better")
 _ROWS_AT_ONCE = 1024
-_SEPARATORS = ",;\t|"
 
 
 def is_manifest(source: str) -> bool:
@@ -44,9 +43,8 @@ def scan_rows(source: Place, columns: Mapping[str, str]) -> Iterator[tuple[int, 
     by_name = next((read for end, read in _READERS.items() if name.casefold().endswith(end)), _json_lines)
     read = _hub if name.startswith(HUB) else by_name
     source = source if read is _hub else place_of(source)
-    rows = read(source)
     try:
-        for number, row in rows:
+        for number, row in read(source):
             own = isinstance(row, dict) and row.keys() >= FOUND
             if isinstance(row, dict):
                 row = _renamed(row, columns, name, strict=read is not _json_lines) if columns else row
@@ -109,9 +107,7 @@ def csv_table(lines: Iterator[str], table: object, *, strict: bool = False) -> "
     first = next((line for line in lines if line.strip()), "")
     hint = re.fullmatch(r"sep=(.)\s*", first)  # a spreadsheet's own word
     head = next(lines, "") if hint else first
-    separator = (
-        hint[1] if hint else max(_SEPARATORS, key=lambda mark: len(next(csv.reader([head], delimiter=mark), ())))
-    )
+    separator = hint[1] if hint else max(",;\t|", key=lambda mark: len(next(csv.reader([head], delimiter=mark), ())))
     reader = csv.DictReader(chain([head], lines), delimiter=separator, skipinitialspace=True, strict=strict)
     reader.fieldnames = distinct(reader.fieldnames or (), table)
     return reader
@@ -175,9 +171,8 @@ def _typed(cells: Mapping[str, str]) -> dict[str, Any] | ValueError:
             try:
                 row[name] = number_of(text) if name in _NUMBERS else json.loads(text) if name in _JSON else text
             except ValueError:
-                return ValueError(
-                    f'"{name}" is {json.dumps(text[:60])}; give a {"number" if name in _NUMBERS else "JSON value"}'
-                )
+                kind = "number" if name in _NUMBERS else "JSON value"
+                return ValueError(f'"{name}" is {json.dumps(text[:60])}; give a {kind}')
     return row
 
 
@@ -198,9 +193,8 @@ def _parquet(path: Place) -> Iterator[tuple[int, Any]]:
         if "duplicate" in str(error) and not is_folder(path):
             with open_file(path) as file:
                 distinct(pyarrow.parquet.read_schema(file).names, path)
-        raise DataError(
-            f"manifest {str(path)!r}: is no Parquet table ({one_line(error)[:160]}); write it again"
-        ) from error
+        fault = f"is no Parquet table ({one_line(error)[:160]})"
+        raise DataError(f"manifest {str(path)!r}: {fault}; write it again") from error
 
 
 def _filled(value: Any) -> Any:
@@ -224,8 +218,6 @@ def _hub(source: Place) -> Iterator[tuple[int, Any]]:
         for number, row in enumerate(rows, start=1):
             row.setdefault("id", f"{number:08}")
             yield number, {key: _inline(value) for key, value in row.items()}
-    except (DataError, GeneratorExit):
-        raise
     except Exception as error:  # border: the library raises kinds of its own for a name, a split, the network
         raise DataError(f"dataset {name!r}: cannot be read ({one_line(error)[:200]}); check name and split") from error
 
