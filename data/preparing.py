@@ -114,9 +114,8 @@ def prepare(
         stage = Path(folder, "stage.jsonl")
         write_manifest(stage, samples)
         if not stage.stat().st_size:
-            raise DataError(
-                f"dataset {entry.name!r}: no sample was read ({len(left_out)} lack their file); check --root"
-            )
+            fault = f"no sample was read ({len(left_out)} lack their file)"
+            raise DataError(f"dataset {entry.name!r}: {fault}; check --root")
         assigned, split_by, digest = _assigned(entry, stage, fractions, seed)
         write_manifest(out, score_within_splits(assigned) if entry.task == "pairs" else assigned)
         votes = {}

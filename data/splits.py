@@ -73,9 +73,8 @@ def plan_splits(
     groups, keys, codes = _assigned(samples, tuple(share / total for share in fractions), seed)
     for code, share in enumerate(fractions):
         if share and code not in codes:
-            raise DataError(
-                f"split {_SPLITS[code]!r}: {len(groups)} group(s) leave it none at {share:g}; give more groups or 0"
-            )
+            fault = f"{len(groups)} group(s) leave it none at {share:g}"
+            raise DataError(f"split {_SPLITS[code]!r}: {fault}; give more groups or 0")
     order = keys.argsort()
     digest = hashlib.sha256(keys[order].astype("<u8").tobytes() + codes[order].tobytes()).hexdigest()
     return SplitPlan({group: _SPLITS[code] for group, code in zip(groups, codes, strict=True)}, digest)

@@ -113,8 +113,7 @@ def decode(
     except MemoryError as error:  # Pillow's word for a row that is too long, too
         raise ImageError(f"image {name!r}: is more than its decoder can hold; scale it down") from error
     except Exception as error:  # the border to a file's bytes: a broken one may fail in any way
-        reason = one_line(error)[:120]
-        raise ImageError(f"image {name!r}: damaged or truncated ({reason}); get a whole copy") from error
+        raise ImageError(f"image {name!r}: damaged or truncated ({one_line(error)[:120]}); get a whole copy") from error
     if several:
         notes = ("the first of several frames is judged", *notes)
     return DecodedImage(pixels, suffix, width, height, (*((preview,) if preview else ()), *lost, *notes), detail)

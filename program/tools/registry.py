@@ -323,8 +323,7 @@ def needed_files(spec: ToolSpec, folder: Path | None) -> dict[str, Path | None]:
 
 def parameter_path(spec: ToolSpec, params_dir: Path | None) -> Path | None:
     """Return the file that decides a tool's values: its parameter file or first weights; None where there is none."""
-    paths = needed_files(spec, params_dir).values()
-    return next((path for path in paths if path is not None and path.is_file()), None)
+    return next((path for path in needed_files(spec, params_dir).values() if path is not None and path.is_file()), None)
 
 
 def what_is_missing(spec: ToolSpec, params_dir: Path | None) -> str | None:
