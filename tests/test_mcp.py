@@ -2,7 +2,9 @@
 
 import asyncio
 import base64
+import errno
 import io
+import os
 import threading
 from pathlib import Path
 
@@ -121,6 +123,23 @@ def test_a_folder_is_judged_some_images_at_a_time(service_program, folder):
     )
     assert (len(first.structured_content["rows"]), first.structured_content["next_start"]) == (3, 3)
     assert (len(rest.structured_content["rows"]), rest.structured_content["next_start"]) == (1, None)
+
+
+def test_a_folder_below_that_cannot_be_read_is_a_row_with_its_error(service_program, folder, monkeypatch):
+    (folder / "deep").mkdir()
+    scandir = os.scandir
+
+    def without_rights(path="."):
+        if Path(path) == folder / "deep":
+            raise PermissionError(errno.EACCES, "Permission denied", str(path))
+        return scandir(path)
+
+    monkeypatch.setattr(os, "scandir", without_rights)
+    server, _ = server_of(service_program(), local=True)
+    (result,) = asked(server, ("assess_folder", {"folder": str(folder), "recursive": True}))
+    rows = {row["id"]: row for row in result.structured_content["rows"]}
+    assert rows["a.png"]["status"] == "ok"
+    assert "cannot be read (Permission denied)" in rows["deep"]["error"]
 
 
 @pytest.mark.parametrize(

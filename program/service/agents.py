@@ -110,6 +110,8 @@ class AgentTools:
             jobs: dict[str, Request | Refused] = {}
             for item in islice(items, start, start + self.settings.max_batch):
                 try:
+                    if item.error is not None:
+                        raise Refused(422, "image", item.error)
                     jobs[item.id] = self._job(str(item.image), query=query)
                 except Refused as refusal:
                     jobs[item.id] = refusal
