@@ -132,6 +132,7 @@ def test_calls_stay_under_the_printed_bound_and_a_repeat_asks_nothing(
     scored = [entry["score"] for entry in logged if entry["event"] == "candidate"]
     assert scored, "no candidate was scored"
     assert "/s]" not in result["stderr"], "a bar of DSPy's stands beside the program's progress"
+    assert "not in signature" not in result["stderr"]
 
     done.lead(monkeypatch)
     assert main(command(data, server.base, optimizer, "--resume")) == 0

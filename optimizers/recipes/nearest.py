@@ -102,7 +102,9 @@ def _calibrate(search: Search, program: AgenticIQA, near: Neighbours) -> str:
     for each in held:
         each.levels = even_out(each.levels or {}, even)
     _, weight = best_on_grid(plain, held, (plain.eta,), WEIGHTS[1:])
-    program.summarizer.neighbours = Neighbours(**{**dict(near), "even": even})
+    program.summarizer.neighbours = Neighbours(
+        count=near.count, photographs=near.photographs, vectors=near.vectors, even=even
+    )
     if weight != plain.model_weight:
         program.summarizer.fitted = FittedFusion(plain, model_weight=weight)
     return f"its levels count as mixed with {100 * even:.0f} % of an even spread, at weight {weight:g} beside tools"

@@ -386,18 +386,20 @@ def traced_prediction(
 
 
 @contextmanager
-def no_bars() -> Iterator[None]:
-    """Let no bar of tqdm be drawn inside: DSPy's optimizers draw their own beside the program's."""
-    init = tqdm.__init__
+def quiet_optimizers() -> Iterator[None]:
+    """Let DSPy's optimizers draw no bars beside the program's, nor warn of fields that signatures of theirs lack."""
+    init, warner = tqdm.__init__, logging.getLogger("dspy.predict.predict")
 
-    def hidden(self: Any, *arguments: Any, **options: Any) -> None:
-        init(self, *arguments, **{**options, "disable": True})
+    def passes(record: logging.LogRecord) -> bool:
+        return "fields not in signature" not in record.getMessage()
 
-    tqdm.__init__ = hidden
+    tqdm.__init__ = functools.partialmethod(init, disable=True)
+    warner.addFilter(passes)
     try:
         yield
     finally:
         tqdm.__init__ = init
+        warner.removeFilter(passes)
 
 
 class _EnduringProposer(GroundedProposer):
