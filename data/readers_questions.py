@@ -263,7 +263,7 @@ def _undecoded(rows: Any, columns: Mapping[str, str], release: Release) -> Itera
     try:
         yield from rows
     except (OSError, ValueError, RuntimeError, datasets.exceptions.DatasetsError) as error:
-        reason = " ".join(str(error).split())[:200]
+        reason = one_line(error)[:200]
         raise DataError(f"dataset {str(release.root)!r}: stopped in the middle ({reason}); fetch it again") from error
 
 

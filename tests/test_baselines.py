@@ -18,6 +18,7 @@ from program.evaluation.intervals import interval, paired_difference
 from program.evaluation.record import LabelledRow
 from program.fusion import ScoreFusion
 from program.fusion.scores import FittedFusion
+from program.lms.limits import Budget, BudgetSpent
 from tests.rows import labelled
 
 PROBABILITIES = {"bad": 0.05, "poor": 0.15, "fair": 0.5, "good": 0.2, "excellent": 0.1}
@@ -49,6 +50,14 @@ def samples(tmp_path: Path, rng: np.random.Generator) -> list[Sample]:
 
 def _run(iqa, samples, **more):
     return evaluate(iqa, samples, baselines=True, progress=False, workers=1, **more)
+
+
+def test_a_budget_that_ends_in_a_baseline_ends_the_run(scripted_iqa, fake_runner, samples):
+    iqa = scripted_iqa(SCRIPT, fake_runner({"PIQE": 2.0}))
+    calls = evaluate(iqa, samples[3:4], progress=False, workers=1).lm_calls
+    # Not a sample without this baseline: the figures of the others would be of more samples.
+    with pytest.raises(BudgetSpent), Budget(max_calls=calls):
+        _run(scripted_iqa(SCRIPT, fake_runner({"PIQE": 2.0})), samples[3:4])
 
 
 def test_every_way_answers_the_same_samples_and_nothing_leaks_into_the_model_alone(scripted_iqa, fake_runner, samples):

@@ -9,6 +9,7 @@ import pytest
 from PIL import Image, ImageCms
 
 from program import AgenticIQA
+from program.images.containers import nclx_of
 from program.images.decoding import decode
 from program.images.store import ImageStore
 
@@ -228,6 +229,13 @@ def test_the_nclx_codes_of_avif_and_heif_are_applied(photo, kind):
         assert found.notes == ("colours converted to sRGB from nclx",)
     found = decode(plain[:at] + struct.pack(">HH", 9, 16) + plain[at + 4 :], "a")
     assert found.notes == ("nclx: PQ (high dynamic range) cannot be converted; the colours are taken for sRGB",)
+    # Property 0 is none: not the last one.
+    box = plain.index(b"ipma") - 4
+    size, several = int.from_bytes(plain[box : box + 4]), plain[box + 18]
+    nothing = plain[: box + 19] + bytes(several) + plain[box + 19 + several :]
+    assert size == 19 + several
+    assert nclx_of(nothing) is None
+    assert nclx_of(plain) is not None
     # A profile of its own counts before them.
     icc = profile("RGB ", 1.8)
     found = decode(saved(photo, kind, quality=95, icc_profile=icc), "a")

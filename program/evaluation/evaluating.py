@@ -90,6 +90,8 @@ class BaselineAnswers:
         )  # fmt: skip
         try:
             answer = self._program.summarizer(state=blind, image=image, reference=reference)
+        except BudgetSpent:
+            raise
         except Exception:  # the sample border again: a baseline's failure is counted, not raised
             return None
         text = answer.final_answer

@@ -91,7 +91,7 @@ def nclx_of(data: bytes) -> tuple[int, int] | None:
         pitm = _inside(meta, b"pitm")
         (primary,) = struct.unpack_from(">I" if pitm[0] else ">H", pitm, 4)
         listed = list(_boxes(_inside(properties, b"ipco")))
-        for number in _associated(_inside(properties, b"ipma"), primary):
+        for number in filter(None, _associated(_inside(properties, b"ipma"), primary)):
             kind, box = listed[number - 1]
             if kind == b"colr" and box[:4] == b"nclx":
                 return struct.unpack_from(">HH", box, 4)
@@ -122,7 +122,7 @@ def _inside(data: bytes, kind: bytes) -> bytes:
 
 
 def _associated(ipma: bytes, item: int) -> Iterator[int]:
-    """Yield the numbers of an item's properties, from 1 on."""
+    """Yield the numbers of an item's properties, from 1 on; 0 is none."""
     version, wide = ipma[0], ipma[3] & 1
     (count,), at = struct.unpack_from(">I", ipma, 4), 8
     for _ in range(count):
