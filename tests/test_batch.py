@@ -573,7 +573,8 @@ def test_comparison_says_which_how_much_how_sure_and_why(scripted_iqa, fake_runn
         "selected_tools": {"selected_tools": [{"region": "Global", "distortion": "Blurs", "tool": "PIQE"}]},
     }))  # fmt: skip
     blur = {"region": "Global", "type": "Blurs", "explanation": "Soft."}
-    script["findings"] = [{"findings": [{**blur, "severity": s}]} for s in ("severe", "slight")]
+    found = (("severe", "slight"), ("slight",))  # of two of one name the worse one counts
+    script["findings"] = [{"findings": [{**blur, "severity": s} for s in each]} for each in found]
     script["quality_probs"] = [
         {"quality_probs": p, "quality_reasoning": "So."} for p in ({"2": 0.9, "3": 0.1}, {"3": 0.1, "4": 0.9})
     ]

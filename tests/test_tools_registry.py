@@ -209,6 +209,8 @@ def test_a_malformed_entry_is_named_with_its_key(tmp_path, change, message):
         ("tools: []", "tools: dictionary should have at least 1 item"),
         ("tools: {A: 3}", "tools.A: input should be a valid dictionary"),
         ("tools: {A: ", "not valid YAML"),
+        ("tools: 2020-99-99", "not valid YAML"),
+        ("tools: !!timestamp x", "not valid YAML"),
         ("tools: {}\nother: 1", "other: unknown field"),
     ],
 )

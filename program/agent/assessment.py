@@ -259,12 +259,12 @@ def spread(program: "AgenticIQA", result: Assessment) -> float:
 
 def _reasons(a: Assessment, b: Assessment) -> list[str]:
     """Name what differs: severities first, then tools that measured both, the largest difference first."""
-    severities = [
-        {f.fault or f.type: f.severity for region, f in r.state.evidence.findings() if region == GLOBAL} for r in (a, b)
-    ]
+    severities = [result.state.evidence.severities(lambda found: found.fault or found.type) for result in (a, b)]
     differing = []
-    for kind in dict.fromkeys([*severities[0], *severities[1]]):
-        ranks = [SEVERITIES.index(by_kind.get(kind, "none")) for by_kind in severities]
+    for region, kind in dict.fromkeys([*severities[0], *severities[1]]):
+        if region != GLOBAL:
+            continue
+        ranks = [SEVERITIES.index(of_image.get((region, kind), "none")) for of_image in severities]
         if ranks[0] != ranks[1]:
             words = [SEVERITIES[rank] for rank in ranks]
             name = str(CATEGORY_WORDS.get(kind, kind)).capitalize()  # type: ignore[call-overload]

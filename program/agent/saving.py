@@ -73,8 +73,9 @@ def save(
             **{name: each.sha256 for name, each in arrays.items()},
             "state": state,
         }
-        folder.parent.mkdir(parents=True, exist_ok=True)
-        with tempfile.TemporaryDirectory(prefix=f".{folder.name}-", dir=folder.parent) as new:
+        place = folder.resolve()  # what a link leads to is replaced, not the link
+        place.parent.mkdir(parents=True, exist_ok=True)
+        with tempfile.TemporaryDirectory(prefix=f".{place.name}-", dir=place.parent) as new:
             partial, old = Path(new), Path(f"{new}-old")
             (partial / "images").mkdir()
             for url in sorted(set(_REFERENCE.findall(json.dumps(state)))):
@@ -88,9 +89,9 @@ def save(
             for name, text in {**texts, **(files or {})}.items():
                 (partial / name).write_text(text, "utf-8")
             partial.chmod(0o755)
-            if folder.exists():
-                folder.rename(old)
-            partial.rename(folder)
+            if place.exists():
+                place.rename(old)
+            partial.rename(place)
             if old.exists():
                 shutil.rmtree(old)
     except OSError as error:

@@ -3,6 +3,7 @@
 import json
 import logging
 import math
+from collections.abc import Callable
 from typing import Annotated, Any, Literal, NamedTuple
 
 from pydantic import ConfigDict, Field, StringConstraints, model_validator
@@ -12,7 +13,7 @@ from program.common.backends import Record
 from program.common.text import is_chinese
 from program.images.store import Box
 from program.tools.registry import Measurement
-from signatures.schemas import GLOBAL, DistortionCategory, DistortionFinding, Plan, Severity
+from signatures.schemas import GLOBAL, SEVERITIES, DistortionCategory, DistortionFinding, Plan, Severity
 
 logger = logging.getLogger(__name__)
 
@@ -91,6 +92,14 @@ class ExecutorOutput(Record):
     def findings(self) -> list[tuple[str, Finding]]:
         """Return every finding with its region."""
         return [(region, found) for region, each in (self.distortion_analysis or {}).items() for found in each]
+
+    def severities(self, name: Callable[[Finding], str]) -> dict[tuple[str, str], Severity]:
+        """Return by region and `name` how severe what was found is: of several findings of one name, the worst."""
+        worst: dict[tuple[str, str], Severity] = {}
+        for region, found in self.findings():
+            key = region, name(found)
+            worst[key] = max(found.severity, worst.get(key, "none"), key=SEVERITIES.index)
+        return worst
 
     @property
     def same_pixels(self) -> bool:

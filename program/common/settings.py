@@ -308,8 +308,8 @@ class ConfigFile(Frozen):
                 content = cls.model_validate(yaml.load(text, loader))  # noqa: S506 - both are safe
         except (OSError, UnicodeDecodeError) as error:
             raise SettingsError(f"{name}: cannot be read ({error}); check the path, or {cls.MEND}") from error
-        except yaml.YAMLError as error:
-            raise SettingsError(f"{name}: not valid YAML ({' '.join(str(error).split())}); {cls.MEND}") from error
         except ValidationError as error:
             raise SettingsError(f"{name}: {first_fault(error, 'the file')}; {cls.MEND}") from error
+        except _NO_YAML as error:
+            raise SettingsError(f"{name}: not valid YAML ({one_line(error)}); {cls.MEND}") from error
         return content.model_copy(update={"origin": origin})

@@ -10,7 +10,7 @@ from program.agent.assessment import Assessment
 from program.agent.query import read_query
 from program.common.backends import Frozen
 from program.running.request import Request
-from signatures.schemas import GLOBAL, SEVERITIES
+from signatures.schemas import GLOBAL
 
 _FORMULA = tuple("=+-@\t\r\n＝＋－＠")
 _MOST_DISTORTIONS = 8
@@ -78,13 +78,9 @@ class Row(Frozen):
         """Return an assessment as a row."""
         low, high = result.score_interval or (None, None)
         evidence = result.state.evidence
-        strongest: dict[tuple[str, str], str] = {}  # several faults may be of one type
-        for region, finding in evidence.findings():
-            severities = (finding.severity, strongest.get((region, finding.type), "none"))
-            strongest[region, finding.type] = max(severities, key=SEVERITIES.index)
         distortions = [
             f"{kind}: {severity}" + ("" if region == GLOBAL else f" ({evidence.looked_at(region)})")
-            for (region, kind), severity in strongest.items()
+            for (region, kind), severity in evidence.severities(lambda found: found.type).items()
             if severity != "none"
         ]
         readings = dict.fromkeys(f"{log.tool} {log.score:.2f}" for log in evidence.tool_logs if log.score is not None)
