@@ -95,8 +95,8 @@ def compile_tracked(
         if progress is not None and plan is not None:
             lines = [_begun_before(job.out, compiles, plan)] if job.resume else plan.lines()
             progress.print("\n".join(lines), highlight=False, markup=False)
-        tracker = Tracker(job.settings.mlruns_dir, experiment=experiment_name(job.data))
         with _busy(progress, "opening the store of MLflow"):
+            tracker = Tracker(job.settings.mlruns_dir, experiment=experiment_name(job.data))
             run = held.enter_context(tracker.run(name, {"command": "compile"}, result=place))
         limits = (budget if isinstance(budget, Budget) else Budget()).limits
         run.log_params(job.params())

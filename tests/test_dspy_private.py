@@ -10,6 +10,7 @@ import dspy
 import pytest
 from dspy import lm15
 from dspy.utils.callback import BaseCallback
+from tqdm import tqdm
 
 from program.lms import dspy_private
 from program.lms.dspy_private import (
@@ -22,6 +23,7 @@ from program.lms.dspy_private import (
     cached_answer,
     estimated_cost_usd,
     put_in_cache,
+    quiet_optimizers,
     sync_send_to_stream,
     traced_prediction,
 )
@@ -186,3 +188,11 @@ def test_a_prediction_keeps_its_fields_completions_and_usage_where_assessments_g
         "_store": {"a": 1}, "_completions": None, "_lm_usage": None,
     }  # fmt: skip
     assert set(made) == {"_store", "_completions", "_lm_usage"}
+
+
+def test_no_bar_is_drawn_while_an_optimizer_runs_whatever_its_caller_wants(capsys) -> None:
+    with quiet_optimizers():
+        assert list(tqdm(range(3), disable=False)) == [0, 1, 2]
+    assert capsys.readouterr().err == ""
+    list(tqdm(range(3), disable=False))
+    assert "3/3" in capsys.readouterr().err

@@ -31,10 +31,16 @@ PHOTOGRAPH: Pixels = np.asarray(photographs.chelsea())[:288, 40:424]
 _VIEWS: dict[str, View] = {}
 
 
+@pytest.fixture(scope="module")
+def measured(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Where all tests find what was measured of the images that they share."""
+    return tmp_path_factory.mktemp("measured")
+
+
 @pytest.fixture
-def iqa(tmp_path: Path, fake_runner: Callable[[], Any]) -> AgenticIQA:
+def iqa(measured: Path, fake_runner: Callable[[], Any]) -> AgenticIQA:
     """The program with the embedded expert, and tools that say 2.6 of everything."""
-    program = AgenticIQA(load_settings(overrides={"cache_dir": tmp_path}))
+    program = AgenticIQA(load_settings(overrides={"cache_dir": measured}))
     program.resources.runner = fake_runner()
     return program
 

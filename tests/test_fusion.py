@@ -290,7 +290,7 @@ def test_an_interval_is_two_deviations_of_the_belief_within_the_scale():
     p = {1: 0.1, 2: 0.2, 3: 0.4, 4: 0.2, 5: 0.1}
     deviation = math.sqrt(sum(q * (c - 3) ** 2 for c, q in p.items()))
     plain = ScoreFusion()
-    assert plain.deviation(3.0, [], p, None) == pytest.approx(deviation)
+    assert plain.deviation(3.0, [], p) == pytest.approx(deviation)
     assert plain.interval(3.0, [], p) == pytest.approx((max(1, 3 - 1.96 * deviation), min(5, 3 + 1.96 * deviation)))
     assert plain.interval(5.0, [], {5: 1.0}) == (5.0, 5.0)
 
@@ -365,7 +365,7 @@ def test_uniform_probabilities_give_the_tools_belief_and_missing_ones_their_mean
     weights = fusion.compute_perceptual_weights(tool_scores)
     assert fusion.fuse_scores(tool_scores, UNIFORM) == pytest.approx(sum(c * a for c, a in weights.items()))
     assert fusion.fuse_scores(tool_scores, None) == pytest.approx(np.clip(np.mean(tool_scores), 1, 5))
-    assert fusion.posterior(tool_scores, None, None) == pytest.approx(weights)
+    assert fusion.posterior(tool_scores, None) == pytest.approx(weights)
 
 
 @given(masses)

@@ -73,9 +73,8 @@ def save(
             **{name: each.sha256 for name, each in arrays.items()},
             "state": state,
         }
-        place = folder.resolve()  # what a link leads to is replaced, not the link
-        place.parent.mkdir(parents=True, exist_ok=True)
-        with tempfile.TemporaryDirectory(prefix=f".{place.name}-", dir=place.parent) as new:
+        folder.parent.mkdir(parents=True, exist_ok=True)
+        with tempfile.TemporaryDirectory("", f".{folder.name}-", folder.parent, ignore_cleanup_errors=True) as new:
             partial, old = Path(new), Path(f"{new}-old")
             (partial / "images").mkdir()
             for url in sorted(set(_REFERENCE.findall(json.dumps(state)))):
@@ -89,9 +88,9 @@ def save(
             for name, text in {**texts, **(files or {})}.items():
                 (partial / name).write_text(text, "utf-8")
             partial.chmod(0o755)
-            if place.exists():
-                place.rename(old)
-            partial.rename(place)
+            if folder.exists():
+                folder.rename(old)
+            partial.rename(folder)
             if old.exists():
                 shutil.rmtree(old)
     except OSError as error:
@@ -101,7 +100,12 @@ def save(
 
 
 def check_folder(folder: Path) -> None:
-    """Raise InputError for a folder that holds something other than a program: to replace it would destroy that."""
+    """Raise InputError for a folder that holds something other than a program: to replace it would destroy that.
+
+    A link is refused, too: the program would take its place, and what it leads to would stay as it is.
+    """
+    if folder.is_symlink():
+        raise InputError(f"folder {str(folder)!r}: is a link; give the folder that it leads to")
     there = next((path for path in (folder, *folder.parents) if path.exists()), folder)
     if there.exists() and not there.is_dir():
         which = "" if there == folder else f"{str(there)!r} "

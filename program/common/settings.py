@@ -299,17 +299,16 @@ class ConfigFile(Frozen):
         """Read a file (the shipped one by default). Raises SettingsError naming the file and the key."""
         origin = str(path) if path else f"configs/{cls.FILE}"
         name = f"{Path(cls.FILE).stem} file {origin!r}"
+        is_json = cls.FILE.endswith(".json")
         try:
             text = (path or CONFIGS / cls.FILE).read_text("utf-8")
-            if cls.FILE.endswith(".json"):
-                content = cls.model_validate_json(text)
-            else:
-                loader = getattr(yaml, "CSafeLoader", yaml.SafeLoader)
-                content = cls.model_validate(yaml.load(text, loader))  # noqa: S506 - both are safe
+            tree = None if is_json else yaml.load(text, getattr(yaml, "CSafeLoader", yaml.SafeLoader))  # noqa: S506 - both are safe
         except (OSError, UnicodeDecodeError) as error:
             raise SettingsError(f"{name}: cannot be read ({error}); check the path, or {cls.MEND}") from error
-        except ValidationError as error:
-            raise SettingsError(f"{name}: {first_fault(error, 'the file')}; {cls.MEND}") from error
         except _NO_YAML as error:
             raise SettingsError(f"{name}: not valid YAML ({one_line(error)}); {cls.MEND}") from error
+        try:
+            content = cls.model_validate_json(text) if is_json else cls.model_validate(tree)
+        except ValidationError as error:
+            raise SettingsError(f"{name}: {first_fault(error, 'the file')}; {cls.MEND}") from error
         return content.model_copy(update={"origin": origin})

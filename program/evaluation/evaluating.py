@@ -56,7 +56,7 @@ class BaselineAnswers:
         self._fr = tuple(spec.name for spec in runner.ready("FR"))
 
     def __call__(self, sample: Sample, assessment: Assessment) -> tuple[dict[str, float | str], Cost]:
-        """Return the answers by baseline; one that failed is absent. Never raises."""
+        """Return the answers by baseline; one that failed is absent. Raises BudgetSpent alone."""
         answers: dict[str, float | str] = {}
         try:
             image = IMAGES.add(sample.image)
@@ -150,7 +150,7 @@ _CHECKPOINT_VERSION = 3
 _MEND = "name another file with --checkpoint, or another cache folder (AGENTICIQA_CACHE_DIR)"
 
 OtherAnswers: TypeAlias = Callable[[Sample, Assessment], tuple[dict[str, float | str], Cost]]
-"""Takes a sample and the program's assessment, returns other answers by name; never raises."""
+"""Takes a sample and the program's assessment, returns other answers by name; raises BudgetSpent alone."""
 
 
 class Evaluating(Asking[LabelledRow]):

@@ -143,7 +143,9 @@ class ScoreFusion:
             return self._clip(self.tool_mean(tool_scores, precisions)) if tool_scores else self._clip(weighted)
         return self._clip(weighted / total)
 
-    def posterior(self, tool_scores: Scores, vlm_probabilities: Belief, precisions: Precisions) -> dict[int, float]:
+    def posterior(
+        self, tool_scores: Scores, vlm_probabilities: Belief, precisions: Precisions = None
+    ) -> dict[int, float]:
         """Return the fused belief over the levels, unmapped: alpha_c p_c / sum(alpha p), alpha alone without p."""
         p = self._beside_tools(vlm_probabilities, tool_scores, precisions)
         weights = self.compute_perceptual_weights(tool_scores, precisions)
@@ -165,7 +167,9 @@ class ScoreFusion:
         """Return a fused score on the scale of the answers, in [1, 5]: here the same."""
         return score
 
-    def deviation(self, score: float, tool_scores: Scores, vlm_probabilities: Belief, precisions: Precisions) -> float:
+    def deviation(
+        self, score: float, tool_scores: Scores, vlm_probabilities: Belief, precisions: Precisions = None
+    ) -> float:
         """Return how far the fused belief lies from its score: the root mean square of level - score, mapped levels.
 
         Where the score is the belief's mean this is the belief's standard deviation.

@@ -390,10 +390,13 @@ def quiet_optimizers() -> Iterator[None]:
     """Let DSPy's optimizers draw no bars beside the program's, nor warn of fields that signatures of theirs lack."""
     init, warner = tqdm.__init__, logging.getLogger("dspy.predict.predict")
 
+    def hidden(self: Any, *arguments: Any, **options: Any) -> None:
+        init(self, *arguments, **{**options, "disable": True})
+
     def passes(record: logging.LogRecord) -> bool:
         return "fields not in signature" not in record.getMessage()
 
-    tqdm.__init__ = functools.partialmethod(init, disable=True)
+    tqdm.__init__ = hidden
     warner.addFilter(passes)
     try:
         yield

@@ -11,7 +11,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, nullcontext
 from contextvars import ContextVar
 from dataclasses import dataclass, field, replace
-from functools import cache
+from functools import lru_cache
 from typing import Any, NamedTuple
 from urllib.parse import urlsplit
 from urllib.request import getproxies, proxy_bypass
@@ -222,7 +222,8 @@ class ReferenceEngine:
 
     def __post_init__(self) -> None:
         vars(self).update(self.connection.capabilities)  # DSPy looks for them here
-        self._inner_of = cache(lambda name: LM15Engine(self.connection.config(name)))
+        config = self.connection.config
+        self._inner_of = lru_cache(maxsize=1)(lambda name: LM15Engine(config(name)))
 
     @property
     def inner(self) -> Any:

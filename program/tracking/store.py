@@ -79,8 +79,6 @@ def open_client(mlruns_dir: Path) -> "tuple[MlflowClient, str]":
 
 def _unopened(uri: str, error: Exception) -> InputError:
     """Return what to say of a store that cannot be opened, and what to do about it."""
-    if isinstance(error, InputError):
-        return error
     mend = "start that server, or unset MLFLOW_TRACKING_URI"
     if uri.startswith("sqlite:"):
         mend = f"{_ANOTHER} to another one"
@@ -114,6 +112,8 @@ class Tracker:
             self.client, _ = open_client(self._folder)
             self.experiment_id = self._open_experiment()
             self._fail_abandoned_runs()
+        except InputError:
+            raise
         except Exception as error:  # border: MLflow, SQLAlchemy and the network each raise their own kinds
             raise _unopened(self.tracking_uri, error) from error
 
