@@ -48,6 +48,7 @@ def folder(
     return tmp_path
 
 
+@pytest.mark.slow
 def test_the_lines_of_the_embedded_expert_run(folder, capsys) -> None:
     lines = [line for line in LINES if "--lm" not in line]
     assert len(lines) == 6

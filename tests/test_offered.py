@@ -12,6 +12,7 @@ import numpy as np
 import pytest
 from PIL import Image
 
+pytestmark = pytest.mark.slow  # another package is installed, and a compile run in a process of its own
 ROOT = Path(__file__).resolve().parents[1]
 BROKEN = """[agentic_iqa.tools]
 Missing = no_such_module:TOOL

@@ -159,7 +159,8 @@ def test_the_plan_counts_every_seed_and_the_champion(data, loopback, capsys) -> 
     assert server.stats()["requests"] == 0
 
 
-@pytest.mark.parametrize("optimizer", REFLECTING)
+@pytest.mark.slow
+@pytest.mark.parametrize("optimizer", ["gepa", "mipro"])
 def test_a_killed_compile_leaves_its_best_and_repeats_no_call_when_resumed(
     data, whole, loopback, tmp_path, optimizer
 ) -> None:

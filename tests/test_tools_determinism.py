@@ -40,6 +40,7 @@ def scenes():
     return [np.clip(p, 0, 255).astype(np.uint8) for p in (clean, *copies)]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("spec", READY, ids=lambda spec: spec.name)
 def test_readings_are_the_same_and_hardly_move_with_threads(spec, scenes, monkeypatch):
     clean, *copies = scenes
@@ -61,6 +62,7 @@ def test_readings_are_the_same_and_hardly_move_with_threads(spec, scenes, monkey
     assert np.abs(np.subtract(read(threads=2), first)).max() <= 1e-3 * span
 
 
+@pytest.mark.slow
 def test_another_process_gives_the_same_values(scenes, tmp_path):
     names = [spec.name for spec in READY if spec.cost == "cheap"]
     np.save(tmp_path / "scenes.npy", np.stack(scenes[:2]))

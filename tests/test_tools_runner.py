@@ -379,6 +379,7 @@ def test_the_list_says_what_is_ready_and_why_not(capsys, monkeypatch):
     assert "niqe_modelparameters.mat" in rows["NIQE"]["reason"]
 
 
+@pytest.mark.slow
 def test_the_check_runs_every_ready_tool(capsys):
     assert listing.main(["--check", "--json"]) == 0
     rows = json.loads(capsys.readouterr().out)
