@@ -13,7 +13,7 @@ from rich.console import Console
 from optimizers.compiling import Compile
 from optimizers.job import Job
 from optimizers.plan import CallPlan, folder_lock
-from optimizers.report import Compiled, log_compile, show, spread, step
+from optimizers.report import Compiled, log_compile, show, spread, step, waiting
 from optimizers.selection import label, leading_metric
 from program.agent.saving import load
 from program.common.errors import InputError
@@ -95,7 +95,7 @@ def compile_tracked(
         if progress is not None and plan is not None:
             lines = [_begun_before(job.out, compiles, plan)] if job.resume else plan.lines()
             progress.print("\n".join(lines), highlight=False, markup=False)
-        with _busy(progress, "opening the store of MLflow"):
+        with waiting(progress, "opening the store of MLflow"):
             tracker = Tracker(job.settings.mlruns_dir, experiment=experiment_name(job.data))
             run = held.enter_context(tracker.run(name, {"command": "compile"}, result=place))
         limits = (budget if isinstance(budget, Budget) else Budget()).limits
@@ -106,15 +106,10 @@ def compile_tracked(
         result = _best(results, job.out)
         if console is not None:
             show(console, result, results, job.out, () if job.resume else job.notes)
-        with _busy(progress, "recording the run in MLflow"):
+        with waiting(progress, "recording the run in MLflow"):
             log_compile(run, job, result, results, name=register)
             registered = _registered(register, job, result.compiled, tracker, run) if register else None
     return Tracked(job, result, results, registered, run)
-
-
-def _busy(console: Console | None, what: str) -> AbstractContextManager[object]:
-    """Say on a terminal what a wait of some seconds is for."""
-    return nullcontext() if console is None else console.status(what)
 
 
 def _begun(job: Job, count: int, console: Console | None, held: ExitStack) -> list[Compile]:

@@ -24,7 +24,15 @@ from optimizers.job import Job, Splits, upside_down
 from optimizers.objectives import Objective
 from optimizers.plan import CROSSED, CompileLog, call_plan
 from optimizers.recipes import Recipe, recipe_named
-from optimizers.report import CandidateRuns, Compiled, advice, difference_markdown, learned_sentences, reasons
+from optimizers.report import (
+    CandidateRuns,
+    Compiled,
+    advice,
+    difference_markdown,
+    learned_sentences,
+    reasons,
+    waiting,
+)
 from optimizers.search import Candidate, Search, scored_examples
 from optimizers.selection import CrossValidation, Ranking, Verdict, kept_verdict, validation_figures, verdict_of
 from optimizers.student import EvidenceReplay, Reflections, SearchStopped, optimized_predictors
@@ -309,12 +317,13 @@ def _reported(
 ) -> Compiled:  # fmt: skip
     job = run.job
     run.tracked.mark_chosen(chosen.name)
-    differences = run.gains(before, after)
-    if job.kept is None and (why := reasons(job, before, differences)) is not None:
-        run.notes += [why, advice(job)]
-    if run.others is not None:
-        # The compiled program's rows hold its own fusion ablation; the tools alone are the same for both.
-        before, after = with_baselines(before), with_baselines(after)
+    with waiting(run.console, "working out intervals"):
+        differences = run.gains(before, after)
+        if job.kept is None and (why := reasons(job, before, differences)) is not None:
+            run.notes += [why, advice(job)]
+        if run.others is not None:
+            # The compiled program's rows hold its own fusion ablation; the tools alone are the same for both.
+            before, after = with_baselines(before), with_baselines(after)
     if (failed := run.reflections.note) and failed not in verdict.text:
         run.notes.append(failed)
     result = Compiled(

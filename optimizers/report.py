@@ -9,6 +9,7 @@ import statistics
 import sys
 import textwrap
 from collections.abc import Iterator, Mapping, Sequence
+from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass, field
 from functools import partial
 from pathlib import Path
@@ -383,6 +384,11 @@ def show(console: Console, result: Compiled, results: Sequence[Compiled], out: P
     step(console, "worst misses", f"{out / 'report.html'} (what changed: diff.md)")
     if result.uncompiled.dataset.judge != "people":
         step(console, "your own data", "agentic-iqa compile --data manifest.jsonl")
+
+
+def waiting(console: Console | None, what: str) -> AbstractContextManager[object]:
+    """Say on a terminal what a wait of some seconds is for."""
+    return nullcontext() if console is None else console.status(what)
 
 
 def step(console: Console, what: str, how: str) -> None:
