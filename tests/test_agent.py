@@ -59,6 +59,13 @@ def test_one_pass_asks_four_questions_and_keeps_every_stage(scripted_iqa, pictur
     assert Assessment.model_validate_json(result.model_dump_json()) == result
 
 
+def test_reasons_without_a_full_stop_get_one_before_the_sources(scripted_iqa, picture):
+    said = {**SCRIPT["quality_probs"], "quality_reasoning": "The bottom is too dark"}
+    result = scripted_iqa({**SCRIPT, "quality_probs": said})(image=picture(), query=RATE)
+    assert result.quality_reasoning.startswith("The bottom is too dark. ")
+    assert result.summary == "The bottom is too dark"
+
+
 def test_tools_count_by_their_reliability_from_the_reading_to_the_interval(scripted_iqa, fake_runner, picture):
     runner = fake_runner({"PIQE": 2.0, "BRISQUE": 4.0}, ready=("PIQE", "BRISQUE"))
     runner.precisions = lambda readings: [{"PIQE": 3.0, "BRISQUE": 1.0}[tool] for tool, _ in readings]

@@ -11,7 +11,7 @@ import dspy
 from program.agent.labels import Corrections, Neighbours
 from program.agent.resources import Resources
 from program.agent.state import BeliefSource, ExecutorOutput, Finding, ToolReadings, compact_json
-from program.common.text import is_chinese
+from program.common.text import in_sentences, is_chinese
 from program.fusion import ScoreFusion, level_in_text
 from program.fusion.levels import expected_level, level_masses, tokens_of
 from program.fusion.scores import FittedFusion, disagreement, even_out, fusion_note, level_note, moved_note
@@ -169,7 +169,7 @@ class Rater(dspy.Module):
         return {
             "final_answer": score,
             "quality_score": score,
-            "quality_reasoning": " ".join(filter(None, (reasoning, findings, moved, made_of, gap))),
+            "quality_reasoning": in_sentences(reasoning, findings, moved, made_of, gap),
             "summary": reasoning or findings or level_note(score, chinese=chinese),
             "unresolved_gap": gap or None,
             "level_probabilities": probabilities,

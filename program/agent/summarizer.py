@@ -12,7 +12,7 @@ from program.agent.query import QueryReading, QueryType, read_query
 from program.agent.replan import contradiction, should_replan
 from program.agent.resources import Resources
 from program.agent.state import AssessmentState, ExecutorOutput, SummarizerOutput, ToolReadings, rating_of_same_pixels
-from program.common.text import is_chinese, normalise_choice, options_text
+from program.common.text import in_sentences, is_chinese, normalise_choice, options_text
 from program.fusion.scores import level_note
 from program.images.store import IMAGES, ImageRef
 from program.lms.ask import Answer, ask
@@ -241,7 +241,7 @@ class Summarizer(rating.Rater):
         return SummarizerOutput(
             **{
                 **fields,
-                "quality_reasoning": " ".join([fields["quality_reasoning"].strip(), *notes]),
+                "quality_reasoning": in_sentences(fields["quality_reasoning"], *notes),
                 "quality_score": score,
                 "level": self.fusion.map_to_level(rated) if rated is not None else None,
                 "used_evidence": evidence.basis(),

@@ -21,6 +21,20 @@ _LONGEST = 50_000
 """An answer is looked for in so many of a text's last characters: what runs on for longer is none."""
 
 
+_ENDED = re.compile(r"[.!?:…。！？：][\"'”’)）\]]*\Z")
+
+
+def in_sentences(*texts: str) -> str:
+    """Return texts one after the other; a model's that lacks a full stop gets one where another text follows.
+
+    >>> in_sentences("The bottom is too dark", "", "Score 2.5."), in_sentences("Dark.", "Soft")
+    ('The bottom is too dark. Score 2.5.', 'Dark. Soft')
+    """
+    said = [text for text in map(str.strip, texts) if text]
+    ended = [text if _ENDED.search(text) else text + ("。" if is_chinese(text) else ".") for text in said[:-1]]
+    return " ".join([*ended, *said[-1:]])
+
+
 def final_answer(text: str, names: Collection[str] = ()) -> str:
     r"""Return an answer's text without thoughts and, where an object or tags hold these fields, without all else.
 
