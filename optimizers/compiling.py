@@ -74,6 +74,7 @@ class Compile:
         self.plan = call_plan(job)
         self.uncompiled = Candidate("uncompiled", self.program)
         self.others = BaselineAnswers(self.program) if job.settings.compile.baselines else None
+        self.tracked = CandidateRuns()
         self.asks: Asks = "answer" if job.needs_answers else "opening"
         """How much of an answer is asked for where none is learned from."""
         self.log = CompileLog(job.out, key, resume=job.resume)

@@ -2,17 +2,17 @@
 
 import functools
 import hashlib
-import itertools
 import json
 import logging
 import os
 import platform
 import random
-from collections import defaultdict
+from collections import Counter
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from contextlib import nullcontext
 from dataclasses import dataclass, field
 from importlib.resources import files
+from operator import itemgetter
 from pathlib import Path
 from typing import Any, TypeAlias, get_args
 
@@ -222,9 +222,12 @@ def choose_samples(samples: Iterable[Sample], *, scoring: int | None, mcq: int |
     for task, count in (("scoring", scoring), ("mcq", mcq)):
         of_task = [sample for sample in pool if sample.task == task]
         random.Random(f"{seed}/{task}").shuffle(of_task)
-        # The first of each distortion, then the second of each.
-        turns: defaultdict[str, Iterator[int]] = defaultdict(itertools.count)
-        chosen += sorted(of_task, key=lambda sample: next(turns[sample.distortion or ""]))[:count]
+        turns: Counter[str] = Counter()
+        ranked = []  # the first of each distortion, then the second of each
+        for sample in of_task:
+            turns[sample.distortion or ""] += 1
+            ranked.append((turns[sample.distortion or ""], sample))
+        chosen += [sample for _, sample in sorted(ranked, key=itemgetter(0))[:count]]
     return chosen
 
 

@@ -92,7 +92,8 @@ def _energies(strip: NDArray[np.uint8], tile: int) -> Iterator[NDArray[np.float6
 def _across(strip: NDArray[np.int16], tile: int) -> NDArray[np.float64]:
     """Return the mean square difference in each whole tile along a strip; in the whole of a shorter one."""
     across, down = np.diff(strip, axis=1)[:-1], np.diff(strip, axis=0)[:, :-1]
-    columns = np.add(*(np.einsum("ij,ij->j", each, each, dtype=np.float64) for each in (across, down)))
+    powers = [np.einsum("ij,ij->j", each, each, dtype=np.float64) for each in (across, down)]
+    columns = powers[0] + powers[1]
     whole = max(len(columns) // tile, 1)
     width = min(tile, len(columns))
     return np.asarray(columns[: whole * width].reshape(whole, width).sum(axis=1) / (2.0 * width * len(down)))

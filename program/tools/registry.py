@@ -116,7 +116,7 @@ class ToolSpec(Frozen):
         if self.weights and self.needs != "weights":
             raise ValueError("weights go with needs: weights")
         lacks_identity = self.identity is None and self.needs != "weights"
-        if lacks_identity if self.mode == "FR" else self.identity is not None:
+        if (self.mode == "FR" and lacks_identity) or (self.mode == "NR" and self.identity is not None):
             raise ValueError("identity is given for FR tools, and for them only")
         return self
 
