@@ -26,12 +26,12 @@ from program.agent.loop import AgenticIQA
 from program.agent.module import digest
 from program.agent.rating import Asks
 from program.agent.resources import ROLES
+from program.agent.saving import context_of
 from program.agent.state import AssessmentState
 from program.common.cache import PlainCache
 from program.common.errors import InputError
 from program.common.files import Place, name_of, open_file
 from program.common.pool import in_order
-from program.evaluation.evaluating import context_of
 from program.evaluation.intervals import Figure, interval
 from program.evaluation.record import LabelledRow
 from program.images.store import IMAGES

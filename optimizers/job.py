@@ -18,11 +18,10 @@ from optimizers.student import Student, metered_lm
 from program.agent.loop import AgenticIQA
 from program.agent.module import digest
 from program.agent.resources import ROLES, Resources, lm_of
-from program.agent.saving import check_folder
+from program.agent.saving import check_folder, context_of, tool_versions
 from program.common.errors import InputError, did_you_mean
 from program.common.files import Place
 from program.common.settings import PLACES, RecipeSettings, Settings
-from program.evaluation.evaluating import context_of, tool_versions
 from program.evaluation.intervals import MIN_GROUPS, Figure
 from program.evaluation.publishing import labels_of, origin_params
 from program.evaluation.record import Dataset

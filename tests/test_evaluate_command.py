@@ -18,9 +18,10 @@ from PIL import Image
 import program.evaluation
 from program import evaluate
 from program.agent.loop import AgenticIQA
+from program.agent.saving import context_of
 from program.common.errors import InputError
 from program.common.settings import load_settings
-from program.evaluation.evaluating import checkpoint_path, context_of, samples_of
+from program.evaluation.evaluating import checkpoint_path, samples_of
 from program.evaluation.record import Dataset, EvaluationRecord
 
 ROOT = Path(__file__).resolve().parents[1]

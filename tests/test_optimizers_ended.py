@@ -18,6 +18,7 @@ from typing import Any
 import dspy
 import pytest
 import yaml
+from threadpoolctl import threadpool_info, threadpool_limits
 
 from optimizers.compiling import compile_program
 from optimizers.examples import Gathering
@@ -26,7 +27,7 @@ from optimizers.plan import CompileLog
 from optimizers.search import Candidate
 from program.agent.loop import AgenticIQA
 from program.agent.saving import load, program_sha256
-from program.common.pool import in_order
+from program.common.pool import in_order, map_unordered
 from program.common.settings import load_settings
 from program.compile import main
 from program.tracking.store import open_client
@@ -250,3 +251,16 @@ def test_results_come_in_order_in_the_callers_context_and_a_fault_begins_nothing
     with pytest.raises(KeyboardInterrupt):
         in_order(work, range(25, 400), workers=3)
     assert len(begun) < 60
+
+
+def test_blas_stays_in_the_threads_of_the_work_until_the_last_of_them_ends() -> None:
+    def threads(_: int = 0) -> set[int]:
+        return {each["num_threads"] for each in threadpool_info() if each["user_api"] == "blas"}
+
+    with threadpool_limits(2, user_api="blas"):
+        first, second = (map_unordered(threads, range(3), workers=2) for _ in range(2))
+        assert [next(first)[1], next(second)[1]] == [{1}, {1}]
+        assert [counted for _, counted in first] == [{1}] * 2
+        assert threads() == {1}
+        second.close()
+        assert threads() == {2}

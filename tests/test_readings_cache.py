@@ -159,7 +159,7 @@ import sys
 from program.assess import main
 code = main(sys.argv[1:])
 heavy = {"torch", "torchvision", "pyiqa", "piq", "mlflow", "litellm", "matplotlib", "sklearn", "skimage", "pandas"}
-heavy |= {"datasets", "onnxruntime", "timm", "transformers"}
+heavy |= {"datasets", "onnxruntime", "scipy.stats", "timm", "transformers"}
 print(sorted(heavy & set(sys.modules)), file=sys.stderr)
 raise SystemExit(code)
 """
@@ -168,3 +168,6 @@ raise SystemExit(code)
     assert runs[0].stderr.strip() == "['onnxruntime']"
     assert runs[1].stderr.strip() == "[]"
     assert runs[1].stdout == runs[0].stdout
+    table = ["--out", str(tmp_path / "table.csv")]
+    folder = subprocess.run([*command[:3], str(tmp_path), *table], cwd=ROOT, capture_output=True, text=True, check=True)
+    assert folder.stderr.splitlines()[-1] == "[]"

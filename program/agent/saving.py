@@ -18,13 +18,16 @@ from program.agent.labels import Corrections, Neighbours
 from program.agent.loop import AgenticIQA
 from program.agent.module import ProgramFile, digest, rest_sha256
 from program.common.errors import ImageError, InputError
-from program.common.settings import Settings, load_settings
+from program.common.files import CONFIGS
+from program.common.settings import PLACES, Settings, load_settings
 from program.expert import MODEL
 from program.fusion.scores import FIELDS, FittedFusion
 from program.images.store import HOST, IMAGES, parse_url
 from program.lms.ask import with_references
 from program.lms.dspy_private import CUSTOM_TYPE_END_IDENTIFIER, CUSTOM_TYPE_START_IDENTIFIER
 from program.lms.traits import known_traits
+from program.tools.calibration import PAPER
+from program.tools.registry import file_sha256, library_label, parameter_path
 from program.tracking.models import SCHEME, fetch
 
 logger = logging.getLogger(__name__)
@@ -243,6 +246,41 @@ def schema_sha256(program: AgenticIQA) -> str:
 def program_sha256(program: AgenticIQA) -> str:
     """Return the hash of what a program has learned: instructions, demos, fusion and arrays."""
     return digest([_state(program), *_learned(program)])
+
+
+def context_of(program: AgenticIQA, *, baselines: bool = False) -> dict[str, Any]:
+    """Return what an answer depends on besides the sample: a checkpoint of another context is not continued."""
+    resources, settings = program.resources, program.resources.settings
+    values = settings.model_dump(mode="json", exclude={*PLACES, "compile", "optimizers", "serve", "seed", "wire"})
+    shipped = {None: "calibration.json", PAPER: "paper_calibration.yaml"}
+    name = settings.tools.calibration and str(settings.tools.calibration)
+    calibration = CONFIGS / shipped[name] if name in shipped else Path(str(name))
+    influences = {"device", "threads", "reduce_above_px", "resize_reference"}
+    values["tools"] = settings.tools.model_dump(include=influences) | {"calibration_sha256": file_sha256(calibration)}
+    judged: dict[str, Any] = {}
+    if not resources.known_traits("summarizer").is_calibrated:
+        judged = {"eyes": str(resources.eyes().model), "model_weight": program.summarizer.fusion.model_weight}
+    return {
+        **judged,
+        "program_sha256": program_sha256(program),
+        "settings_sha256": digest(values),
+        "models": {role: program.resources.lm(role).model for role in ("planner", "executor", "summarizer")},
+        "scoring_mode": settings.assessment.scoring,
+        "baselines": baselines,
+        "tools": tool_versions(program),
+        "settings": values,
+    }
+
+
+def tool_versions(program: AgenticIQA) -> dict[str, Any]:
+    """Return what each ready tool runs on: library, version and parameter file."""
+    runner = program.resources.runner
+    versions = {}
+    for spec in (*runner.ready("FR"), *runner.ready("NR")):
+        parameters = parameter_path(spec, runner.settings.params_dir) if spec.needs != "none" else None
+        suffix = f", parameters {file_sha256(parameters)[:12]}" if parameters else ""
+        versions[spec.name] = f"{spec.key}, {library_label(spec)}{suffix}"
+    return versions
 
 
 def _learned(program: AgenticIQA) -> list[Any]:

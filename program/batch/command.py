@@ -15,7 +15,7 @@ from data.tables import is_manifest
 from program.agent.assessment import compare_images
 from program.agent.loop import AgenticIQA
 from program.agent.query import QueryType, detect_query_type
-from program.agent.saving import program_from
+from program.agent.saving import context_of, program_from
 from program.batch.inputs import Items, find_items, left_out_text
 from program.batch.output import TableLog, Tally, comparison_text, format_of, is_begun, limits_of, show, show_summary
 from program.common.cli import EXIT_PROBLEMS, check_outputs
@@ -70,9 +70,6 @@ def judge(
     if out is None:
         go(total=_count(items) if progress else None)
         return
-    # Here, as it brings scikit-image with it: one image alone needs neither.
-    from program.evaluation.evaluating import context_of
-
     out = place_of(out)
     context = {**context_of(program), "query": query, "options": list(options or ())}
     context.pop("settings", None)

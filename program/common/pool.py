@@ -10,6 +10,8 @@ from contextvars import copy_context
 from typing import TYPE_CHECKING, Any, TypeVar
 from weakref import WeakValueDictionary
 
+from threadpoolctl import threadpool_limits
+
 if TYPE_CHECKING:
     from rich.console import Console
 
@@ -72,6 +74,23 @@ R = TypeVar("R")
 
 _FLIGHTS: "WeakValueDictionary[Hashable, threading.Lock]" = WeakValueDictionary()
 _LOCK = threading.Lock()
+_LIMITS: list[threadpool_limits] = []
+
+
+@contextmanager
+def one_blas_thread() -> Iterator[None]:
+    """Keep each BLAS call of the process in the thread that makes it, until the last such block ends.
+
+    Threads of BLAS's own wait by spinning: beside threads that judge images they took a sixth of the processor.
+    """
+    with _LOCK:
+        _LIMITS.append(threadpool_limits(1, user_api="blas"))
+    try:
+        yield
+    finally:
+        with _LOCK:  # the first limit goes last, whichever block ends first: it knows how many threads there were
+            _LIMITS.pop().restore_original_limits()
+
 
 
 def map_unordered(work: Callable[[T], R], items: Iterable[T], *, workers: int) -> Iterator[tuple[T, R]]:
@@ -80,6 +99,11 @@ def map_unordered(work: Callable[[T], R], items: Iterable[T], *, workers: int) -
     Each call runs in a copy of the caller's context. An exception of `work`, Ctrl-C and SIGTERM begin nothing else:
     what is in flight is waited for and yielded, as it may be paid for, and then the exception is raised.
     """
+    with one_blas_thread():
+        yield from _map_unordered(work, items, workers)
+
+
+def _map_unordered(work: Callable[[T], R], items: Iterable[T], workers: int) -> Iterator[tuple[T, R]]:
     pending: dict[Future[R], T] = {}
     pool = ThreadPoolExecutor(workers, thread_name_prefix="work")
 

@@ -19,12 +19,12 @@ from data.splits import check_leaks
 from program.agent.assessment import Assessment
 from program.agent.loop import AgenticIQA
 from program.agent.module import digest
-from program.agent.saving import program_sha256
+from program.agent.saving import context_of
 from program.agent.state import AssessmentState
 from program.common.cache import can_keep
 from program.common.errors import InputError
-from program.common.files import CONFIGS, IdSet, Place
-from program.common.settings import PLACES, Settings
+from program.common.files import IdSet, Place
+from program.common.settings import Settings
 from program.evaluation.figures import compare, details_of, figure_of, summarize
 from program.evaluation.record import Baseline, Cost, Dataset, EvaluationRecord, LabelledRow, Readings, WorstRows
 from program.fusion import ScoreFusion
@@ -33,8 +33,6 @@ from program.lms.call import meter
 from program.lms.limits import BudgetSpent
 from program.running.journal import Journal
 from program.running.runner import Asking, Engine, run
-from program.tools.calibration import PAPER
-from program.tools.registry import file_sha256, library_label, parameter_path
 
 MODEL_ONLY = "model only"
 ALL_TOOLS = "all tools"
@@ -369,43 +367,8 @@ def _counts_of(rows: Sequence[LabelledRow]) -> Counter[str]:
     return Counter(fresh=readings - cached - failed, cached=cached, failed=failed)
 
 
-def context_of(program: AgenticIQA, *, baselines: bool = False) -> dict[str, JsonValue]:
-    """Return what an answer depends on besides the sample: a checkpoint of another context is not continued."""
-    resources, settings = program.resources, program.resources.settings
-    values = settings.model_dump(mode="json", exclude={*PLACES, "compile", "optimizers", "serve", "seed", "wire"})
-    shipped = {None: "calibration.json", PAPER: "paper_calibration.yaml"}
-    name = settings.tools.calibration and str(settings.tools.calibration)
-    calibration = CONFIGS / shipped[name] if name in shipped else Path(str(name))
-    influences = {"device", "threads", "reduce_above_px", "resize_reference"}
-    values["tools"] = settings.tools.model_dump(include=influences) | {"calibration_sha256": file_sha256(calibration)}
-    judged: dict[str, JsonValue] = {}
-    if not resources.known_traits("summarizer").is_calibrated:
-        judged = {"eyes": str(resources.eyes().model), "model_weight": program.summarizer.fusion.model_weight}
-    return {
-        **judged,
-        "program_sha256": program_sha256(program),
-        "settings_sha256": digest(values),
-        "models": {role: program.resources.lm(role).model for role in ("planner", "executor", "summarizer")},
-        "scoring_mode": settings.assessment.scoring,
-        "baselines": baselines,
-        "tools": tool_versions(program),
-        "settings": values,
-    }
-
-
 def checkpoint_path(settings: Settings, dataset: Dataset, context: dict[str, Any]) -> Path:
     """Return the default path of this evaluation's checkpoint."""
     key = digest([_CHECKPOINT_VERSION, dataset.manifest_sha256, dataset.split, context])[:16]
     name = re.sub(r"[^A-Za-z0-9_-]+", "-", dataset.name.removesuffix(".jsonl")).strip("-")[:60]
     return settings.cache_dir / "evaluations" / f"{name}-{dataset.split or 'all'}-{key}.jsonl"
-
-
-def tool_versions(program: AgenticIQA) -> dict[str, Any]:
-    """Return what each ready tool runs on: library, version and parameter file."""
-    runner = program.resources.runner
-    versions = {}
-    for spec in (*runner.ready("FR"), *runner.ready("NR")):
-        parameters = parameter_path(spec, runner.settings.params_dir) if spec.needs != "none" else None
-        suffix = f", parameters {file_sha256(parameters)[:12]}" if parameters else ""
-        versions[spec.name] = f"{spec.key}, {library_label(spec)}{suffix}"
-    return versions

@@ -17,14 +17,13 @@ from pathlib import Path
 from typing import Any
 from urllib.parse import quote
 
-from program.agent.saving import program_from
+from program.agent.saving import context_of, program_from
 from program.batch.inputs import find_items, left_out_text
 from program.batch.output import write_rows
 from program.common.cli import EXIT_PROBLEMS
 from program.common.errors import InputError, showable
 from program.common.files import is_remote, write_whole
 from program.common.settings import Settings
-from program.evaluation.evaluating import context_of
 from program.gallery.choice import Choosing, Decisions, choose, groups_of, read_decisions
 from program.gallery.picture import Entry, Picture, Taking, copy_name, rating_beside
 from program.gallery.sidecars import Fields, copy_picture, sidecar_of, sidecars_of, write_sidecar

@@ -19,8 +19,9 @@ from starlette.exceptions import HTTPException
 
 from program.agent.assessment import Assessment, Comparison
 from program.agent.loop import AgenticIQA
+from program.agent.saving import context_of
 from program.common.errors import InputError
-from program.evaluation.evaluating import context_of
+from program.common.pool import one_blas_thread
 from program.evaluation.record import environment
 from program.running.request import Request
 from program.service.assessing import Assessor, Ticket
@@ -160,7 +161,8 @@ def create_app(program: AgenticIQA, token: str | None = None) -> FastAPI:
 
     @asynccontextmanager
     async def lifespan(_: FastAPI) -> AsyncIterator[None]:
-        yield
+        with one_blas_thread():
+            yield
         assessor.close()
 
     app = FastAPI(

@@ -4,6 +4,7 @@ import functools
 import hashlib
 import io
 import pickle
+import struct
 import threading
 from collections import OrderedDict
 from collections.abc import Sequence
@@ -128,12 +129,18 @@ class _Graph:
         self._constants.append(shape + _field(2, kind) + _field(8, name) + _field(9, value.tobytes()))
         return name
 
-    def node(self, kind: str, *inputs: str, name: str | None = None, **attributes: int | Sequence[int]) -> str:
-        """Add an operation; returns the name of what it gives."""
+    def node(
+        self, kind: str, *inputs: str, name: str | None = None, more: Sequence[str] = (),
+        **attributes: float | Sequence[int],
+    ) -> str:  # fmt: skip
+        """Add an operation; returns the name of what it gives. `more` names what it gives besides."""
         name = name or f"v{len(self._nodes)}"
-        body = b"".join(_field(1, given) for given in inputs) + _field(2, name) + _field(4, kind)
+        body = b"".join(_field(1, given) for given in inputs) + _field(4, kind)
+        body += b"".join(_field(2, given) for given in (name, *more))
         for key, value in attributes.items():
-            if isinstance(value, int):
+            if isinstance(value, float):
+                held = _field(2, value) + _field(20, 1)
+            elif isinstance(value, int):
                 held = _field(3, value) + _field(20, 2)
             else:
                 held = b"".join(_field(8, each) for each in value) + _field(20, 7)
@@ -157,15 +164,18 @@ class _Graph:
         limits = [self.constant(np.array(limit, np.float32)) for limit in (0, 6)] if limited else []
         return self.node("Clip", out, *limits) if limited else out
 
-    def deviations(self, x: str) -> str:
-        """Add 1 x C standard deviations over places. Not by mean squares: flat channels would drown in rounding."""
+    def variances(self, x: str, channels: int) -> str:
+        """Add C variances over places, which a normalisation in training takes of differences to the mean.
 
-        def mean(x: str, keepdims: int) -> str:  # of the means of rows, as sums of all places lose the fourth digit
-            rows = self.node("ReduceMean", x, axes=[3], keepdims=keepdims)
-            return self.node("ReduceMean", rows, axes=[2], keepdims=keepdims)
-
-        apart = self.node("Sub", x, mean(x, 1))
-        return self.node("Sqrt", mean(self.node("Mul", apart, apart), 0))
+        One operation, as maps are large. Not by mean squares: flat channels would drown in rounding.
+        """
+        scale, shift = (self.constant(np.full(channels, value, np.float32)) for value in (1, 0))
+        # It writes its results over earlier moments: of constants, all threads would share them.
+        zero, one, axes, flat = (self.constant(np.array(whole)) for whole in ([0, 0], [1, 1], [2, 3], [-1]))
+        mean = self.node("Reshape", self.node("Slice", x, zero, one, axes), flat)
+        earlier, found = (mean, self.node("Neg", mean)), [f"{x}_mean", f"{x}_variance"]
+        self.node("BatchNormalization", x, scale, shift, *earlier, more=found, training_mode=1, momentum=0.0)
+        return found[1]
 
     def middle(self, x: str) -> str:
         """Add the part of a map that is left without a quarter at each side."""
@@ -191,9 +201,11 @@ _FORMAT, _OPERATIONS = 8, 17
 """Versions of the format and of the set of operations (ONNX 1.12)."""
 
 
-def _field(number: int, value: int | str | bytes) -> bytes:
+def _field(number: int, value: float | str | bytes) -> bytes:
     if isinstance(value, int):
         return _varint(number << 3) + _varint(value)
+    if isinstance(value, float):
+        return _varint(number << 3 | 5) + struct.pack("<f", value)
     value = value.encode() if isinstance(value, str) else value
     return _varint(number << 3 | 2) + _varint(len(value)) + value
 
@@ -210,20 +222,23 @@ def _graph() -> bytes:
     """Return the network as an ONNX model: "spreads", and "stage1" .. "stage7"."""
     graph = _Graph(_weights())
     x, firsts = graph.convolution("pixels", "_conv_stem", "_bn0", 2), {0, *np.cumsum(_STAGES)}
-    spreads, stages = [], []
+    wholes, middles, stages = [], [], []
     for number in range(sum(_STAGES)):
         name, stride, before = f"_blocks.{number}", 2 if number in _HALVING else 1, x
         if f"{name}._expand_conv.weight" in graph.weights:
             x = graph.convolution(x, f"{name}._expand_conv", f"{name}._bn0")
         x = graph.convolution(x, f"{name}._depthwise_conv", f"{name}._bn1", stride)
-        both = [graph.deviations(each) for each in (x, graph.middle(x))]
-        spreads.append(graph.node("Concat", *both, axis=0))
+        channels = len(graph.weights[f"{name}._depthwise_conv.weight"])
+        wholes.append(graph.variances(x, channels))
+        middles.append(graph.variances(graph.middle(x), channels))
         x = graph.convolution(x, f"{name}._project_conv", f"{name}._bn2", limited=False)
         if number not in firsts:  # within a stage, what came in is added
             x = graph.node("Add", x, before)
         if number + 1 in firsts:
             stages.append(x)
-    graph.node("Concat", *spreads, axis=1, name="spreads")
+    variances = graph.node("Concat", *wholes, *middles, axis=0)
+    both = graph.node("Reshape", variances, graph.constant(np.array([2, SPREADS])))
+    graph.node("Sqrt", both, name="spreads")
     return graph.model("pixels", ["spreads", *stages])
 
 
