@@ -253,6 +253,16 @@ def test_results_come_in_order_in_the_callers_context_and_a_fault_begins_nothing
     assert len(begun) < 60
 
 
+def test_streams_that_nobody_ends_are_collected_at_any_time() -> None:
+    class Reader:
+        def __init__(self) -> None:
+            self.own, self.stream = self, map_unordered(abs, range(3), workers=1)
+            next(self.stream)
+
+    for _ in range(300):
+        Reader()
+
+
 def test_blas_stays_in_the_threads_of_the_work_until_the_last_of_them_ends() -> None:
     def threads(_: int = 0) -> set[int]:
         return {each["num_threads"] for each in threadpool_info() if each["user_api"] == "blas"}

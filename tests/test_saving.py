@@ -55,7 +55,7 @@ def test_a_saved_program_is_self_contained_and_holds_no_model(tmp_path, taught, 
     assert program_sha256(loaded) == json.loads(text)["program_sha256"]
 
 
-def test_saving_again_replaces_the_program_and_nothing_else(tmp_path, taught) -> None:
+def test_saving_again_replaces_the_program_and_nothing_else(tmp_path, monkeypatch, taught) -> None:
     folder = save(taught, tmp_path / "p")
     taught.summarizer.score.demos = []
     save(taught, folder)
@@ -65,6 +65,14 @@ def test_saving_again_replaces_the_program_and_nothing_else(tmp_path, taught) ->
     (other / "thesis.txt").write_text("years of work")
     with pytest.raises(InputError, match="holds other files; give a new or empty folder"):
         save(taught, other)
+    monkeypatch.chdir(tmp_path)
+    with pytest.raises(InputError, match="holds other files; give a new or empty folder"):
+        save(taught, Path("new", "..", "mine"))
+    Path("link").symlink_to(folder)
+    with pytest.raises(InputError, match="is a link; give the folder that it leads to"):
+        save(taught, Path("new", "..", "link"))
+    with pytest.raises(InputError, match="is a file; give a new or empty folder"):
+        save(taught, Path("new", "..", "mine", "thesis.txt"))
     assert (other / "thesis.txt").read_text() == "years of work"
 
 

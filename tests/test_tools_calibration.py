@@ -308,6 +308,14 @@ def test_the_command_fits_writes_keeps_other_maps_and_takes_its_time_once(tmp_pa
     assert [p.name for p in out.parent.iterdir()] == ["calibration.json"]
 
 
+def test_two_manifests_of_a_folder_are_two_sources_and_addresses_stay_whole(tmp_path, manifest):
+    other = tmp_path / "others.jsonl"
+    other.write_text('{"id": "1", "image": "s3://photos/one.png", "mos": 3, "mos_range": [1, 5]}\n', "utf-8")
+    read = [LabelledSet.read(str(path), "all", tmp_path) for path in (manifest, other)]
+    assert [each.source for each in read] == [f"{manifest.parent.name} (all)", f"{tmp_path.name}/others (all)"]
+    assert read[1].samples[0].image == "s3://photos/one.png"
+
+
 def test_a_bad_image_is_reported_and_the_rest_is_fitted(tmp_path, manifest, capsys):
     (manifest.parent / "one-white_noise-3.png").write_bytes(b"")
     out = tmp_path / "calibration.json"

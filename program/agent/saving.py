@@ -107,13 +107,14 @@ def check_folder(folder: Path) -> None:
 
     A link is refused, too: the program would take its place, and what it leads to would stay as it is.
     """
-    if folder.is_symlink():
+    own = Path(os.path.realpath(folder.parent), folder.name)  # new/../data is data, even where new does not exist
+    if own.is_symlink():
         raise InputError(f"folder {str(folder)!r}: is a link; give the folder that it leads to")
-    there = next((path for path in (folder, *folder.parents) if path.exists()), folder)
+    there = next((path for path in (own, *own.parents) if path.exists()), own)
     if there.exists() and not there.is_dir():
-        which = "" if there == folder else f"{str(there)!r} "
+        which = "" if there == own else f"{str(there)!r} "
         raise InputError(f"folder {str(folder)!r}: {which}is a file; give a new or empty folder")
-    names = {path.name for path in folder.iterdir()} if folder.exists() else set()
+    names = {path.name for path in own.iterdir()} if own.exists() else set()
     foreign = min((name for name in names - _OWN if not name.startswith(".")), default="")
     if names and (foreign or "program.json" not in names):
         first = f" (the first: {foreign[:60]!r})" if foreign else ""

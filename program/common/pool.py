@@ -73,15 +73,15 @@ T = TypeVar("T")
 R = TypeVar("R")
 
 _FLIGHTS: "WeakValueDictionary[Hashable, threading.Lock]" = WeakValueDictionary()
-_LOCK = threading.Lock()
+_LOCK = threading.RLock()  # the garbage collector may end an abandoned stream while this thread holds it
 _LIMITS: list[threadpool_limits] = []
 
 
 @contextmanager
 def one_blas_thread() -> Iterator[None]:
-    """Keep each BLAS call of the process in the thread that makes it, until the last such block ends.
+    """Keep BLAS calls in the threads that make them, until the last such block ends; of the libraries loaded by then.
 
-    Threads of BLAS's own wait by spinning: beside threads that judge images they took a sixth of the processor.
+    BLAS's own threads spin while they wait: beside threads that judge images they took a sixth of the processor.
     """
     with _LOCK:
         _LIMITS.append(threadpool_limits(1, user_api="blas"))
@@ -90,7 +90,6 @@ def one_blas_thread() -> Iterator[None]:
     finally:
         with _LOCK:  # the first limit goes last, whichever block ends first: it knows how many threads there were
             _LIMITS.pop().restore_original_limits()
-
 
 
 def map_unordered(work: Callable[[T], R], items: Iterable[T], *, workers: int) -> Iterator[tuple[T, R]]:

@@ -3,7 +3,7 @@
 import datetime
 import itertools
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from pathlib import Path
+from pathlib import Path, PurePosixPath
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
@@ -13,7 +13,7 @@ from data.catalogue import resolve_dataset
 from data.distortions import category_named
 from data.manifest import GENERATED, Sample, manifest_sha256, read_manifest
 from program.common.errors import ImageError, InputError, SettingsError, ToolError
-from program.common.files import write_whole
+from program.common.files import Place, is_remote, write_whole
 from program.common.pool import in_order
 from program.evaluation.metrics import fit_map, rmse, srcc
 from program.images.store import IMAGES
@@ -51,8 +51,8 @@ _COLUMNS = ("tool", "source", "sample", "raw", "error", "human", "category", "au
 class Labelled(NamedTuple):
     """An image with its human score on 1..5."""
 
-    image: Path
-    reference: Path | None
+    image: Place
+    reference: Place | None
     human: float
     group: str | None = None
     category: DistortionCategory | None = None
@@ -78,7 +78,7 @@ class LabelledSet(NamedTuple):
         # Several questions on one image are one image.
         distinct = {
             (s.image, s.reference): Labelled(
-                Path(s.image), Path(s.reference) if s.reference else None, s.quality, s.group,
+                s.image, s.reference, s.quality, s.group,
                 category_named(s.distortion), s.distortion in AUTHENTIC,
                 # The quickstart's score of an image is KADID-10k's mean over others, and its deviation is among those.
                 s.metadata.get("label_std", 0.0) if name in GENERATED else 0.0,
@@ -90,8 +90,14 @@ class LabelledSet(NamedTuple):
             raise InputError(
                 f"dataset {name!r}: no sample with people's score in split {split!r}; choose another --split or dataset"
             )
-        title = name if name in GENERATED else Path(manifest).resolve().parent.name
-        return cls(title, manifest_sha256(manifest), split, list(distinct.values()))
+        place = PurePosixPath(manifest if is_remote(manifest) else Path(manifest).resolve())
+        title = "/".join(place.with_suffix("").parts[-2:]).removesuffix("/manifest")
+        return cls(name if name in GENERATED else title, manifest_sha256(manifest), split, list(distinct.values()))
+
+    @property
+    def names(self) -> set[str]:
+        """What the data may be known by, in lower case: its folder and its file."""
+        return set(self.name.casefold().split("/"))
 
     @property
     def source(self) -> str:
@@ -135,7 +141,7 @@ class Surveyed(NamedTuple):
             for data, by_sample in measured
             for sample, by_tool in zip(data.samples, by_sample, strict=True)
             for spec in specs
-            if spec.name in by_tool and data.name.casefold() not in {name.casefold() for name in spec.trained_on}
+            if spec.name in by_tool and not data.names & {name.casefold() for name in spec.trained_on}
         ]  # fmt: skip
         table = pd.DataFrame(rows, columns=list(_COLUMNS)).astype({"raw": float})
         return cls(table, specs, {data.source: data.provenance() for data, _ in measured}, skipped)

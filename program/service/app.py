@@ -163,7 +163,7 @@ def create_app(program: AgenticIQA, token: str | None = None) -> FastAPI:
     async def lifespan(_: FastAPI) -> AsyncIterator[None]:
         with one_blas_thread():
             yield
-        assessor.close()
+            assessor.close()
 
     app = FastAPI(
         title="AgenticIQA", version=_VERSION, docs_url=None, redoc_url=None, lifespan=lifespan,
