@@ -16,6 +16,8 @@ compile: $(VENV)/.installed
 runs: $(VENV)/.installed
 	$(BIN)/python -m program.runs $(ARGS)
 
+# In each process one thread of BLAS and PyTorch: those of several would spin while they wait for each other.
+test: export OMP_NUM_THREADS ?= 1
 test: $(VENV)/.installed-dev
 	$(BIN)/python -m pytest -p no:cacheprovider -n auto --dist loadfile $(ARGS)
 

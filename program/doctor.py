@@ -2,7 +2,6 @@
 
 import argparse
 import json
-import shutil
 import sys
 from collections.abc import Sequence
 from typing import TYPE_CHECKING
@@ -47,12 +46,12 @@ def _show(checks: Sequence["Check"], *, works: bool) -> None:
     marks = {"ok": "[green]ok[/green]", "note": "[yellow]--[/yellow]", "failed": "[red]no[/red]"}
     table = Table(box=None, show_header=False, pad_edge=False)
     table.add_column(no_wrap=True)
-    table.add_column(style="bold", overflow="fold", max_width=44)
+    table.add_column(style="bold", overflow="fold", max_width=28)
     table.add_column(overflow="fold")
     for check in checks:
         mend = f" -> {check.mend}" if check.mend else ""
         table.add_row(marks[check.status], escape(check.name), escape(as_started(check.detail + mend)))
-    console = Console(width=max(100, shutil.get_terminal_size().columns))
+    console = Console()
     console.print(table)
     failed = sum(check.status == "failed" for check in checks)
     console.print("All works." if works else f"{failed} of {len(checks)} checks failed; the fix for each follows ->.")

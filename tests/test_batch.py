@@ -179,10 +179,10 @@ def test_a_folder_run_says_what_it_left_out(program, tmp_path, capsys, encoded):
     }  # fmt: skip
     assert assess.main([str(photos)]) == 0
     shown = " ".join(capsys.readouterr().out.split())
-    assert "10 files left out: .CR3 2, .jxl 2, 1 #recycle folder, 1 @eaDir folder" in shown
+    assert "10 left out: .CR3 2, .jxl 2, 1 #recycle folder, 1 @eaDir folder" in shown
     assert "1 other folder not looked into (--recursive does)" in shown
     only = tree(tmp_path / "raw", "a.NEF", "b.nef")
-    with pytest.raises(InputError, match=r"holds no image to judge .*; 2 files left out: \.NEF 2$"):
+    with pytest.raises(InputError, match=r"holds no image to judge .*; 2 left out: \.NEF 2$"):
         find_items([str(only)])
 
 
@@ -373,6 +373,10 @@ def test_the_gate_has_a_code_of_its_own(program, folder, capsys):
     assert assess.main([*good, "--min-score", "3"]) == 3
     assert assess.main([str(folder), "-r", "--min-score", "2.5"]) == 1  # one image cannot be read: it does not pass
     capsys.readouterr()
+    assert assess.main([*good, "--min-score", "3", "--sure", "0.9"]) == 4
+    assert "2 images · mean score 2.73 · fair 2 · 0 failed · 2 below 3 · 0 of them surely" in capsys.readouterr().out
+    assert assess.main([*good, "--min-score", "3", "--sure", "0.9", "--json"]) == 4
+    assert json.loads(capsys.readouterr().out)["not_sure"] == 2
 
 
 @pytest.mark.spec("issue-50/gate-by-fault")
@@ -656,6 +660,18 @@ def test_one_image_finds_its_reference_in_a_folder(program, tmp_path, encoded, c
     assert json.loads(capsys.readouterr().out)["state"]["reference_path"].endswith("a.png")
     assert assess.main([str(tmp_path / "b.png"), *flags]) == 2
     assert "no reference of that name" in capsys.readouterr().err
+
+
+def test_a_table_judged_again_compares_with_the_same_references(program, tmp_path, monkeypatch, encoded):
+    for name in ("photos/a.png", "references/a.png"):
+        (tmp_path / name).parent.mkdir()
+        (tmp_path / name).write_bytes(encoded(len(name)))
+    monkeypatch.chdir(tmp_path / "photos")
+    assert assess.main([".", "--reference", "../references", "--out", "../first.csv"]) == 0
+    assert assess.main(["../first.csv", "--out", "../again.csv"]) == 0
+    (first,), (again,) = (read_csv(tmp_path / name) for name in ("first.csv", "again.csv"))
+    assert Path(first["reference"]).resolve() == tmp_path / "references" / "a.png"
+    assert first["score"] == again["score"]
 
 
 def test_no_image_is_its_own_reference(tmp_path, encoded):

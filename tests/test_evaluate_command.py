@@ -259,7 +259,7 @@ def test_where_no_image_is_found_one_line_says_so_in_place_of_figures(manifest, 
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
-        (["{manifest}", "--split", "train"], "no sample in split 'train'; choose another --split, or all"),
+        (["{manifest}", "--split", "train"], "no sample in split 'train'; give --split test or validation or all"),
         (["{manifest}", "--workers", "0"], "workers: 0 is too few"),
         (["{manifest}", "--report", "{manifest}"], "cannot be written"),
         (["nothing.jsonl"], "neither a known name nor a file"),

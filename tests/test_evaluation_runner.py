@@ -538,8 +538,8 @@ _AFTER_CURVE = ("plcc_logistic4", "plcc_logistic5", "rmse_logistic4", "rmse_logi
 @pytest.mark.parametrize(
     ("truths", "answers", "reason", "undefined"),
     [
-        ([1.0, 2.0], [2.0, 3.0], "2 samples, it takes 3", _COEFFICIENTS),
-        ([1.0, 2.0], [2.0, 3.0], "2 samples, it takes 5", _AFTER_CURVE[::2][:1]),
+        ([1.0, 2.0], [2.0, 3.0], "it takes 3 samples, not 2", _COEFFICIENTS),
+        ([1.0, 2.0], [2.0, 3.0], "it takes 5 samples, not 2", _AFTER_CURVE[::2][:1]),
         ([3.0] * 12, list(np.linspace(1, 5, 12)), "all labels are the same", _COEFFICIENTS + _AFTER_CURVE),
         (list(np.linspace(1, 5, 12)), [3.0] * 12, "all answers are the same", _COEFFICIENTS + _AFTER_CURVE),
         # A constant that rounding has moved is one all the same.
@@ -579,7 +579,7 @@ def test_a_perfect_order_of_a_few_has_no_interval_and_a_difference_of_nothing_is
     figure = summarize(few).srcc
     assert (figure.value, figure.low, figure.reason) == (1.0, None, None)
     gain = compare(few[:2], few[:2])["srcc"]
-    assert (gain.value, gain.reason) == (None, "2 samples, it takes 3")
+    assert (gain.value, gain.reason) == (None, "it takes 3 samples, not 2")
 
 
 @pytest.mark.spec("047/statistics-of-nothing-are-nothing")
@@ -587,4 +587,4 @@ def test_mlflow_says_why_a_figure_is_missing():
     logged = {}
     run = SimpleNamespace(log_dataset=lambda *_: None, set_tags=logged.update)
     log_origin(run, summarize(_scored([1.0, 2.0], [2.0, 3.0])), {})
-    assert logged["undefined.srcc"] == "2 samples, it takes 3"
+    assert logged["undefined.srcc"] == "it takes 3 samples, not 2"

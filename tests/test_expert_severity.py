@@ -151,11 +151,12 @@ def test_a_region_is_measured_as_an_image_of_its_own_and_told_apart() -> None:
         inputs = {"image": named[0] if named else dspy.Image(whole.url), "query": query, "region_crops": crops}
         return str(answer(ExplainQuality.output_fields, [], inputs)["final_answer"])
 
-    assert 'Region "cup": defocus blur softens the whole picture.' in told("What is wrong with the picture?")
+    assert 'Region "cup": defocus blur softens all of it.' in told("What is wrong with the picture?")
     assert "blur" not in told("What is wrong with the picture?").split('Region "table"')[1]
     assert told("Is the cup blurry?").startswith(("Yes", "Probably yes"))
     assert told("Is the table blurry?").startswith(("No", "Probably not"))
-    assert "区域“cup”：全图失焦模糊" in told("这张图片有什么问题？")
+    assert "subject" not in told("Is the table sharp?")
+    assert "区域“cup”：整个区域失焦模糊" in told("这张图片有什么问题？")
 
 
 def test_the_notice_names_the_weights_that_ship() -> None:

@@ -484,8 +484,11 @@ def test_what_is_kept_is_copied_verified_and_replaces_nothing(copy, tmp_path, ca
     words = [str(folder), "--out", str(out), "--apply", "copy", "--to", str(goal)]
     before = {path: (path.read_bytes(), path.stat().st_mtime_ns) for path in folder.iterdir()}
     (folder / "cat_a.xmp").write_text(OTHERS, "utf-8")
-    assert main([*words, "--dry-run"]) == 0
-    assert "would copy cat_a.jpg" in capsys.readouterr().out
+    assert main([*words, "--dry-run", "--xmp", "new"]) == 0
+    said = capsys.readouterr().out
+    assert "would copy cat_a.jpg" in said
+    assert "would be written" in said
+    assert not list(folder.glob("coffee*.xmp"))
     assert not goal.exists()
     goal.mkdir()
     (goal / "coffee_a.jpg").write_text("mine")

@@ -117,7 +117,7 @@ def left_out_text(left_out: Mapping[str, int]) -> str:
         for why, n in left_out.items()
     )
     count = sum(left_out.values())
-    return f"{count} file{'s' * (count != 1)} left out: {', '.join(parts)}" if count else ""
+    return f"{count} left out: {', '.join(parts)}" if count else ""
 
 
 def find_items(

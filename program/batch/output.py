@@ -221,7 +221,7 @@ class Tally:
     def __init__(
         self, minimum: float | None = None, sure: float | None = None, limits: Mapping[str, str] | None = None
     ) -> None:
-        self.minimum, self._sure, self._sum, self.limits = minimum, sure, 0.0, limits or {}
+        self.minimum, self.sure, self._sum, self.limits = minimum, sure, 0.0, limits or {}
         self.counts: Counter[str] = Counter()
         """Images, scored, answered, failed, lm_calls; below, not sure and faulty by the gate; under the minimum."""
         self.levels: Counter[str] = Counter()
@@ -244,7 +244,7 @@ class Tally:
             self._sum += row.score
             self.worst = sorted([*self.worst, row], key=lambda r: (r.score, r.id))[:WORST]
             if self.minimum is not None:
-                self.counts[side_of_minimum(row, self.minimum, self._sure)] += 1
+                self.counts[side_of_minimum(row, self.minimum, self.sure)] += 1
                 self.counts["under"] += row.score < self.minimum
         if answered and len(self.answers) < WORST:
             self.answers.append(row)
@@ -263,6 +263,7 @@ class Tally:
             "mean_score": self.mean_score,
             "levels": dict(sorted(self.levels.items())),
             "below_minimum": None if self.minimum is None else self.counts["under"],
+            "not_sure": None if self.sure is None else self.counts["not sure"],
             "barred_faults": self.counts["faulty"] if self.limits else None,
             "worst": [row.model_dump() for row in self.worst],
             "errors": [{"id": row.id, "error": row.error} for row in self.errors],
@@ -312,10 +313,12 @@ def show_summary(tally: Tally, out: str | None, left_out: str) -> None:
     """Print a batch's summary: the worst ten with reasons, the first ten answers, what failed, what was left out."""
     console = Console()
     if tally.worst:
-        lines = [(f"{row.score:.2f}", row.id, _reason(row)) for row in tally.worst]
+        lines = [(f"{row.score:.2f}", row.id, _faults(row)) for row in tally.worst]
         console.print(_table(("score", "image", "why"), lines, f"Worst {len(lines)}"))
     if tally.answers:
-        lines = [(_answer(row), row.id, _reason(row)) for row in tally.answers]
+        lines = [
+            (_answer(row), row.id, _short(row.reasoning or "") if row.option else _faults(row)) for row in tally.answers
+        ]
         console.print(_table(("answer", "image", "why"), lines))
     if (more := tally.counts["answered"] - len(tally.answers)) > 0:
         console.print(f"and {more} more answers", highlight=False)
@@ -325,17 +328,24 @@ def show_summary(tally: Tally, out: str | None, left_out: str) -> None:
         console.print(f"[red]and {more} more without an answer[/red]")
     if left_out:
         console.print(_escaped(left_out), highlight=False)
-    parts = [f"{tally.counts['images']} images"]
+    parts = [f"{tally.counts['images']} image{'s' * (tally.counts['images'] != 1)}"]
     if tally.mean_score is not None:
         parts.append(f"mean score {tally.mean_score:.2f}")
         words = {letter: LEVEL_WORDS[LETTERS.index(letter)] for letter in sorted(tally.levels)}
         parts.append(", ".join(f"{word} {tally.levels[letter]}" for letter, word in words.items()))
     parts.append(f"{tally.counts['failed']} failed")
-    if tally.minimum is not None:
-        parts.append(f"{tally.counts['under']} below {tally.minimum:g}")
-    if tally.limits:
-        parts.append(f"{tally.counts['faulty']} with a fault of --fail-on")
+    parts += _gate_parts(tally)
     console.print(" · ".join(parts) + (f" · {_escaped(out)}" if out else ""), highlight=False)
+
+
+def _gate_parts(tally: Tally) -> Iterator[str]:
+    if tally.minimum is not None:
+        yield f"{tally.counts['under']} below {tally.minimum:g}"
+    if tally.sure is not None:
+        yield f"{tally.counts['below']} of them surely"
+        yield f"{tally.counts['not sure']} not sure"
+    if tally.limits:
+        yield f"{tally.counts['faulty']} with a fault of --fail-on"
 
 
 def _answer(row: Row) -> str:
@@ -347,10 +357,13 @@ def _escaped(text: str) -> str:
     return markup.escape(showable(text))
 
 
-def _reason(row: Row) -> str:
-    """Say why in few words: the faults, else the distortions, else the start of the reasoning."""
+def _faults(row: Row) -> str:
+    """Say why in few words: the faults, else the distortions, else the start of the reasoning of a score."""
     text = "; ".join(f"{fault}: {strength}" for fault, strength in row.faults)
-    text = text or row.distortions or row.reasoning or ""
+    return _short(text or row.distortions or ("" if row.option else row.reasoning) or "")
+
+
+def _short(text: str) -> str:
     return text if len(text) <= _REASON_CHARS else f"{text[: _REASON_CHARS - 1]}…"
 
 

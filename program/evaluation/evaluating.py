@@ -286,7 +286,9 @@ def samples_of(
     chosen = Counter("bare" if s.is_bare else s.judge if s.is_labelled else "none" for s in every)
     judges, bare = sorted(chosen.keys() - {"bare", "none"}), chosen["bare"]
     if not chosen:
-        raise InputError(f"manifest {str(manifest)!r}: no sample in split {split!r}; choose another --split, or all")
+        others = sorted({sample.split for sample in read_manifest(manifest, layout) if sample.split})
+        mend = " or ".join([*others, "all"])
+        raise InputError(f"manifest {str(manifest)!r}: no sample in split {split!r}; give --split {mend}")
     if not judges:
         raise InputError(
             f"manifest {str(manifest)!r}: no sample {f'of split {split!r} ' if split else ''}has a label; "

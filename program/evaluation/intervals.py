@@ -67,7 +67,7 @@ class Metric:
         """Return why these samples say nothing of the metric; empty where they do."""
         size, needed = len(truth), self.curve + 1 if self.curve else 3 if self.varied else 1
         if size < needed:
-            return f"{size or 'no'} sample{'s' * (size != 1)}, it takes {needed}"
+            return f"it takes {needed} sample{'s' * (needed != 1)}, not {size or 'none'}"
         if not self.varied:
             return ""
         for what, values in zip(("labels", "answers"), paired_arrays("metric", truth, predicted), strict=True):

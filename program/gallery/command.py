@@ -66,7 +66,7 @@ def run(arguments: argparse.Namespace, settings: Settings) -> int:
     except OSError as error:
         raise InputError(f"--out {str(out)!r}: cannot be written ({error.strerror}); give another folder") from error
     failed = _copy(arguments, pictures, paths) if arguments.apply else 0
-    return _tell(pictures, out, left_out_text(items.left_out()), failed)
+    return _tell(pictures, out, left_out_text(items.left_out()), failed, dry=arguments.dry_run)
 
 
 def _checked(arguments: argparse.Namespace) -> tuple[Path, Path]:
@@ -197,7 +197,7 @@ def _copy(arguments: argparse.Namespace, pictures: Sequence[Picture], paths: Map
     return done["refused"]
 
 
-def _tell(pictures: Sequence[Picture], out: Path, left_out: str, failed: int) -> int:
+def _tell(pictures: Sequence[Picture], out: Path, left_out: str, failed: int, *, dry: bool) -> int:
     """Print the gallery in figures and what failed, and return the exit code."""
     for picture in pictures:
         if picture.status == "error":
@@ -209,12 +209,14 @@ def _tell(pictures: Sequence[Picture], out: Path, left_out: str, failed: int) ->
     unjudged = sum(picture.status == "error" for picture in pictures)
     groups = len({picture.group for picture in pictures} - {None})
     parts = [
-        f"{len(pictures)} pictures", f"{groups} groups", f"{counts['keep']} keep", f"{counts['alternate']} alternate",
+        f"{len(pictures)} picture{'s' * (len(pictures) != 1)}", f"{groups} group{'s' * (groups != 1)}",
+        f"{counts['keep']} keep", f"{counts['alternate']} alternate",
         f"{counts['reject']} reject", f"{counts['look'] - unjudged} not sure", f"{unjudged} failed",
     ]  # fmt: skip
     states = Counter(picture.xmp_state for picture in pictures if picture.xmp_state in {"written", "merged", "kept"})
     if states:
-        parts.append("sidecars: " + ", ".join(f"{count} {state}" for state, count in sorted(states.items())))
+        would = "would be " if dry else ""
+        parts.append("sidecars: " + ", ".join(f"{count} {would}{state}" for state, count in sorted(states.items())))
     lines = filter(None, (left_out, " · ".join(parts), _line(str(out / "gallery.html"))))
     sys.stdout.writelines(f"{line}\n" for line in lines)
     return EXIT_PROBLEMS if failed or unjudged else 0

@@ -14,6 +14,7 @@ import threading
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager, suppress
 from functools import cache, partial
+from importlib.util import find_spec
 from typing import NamedTuple
 
 import numpy as np
@@ -106,7 +107,8 @@ def decode(
             picture, lost = _loaded(image, data, known=area is not None)
             pixels, width, height, notes, detail = _read(picture, colours_of(picture, data), at_most, area, detailed)
     except UnidentifiedImageError as error:
-        known = "give a PNG, JPEG, BMP, TIFF, WebP, GIF, PPM or AVIF, or for HEIF pip install 'agentic-iqa[heif]'"
+        lacking = "" if find_spec("pillow_heif") else ", or for HEIF pip install 'agentic-iqa[heif]'"
+        known = f"give a PNG, JPEG, BMP, TIFF, WebP, GIF, PPM or AVIF{lacking}"
         raise ImageError(f"image {name!r}: not an image that can be read; {known}") from error
     except ImageError:
         raise

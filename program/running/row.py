@@ -92,7 +92,7 @@ class Row(Frozen):
         }
         fields = {
             **_named(request), **faults, "subject_sharp": result.subject_sharp, "kind": result.state.kind,
-            "reference": result.state.reference_path, "query": result.state.query,
+            "query": result.state.query,
             "options": json.dumps(options, ensure_ascii=False) if options else None,
             "status": result.status, "score": result.quality_score if result.level else None, "low": low, "high": high,
             "level": result.level,
@@ -117,9 +117,10 @@ class Row(Frozen):
 
 
 def _named(request: Request) -> dict[str, Any]:
-    image = None if request.image is None else str(request.image)
-    shown = None if image is None or image.startswith("data:") else image
-    return {"id": request.id, "image": shown, "group": request.group, "split": request.split}
+    places = {name: getattr(request, name) for name in ("image", "reference")}
+    shown = {name: None if place is None else str(place) for name, place in places.items()}
+    shown = {name: None if text is None or text.startswith("data:") else text for name, text in shown.items()}
+    return {"id": request.id, **shown, "group": request.group, "split": request.split}
 
 
 def side_of_minimum(row: Row, minimum: float, sure: float | None = None) -> Literal["above", "below", "not sure"]:

@@ -181,7 +181,7 @@ def item(view: View, found: Found, say: Phrases) -> str:
         at = place_of(view, found.fault)
         cell = "" if at is None else say(f"cell.{at}")
         parts |= {
-            "place": say("place.cell" if cell else "place.picture", cell=cell),
+            "place": say("place.cell" if cell else "place.part" if view.is_part else "place.picture", cell=cell),
             "at": say("place.at" if cell else "place.all", cell=cell),
         }
         tone = say(f"tone.{tint_of(view)}") if found.fault == "colour cast" else ""
@@ -253,7 +253,8 @@ def summary(view: View, quality: float, say: Phrases, *, faults_asked: bool = Fa
         return unjudged_text(view, say)
     if not KINDS[kind := kind_of(view)]:
         return say("sentence.kind", kind=say(f"kind.{kind}"))
-    sharp, blurred = sharpness_of(view), any(each.category == "Blurs" for each in there)
+    sharp = None if view.is_part else sharpness_of(view)  # a part has no subject
+    blurred = any(each.category == "Blurs" for each in there)
     if sharp is not None and sharp <= 1 - _CLEAR and not blurred and len(items) < MOST:
         items.append(say("sentence.unsharp"))  # what made it so is not clear
     if items:

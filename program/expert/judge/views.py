@@ -76,6 +76,8 @@ class View:
         """How many pixels the image lies to the right and below its reference."""
         self.shared: View | None = None
         """Of a shifted image, the view of what both show, each pixel at its own place."""
+        self.is_part = False
+        """Whether it is judged beside the whole that it was cut from."""
         self.own_quality = float(self.seen.quality[0])
         """Its quality by its own pixels alone, of a part too: what is found in a part does not depend on the rest."""
 
@@ -83,6 +85,7 @@ class View:
         """Return this view of a part of an image as it is judged beside the whole."""
         part = copy(self)
         part.__dict__.pop("prior", None)
+        part.is_part = True
         # By as much as a distorted image differs from another: beside the rest, as beside an original, damage shows.
         distorted = OUTPUTS["nr"].index("distorted")
         apart = self.seen.values[:, distorted] - whole.seen.values[:, distorted]
