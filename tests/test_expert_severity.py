@@ -11,6 +11,7 @@ from PIL import Image
 from scipy import ndimage, stats
 from skimage import data as photographs
 
+from program import AgenticIQA
 from program.expert.answer.findings import ENGLISH, findings, present, reported_categories, severity_word
 from program.expert.engine import answer
 from program.expert.judge.views import Viewer
@@ -157,6 +158,27 @@ def test_a_region_is_measured_as_an_image_of_its_own_and_told_apart() -> None:
     assert told("Is the table blurry?").startswith(("No", "Probably not"))
     assert "subject" not in told("Is the table sharp?")
     assert "区域“cup”：整个区域失焦模糊" in told("这张图片有什么问题？")
+
+
+@pytest.mark.parametrize("options", [["cup", "table"], ["table", "cup"]])
+@pytest.mark.parametrize(
+    ("query", "chosen", "reason"),
+    [
+        ("Which part is sharper?", "table", 'Region "cup": strong defocus blur softens all of it.'),
+        ("Which region is less sharp?", "cup", "Strong defocus blur softens all of it."),
+        ("Which has the least blur?", "table", "The sharpness is very high"),
+        ("Which is better?", "table", 'Region "cup": strong defocus blur'),
+        ("Which looks worst?", "cup", "Strong defocus blur softens all of it;"),
+        ("哪个区域更清晰？", "table", "区域“cup”：整个区域严重失焦模糊"),
+    ],
+)
+def test_of_regions_the_one_is_chosen_that_the_question_asks_for(query: str, chosen: str, reason: str, options) -> None:
+    halves = np.asarray(photographs.coffee()[:400, :600]).copy()
+    halves[:, :300] = ndimage.gaussian_filter(halves[:, :300], (4, 4, 0))
+    regions = {"cup": (0, 0, 300, 400), "table": (300, 0, 600, 400)}
+    result = AgenticIQA()(image=halves, query=query, options=options, regions=regions)
+    assert result.option == chosen
+    assert reason in result.summary
 
 
 def test_the_notice_names_the_weights_that_ship() -> None:

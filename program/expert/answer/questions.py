@@ -165,6 +165,20 @@ def answer_choice(
     return Choice(max(ordered, key=lambda letter: shares[letter]), topic, measured, shares, look)
 
 
+def choose_region(looks: Mapping[str, Look], query: str, options: Mapping[str, str]) -> Choice | None:
+    """Choose the region, by option letter, that has most of what is asked about; None where that is not measured."""
+    question = _without_options(query, [text.casefold() for text in options.values()])
+    claim = property_in(question) or (Claim("quality", 0.85) if form("ranked").search(question) else None)
+    if claim is None or claim.axis == "taste":
+        return None
+    sign = -1.0 if form("lesser").search(question) else 1.0
+    odds = {letter: sign * support(look, claim) for letter, look in looks.items()}
+    masses = {letter: float(np.exp(0.7 * (value - max(odds.values())))) for letter, value in odds.items()}
+    shares = {letter: mass / sum(masses.values()) for letter, mass in masses.items()}
+    letter = max(shares, key=lambda each: shares[each])
+    return Choice(letter, claim.axis, True, shares, looks[letter])
+
+
 def _yes_or_no(look: Look, question: str, options: Mapping[str, str]) -> Verdict:
     yes = [letter for letter, text in options.items() if form("says_yes").match(text)]
     no = [letter for letter, text in options.items() if form("says_no").match(text)]
