@@ -316,7 +316,8 @@ def _divided(job: Job, manifest: Place, layout: Layout) -> Job:
     labelled = [sample for sample in samples if sample.is_labelled]
     if not labelled:
         raise InputError(
-            f'manifest {str(manifest)!r}: no sample has a label; give "mos", or "options" with an "answer"'
+            f'manifest {str(manifest)!r}: no sample has a label; give "mos" (another column: --columns mos=NAME), '
+            'or "options" with an "answer"'
         )
     unlabelled = len(samples) - len(labelled)
     notes = tuple(filter(None, (doubt.question, left_out(unlabelled, len(samples)) if unlabelled else "")))

@@ -164,7 +164,10 @@ def test_a_sample_that_fails_is_recorded_and_the_run_goes_on(manifest, capsys) -
         (["--optimizer", "random"], "optimizer 'random': unknown"),
         (["--data", "{bad}"], "line 2"),
         (["--data", "{untold}"], "no labelled sample in split"),
-        (["--data", "{unlabelled}"], 'no sample has a label; give "mos", or "options" with an "answer"'),
+        (
+            ["--data", "{unlabelled}"],
+            'no sample has a label; give "mos" (another column: --columns mos=NAME), or "options"',
+        ),
         (["--out", "{folder}"], "holds other files; give a new or empty folder"),
         (["--out", "{bad}/a/b", "--dry-run"], "bad.jsonl' is a file; give a new or empty folder"),
     ],

@@ -278,7 +278,10 @@ def test_what_cannot_run_is_one_line_and_exit_code_2(manifest, capsys, arguments
     [
         ([{"mos": 3}, {"mos": 99}], 'line 2: "mos" is 99, far outside 1..5; correct it or "mos_range"'),
         ([{"MOS": 3}], 'line 1: "MOS" is no key; did you mean "mos"?'),
-        ([{}, {}], """no sample of split 'test' has a label; give "mos", or "options" with an "answer\""""),
+        (
+            [{}, {}],
+            """no sample of split 'test' has a label; give "mos" (another column: --columns mos=NAME), or "options\"""",
+        ),
         ([{"options": {"A": "x", "B": "y"}}], "has a label; give"),
         ([{"mos": 3, "group": "g"}, {"mos": 2, "group": "g", "split": "train"}], "group 'g': is in train and test"),
     ],

@@ -292,7 +292,7 @@ def samples_of(
     if not judges:
         raise InputError(
             f"manifest {str(manifest)!r}: no sample {f'of split {split!r} ' if split else ''}has a label; "
-            'give "mos", or "options" with an "answer"'
+            'give "mos" (another column: --columns mos=NAME), or "options" with an "answer"'
         )
     if bare:
         logger.warning("%s: %s", str(manifest), left_out(bare, chosen.total()))
