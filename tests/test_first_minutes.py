@@ -46,9 +46,10 @@ def test_what_cameras_write_is_read_as_displayed(photo: Image.Image, kind: str, 
     assert np.abs(IMAGES.pixels(ref) - shown).mean() < 12
 
 
-def test_a_heif_without_its_extra_is_one_line_with_the_mend() -> None:
+def test_a_heif_without_its_extra_is_one_line_with_the_mend(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(decoding, "find_spec", lambda name: None)
     with pytest.raises(ImageError, match=re.escape("pip install 'agentic-iqa[heif]'")):
-        IMAGES.add(b"\0\0\0\x18ftypheic" + bytes(64))
+        decoding.decode(b"\0\0\0\x18ftypheic" + bytes(64), "photo.heic")
 
 
 def test_the_tools_that_are_ready_are_told_shortly_and_the_others_on_request(
