@@ -4,7 +4,6 @@ import math
 from typing import TYPE_CHECKING, Any, Literal
 
 import dspy
-import jinja2
 from pydantic import Field, PrivateAttr
 
 from program.agent.query import QueryType, read_query
@@ -41,6 +40,8 @@ _CARD = """
 
 def card(result: "Assessment") -> str:
     """Return the HTML, which fetches nothing; what comes from data or a model is escaped."""
+    import jinja2
+
     evidence = result.state.evidence
     findings = [
         f"{f.fault or CATEGORY_WORDS.get(f.type, f.type)}: {f.severity}, {evidence.looked_at(region)}"
