@@ -168,8 +168,13 @@ def test_a_region_is_measured_as_an_image_of_its_own_and_told_apart() -> None:
         ("Which region is less sharp?", "cup", "Strong defocus blur softens all of it."),
         ("Which has the least blur?", "table", "The sharpness is very high"),
         ("Which is better?", "table", 'Region "cup": strong defocus blur'),
-        ("Which looks worst?", "cup", "Strong defocus blur softens all of it;"),
+        ("Which looks worst?", "cup", "Strong defocus blur softens all of it."),
+        ("Which has the worst blur?", "cup", 'Region "table": the sharpness is very high'),
+        ("Which has low quality?", "cup", "Strong defocus blur softens all of it."),
+        ("Which is sharper and less noisy?", "table", "The sharpness is very high"),
+        ("Which is not as sharp as the other?", "cup", "Strong defocus blur softens all of it."),
         ("哪个区域更清晰？", "table", "区域“cup”：整个区域严重失焦模糊"),
+        ("哪个清晰度较低？", "cup", "整个区域严重失焦模糊"),
     ],
 )
 def test_of_regions_the_one_is_chosen_that_the_question_asks_for(query: str, chosen: str, reason: str, options) -> None:

@@ -340,9 +340,9 @@ def show_summary(tally: Tally, out: str | None, left_out: str) -> None:
 
 def _gate_parts(tally: Tally) -> Iterator[str]:
     if tally.minimum is not None:
-        yield f"{tally.counts['under']} below {tally.minimum:g}"
+        surely = "" if tally.sure is None else f" ({tally.counts['below']} surely)"
+        yield f"{tally.counts['under']} below {tally.minimum:g}{surely}"
     if tally.sure is not None:
-        yield f"{tally.counts['below']} of them surely"
         yield f"{tally.counts['not sure']} not sure"
     if tally.limits:
         yield f"{tally.counts['faulty']} with a fault of --fail-on"

@@ -144,6 +144,12 @@ def column_names(text: str) -> dict[str, str]:
     return named
 
 
+def _leave_objects() -> None:
+    """Spare the end of a process half a second: looking through what the imports made, for nothing."""
+    if "torch" not in sys.modules:  # a library of its own complains of objects that are left
+        gc.freeze()
+
+
 def run_command(body: Callable[[], int], *, kept: str = "") -> int:
     """Run a command's body and return its exit code: input errors become one line on stderr and 2.
 
@@ -152,10 +158,9 @@ def run_command(body: Callable[[], int], *, kept: str = "") -> int:
     # Offline, LiteLLM would try to download a price list at first use; libraries' tqdm bars would tear our own.
     os.environ.setdefault("LITELLM_LOCAL_MODEL_COST_MAP", "True")
     os.environ.setdefault("TQDM_DISABLE", "1")
-    # Imports make half a million objects that stay: looking through them again and again takes a tenth of a start, and
-    # once more at the end half a second.
+    # Imports make half a million objects that stay: looking through them again and again takes a tenth of a start.
     gc.set_threshold(50_000, 20, 20)
-    atexit.register(gc.freeze)
+    atexit.register(_leave_objects)
     try:
         code = body()
         sys.stdout.flush()

@@ -17,7 +17,15 @@ from program.common.errors import ModelError
 from program.expert.answer import findings, planning
 from program.expert.answer.claims import Look, form, look_at
 from program.expert.answer.planning import Inputs, is_about_quality, level_of, read_move, region_crops, region_pattern
-from program.expert.answer.questions import Choice, answer_choice, choice_reason, choose_region, direct_answer, unseen
+from program.expert.answer.questions import (
+    Choice,
+    answer_choice,
+    choice_reason,
+    choose_region,
+    direct_answer,
+    region_reason,
+    unseen,
+)
 from program.expert.judge.faults import KINDS, kind_of
 from program.expert.judge.quality import Belief, Evidence, Features, believe, most_telling, weigh
 from program.expert.judge.views import View, Viewer, population, reading, share_below
@@ -130,24 +138,24 @@ def _choose(viewer: Viewer, lesson: Lesson, inputs: Inputs) -> dict[str, Any]:
     if not options:
         raise ModelError('perceptual/expert: the options cannot be read; write each on a line of its own, as "A. Yes"')
     evidence, readings = planning.severities_of(inputs, query), [score for _, score in planning.scores_of(inputs)]
-    parts = _parts_chosen_from(viewer, inputs, options)
-    choice = parts and choose_region(parts, query, options)
-    choice = choice or answer_choice(view, query, options, evidence, readings)
+    looks = _looks_at_regions(viewer, inputs, options)
+    if looks and (choice := choose_region(looks, query, options)):
+        return {"final_answer": choice.letter, "quality_reasoning": region_reason(choice, looks, options, say)}
+    choice = answer_choice(view, query, options, evidence, readings)
     letter = _outvoted(viewer, view, lesson.demos, query, options, choice)
     quality = belief(view, (), lesson.instructions).mean
-    reason = choice_reason(letter, choice, options, query, say, quality)
-    others = (findings.region_summary(options[each], part.view, say) for each, part in parts.items() if each != letter)
-    return {"final_answer": letter, "quality_reasoning": say.join(reason, *others)}
+    return {"final_answer": letter, "quality_reasoning": choice_reason(letter, choice, options, query, say, quality)}
 
 
-def _parts_chosen_from(viewer: Viewer, inputs: Inputs, options: Mapping[str, str]) -> dict[str, Look]:
+def _looks_at_regions(viewer: Viewer, inputs: Inputs, options: Mapping[str, str]) -> dict[str, Look]:
     """Return the looks at the regions that the options name, by letter; none unless each option names one."""
-    crops = {name.casefold(): crop for name, crop in region_crops(inputs).items() if name != GLOBAL}
-    named = {letter: text.casefold().strip(" .") for letter, text in options.items()}
-    if not crops.keys() >= {*named.values()}:
+    crops = region_crops(inputs)
+    whole = viewer.view(crops.pop(GLOBAL, inputs["image"]))
+    named = {name.casefold().replace("_", " "): crop for name, crop in crops.items()}
+    texts = {letter: form("before_name").sub("", text.casefold()).strip(" .!") for letter, text in options.items()}
+    if not named.keys() >= {*texts.values()}:
         return {}
-    whole = viewer.view(region_crops(inputs).get(GLOBAL, inputs["image"]))
-    return {letter: look_at(viewer.view(crops[text]).within(whole), {}, ()) for letter, text in named.items()}
+    return {letter: look_at(viewer.view(named[text]).within(whole), {}, ()) for letter, text in texts.items()}
 
 
 def _outvoted(

@@ -1,6 +1,7 @@
 """What is kept of one assessment: a row, which is also a line of every table."""
 
 import json
+from pathlib import Path
 from statistics import NormalDist
 from typing import Any, Literal, Self
 
@@ -91,8 +92,8 @@ class Row(Frozen):
             for name, value in zip(("fault", "strength"), fault, strict=True)
         }
         fields = {
-            **_named(request), **faults, "subject_sharp": result.subject_sharp, "kind": result.state.kind,
-            "query": result.state.query,
+            **(named := _named(request)), **faults, "subject_sharp": result.subject_sharp, "kind": result.state.kind,
+            "reference": named["reference"] or result.state.reference_path, "query": result.state.query,
             "options": json.dumps(options, ensure_ascii=False) if options else None,
             "status": result.status, "score": result.quality_score if result.level else None, "low": low, "high": high,
             "level": result.level,
@@ -117,10 +118,13 @@ class Row(Frozen):
 
 
 def _named(request: Request) -> dict[str, Any]:
-    places = {name: getattr(request, name) for name in ("image", "reference")}
-    shown = {name: None if place is None else str(place) for name, place in places.items()}
-    shown = {name: None if text is None or text.startswith("data:") else text for name, text in shown.items()}
+    shown = {name: _shown(getattr(request, name)) for name in ("image", "reference")}
     return {"id": request.id, **shown, "group": request.group, "split": request.split}
+
+
+def _shown(place: Any) -> str | None:
+    """Return a path or URI as a cell; None for what has no name."""
+    return str(place) if isinstance(place, str | Path) and not str(place).startswith("data:") else None
 
 
 def side_of_minimum(row: Row, minimum: float, sure: float | None = None) -> Literal["above", "below", "not sure"]:

@@ -308,6 +308,15 @@ def details(view: View, belief: Belief, scores: Sequence[tuple[str, float]], say
 
 def region_summary(region: str, view: View, say: Phrases) -> str:
     """Say what stands out in one region, cut out and measured by itself."""
+    return of_region(region, region_sentence(view, say), say)
+
+
+def region_sentence(view: View, say: Phrases) -> str:
+    """Say what is worst in a region, without its name."""
     worst = visible_faults(view)[:1]
-    sentence = say("sentence.spoiled", items=item(view, worst[0], say)) if worst else say("sentence.clean")
+    return sentence_of([item(view, worst[0], say)], say) if worst else say("sentence.clean")
+
+
+def of_region(region: str, sentence: str, say: Phrases) -> str:
+    """Return a sentence that names its region."""
     return say("sentence.region", region=region, sentence=sentence[:1].lower() + sentence[1:])

@@ -30,7 +30,7 @@ from program.expert.answer.claims import (
     verdict,
 )
 from program.expert.answer.findings import Found, Phrases
-from program.expert.answer.planning import is_read
+from program.expert.answer.planning import is_read, region_pattern
 from program.expert.judge.views import View
 
 Verdict = tuple[str, bool, dict[str, float]] | None
@@ -165,18 +165,52 @@ def answer_choice(
     return Choice(max(ordered, key=lambda letter: shares[letter]), topic, measured, shares, look)
 
 
-def choose_region(looks: Mapping[str, Look], query: str, options: Mapping[str, str]) -> Choice | None:
-    """Choose the region, by option letter, that has most of what is asked about; None where that is not measured."""
-    question = _without_options(query, [text.casefold() for text in options.values()])
-    claim = property_in(question) or (Claim("quality", 0.85) if form("ranked").search(question) else None)
+def choose_region(looks: Mapping[str, Look], query: str, names: Mapping[str, str]) -> Choice | None:
+    """Choose the region, by option letter, that a question asks for; None where it compares nothing measured."""
+    question = _without_options(query, [text.casefold() for text in names.values()])
+    for name in names.values():
+        question = region_pattern(name).sub(" ", question)
+    claim = _compared(question) if form("which").search(question) else None
     if claim is None or claim.axis == "taste":
         return None
-    sign = -1.0 if form("lesser").search(question) else 1.0
-    odds = {letter: sign * support(look, claim) for letter, look in looks.items()}
+    odds = {letter: support(look, claim) for letter, look in looks.items()}
     masses = {letter: float(np.exp(0.7 * (value - max(odds.values())))) for letter, value in odds.items()}
     shares = {letter: mass / sum(masses.values()) for letter, mass in masses.items()}
     letter = max(shares, key=lambda each: shares[each])
     return Choice(letter, claim.axis, True, shares, looks[letter])
+
+
+def _compared(question: str) -> Claim | None:
+    """Return what is to be truest of the region that is asked for."""
+    is_ranked, worse = form("ranked").search(question), form("worse").search(question)
+    claim = next(iter(predicate(question)), None)
+    if claim is None:
+        degree = degree_in(question)
+        place = degree.place if degree is not None and degree.kind == "merit" else 0.15 if worse else 0.85
+        return Claim("quality", place) if is_ranked or degree is not None else None
+    if claim.end:  # a word of a property, such as "sharp"
+        before, behind = question[: claim.at], question[claim.end :]
+        turned = form("little_before").search(before) or form("little_behind").search(behind)
+        return Claim(claim.axis, 1 - claim.place) if turned else claim
+    if claim.axis == "lighting" and is_ranked:  # good light is neither too much nor too little
+        return Claim("exposure", 1.0 if worse else 0.5)
+    return Claim(claim.axis, 0.15) if worse and claim.more and not axis_of(claim.axis).is_fault else claim
+
+
+def region_reason(choice: Choice, looks: Mapping[str, Look], names: Mapping[str, str], say: Phrases) -> str:
+    """Say which region was chosen, how sure that is, and what decided it in each."""
+
+    def told(look: Look) -> str:
+        return findings.region_sentence(look.view, say) if choice.topic == "quality" else fact(look, choice.topic, say)
+
+    others = (
+        findings.of_region(names[letter], told(look), say) for letter, look in looks.items() if letter != choice.letter
+    )
+    chosen = say(
+        "choice.measured", letter=choice.letter, text=names[choice.letter], sureness=_sureness(choice, names, say),
+        sentence=told(looks[choice.letter]),
+    )  # fmt: skip
+    return say.join(chosen, *others)
 
 
 def _yes_or_no(look: Look, question: str, options: Mapping[str, str]) -> Verdict:
