@@ -91,8 +91,9 @@ class Row(Frozen):
             for place, fault in enumerate(result.faults[:3], 1)
             for name, value in zip(("fault", "strength"), fault, strict=True)
         }
+        named = _named(request)
         fields = {
-            **(named := _named(request)), **faults, "subject_sharp": result.subject_sharp, "kind": result.state.kind,
+            **named, **faults, "subject_sharp": result.subject_sharp, "kind": result.state.kind,
             "reference": named["reference"] or result.state.reference_path, "query": result.state.query,
             "options": json.dumps(options, ensure_ascii=False) if options else None,
             "status": result.status, "score": result.quality_score if result.level else None, "low": low, "high": high,
