@@ -166,7 +166,7 @@ def test_a_sample_that_fails_is_recorded_and_the_run_goes_on(manifest, capsys) -
         (["--data", "{untold}"], "no labelled sample in split"),
         (
             ["--data", "{unlabelled}"],
-            'no sample has a label; give "mos" (another column: --columns mos=NAME), or "options"',
+            'no sample has a label; give "mos" (another column: --columns mos=NAME), or "options" with an "answer"',
         ),
         (["--out", "{folder}"], "holds other files; give a new or empty folder"),
         (["--out", "{bad}/a/b", "--dry-run"], "bad.jsonl' is a file; give a new or empty folder"),

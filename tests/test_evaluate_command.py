@@ -280,7 +280,8 @@ def test_what_cannot_run_is_one_line_and_exit_code_2(manifest, capsys, arguments
         ([{"MOS": 3}], 'line 1: "MOS" is no key; did you mean "mos"?'),
         (
             [{}, {}],
-            """no sample of split 'test' has a label; give "mos" (another column: --columns mos=NAME), or "options\"""",
+            "no sample of split 'test' has a label; "
+            'give "mos" (another column: --columns mos=NAME), or "options" with an "answer"',
         ),
         ([{"options": {"A": "x", "B": "y"}}], "has a label; give"),
         ([{"mos": 3, "group": "g"}, {"mos": 2, "group": "g", "split": "train"}], "group 'g': is in train and test"),

@@ -1,4 +1,4 @@
-"""A compiled program's folder: `program.json`, and the original bytes of the images its demos show."""
+"""A compiled program's folder: `program.json`, and its demos' images; and what a program's answers depend on."""
 
 import argparse
 import hashlib

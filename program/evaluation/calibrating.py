@@ -214,7 +214,8 @@ def results(surveyed: Surveyed, out: Path, strengths: bool, params_dir: Path | N
         return {"out": str(out), **measured.model_dump(mode="json")}, table
     tools, skipped = fit_all(surveyed, params_dir=params_dir)
     if not tools:
-        alike = itertools.groupby(sorted(skipped, key=lambda name: skipped[name]), key=lambda name: skipped[name])
+        why_not = skipped.__getitem__
+        alike = itertools.groupby(sorted(skipped, key=why_not), key=why_not)
         reasons = "; ".join(f"{why}: {', '.join(names)}" for why, names in alike)
         raise ToolError(f"calibration on {', '.join(surveyed.sources)}: no tool could be fitted ({reasons})")
     _write((Calibration.load(out) if out.exists() else Calibration()).merge(tools, surveyed.sources), out)

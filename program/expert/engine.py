@@ -150,11 +150,12 @@ def _choose(viewer: Viewer, lesson: Lesson, inputs: Inputs) -> dict[str, Any]:
 def _looks_at_regions(viewer: Viewer, inputs: Inputs, options: Mapping[str, str]) -> dict[str, Look]:
     """Return the looks at the regions that the options name, by letter; none unless each option names one."""
     crops = region_crops(inputs)
-    whole = viewer.view(crops.pop(GLOBAL, inputs["image"]))
+    image = crops.pop(GLOBAL, inputs["image"])
     named = {name.casefold().replace("_", " "): crop for name, crop in crops.items()}
     texts = {letter: form("before_name").sub("", text.casefold()).strip(" .!") for letter, text in options.items()}
     if not named.keys() >= {*texts.values()}:
         return {}
+    whole = viewer.view(image)
     return {letter: look_at(viewer.view(named[text]).within(whole), {}, ()) for letter, text in texts.items()}
 
 

@@ -174,9 +174,9 @@ class _Graph:
         # It overwrites the moments it is given: as constants they would be shared by all threads.
         zero, one, axes, flat = (self.constant(np.array(whole)) for whole in ([0, 0], [1, 1], [2, 3], [-1]))
         mean = self.node("Reshape", self.node("Slice", x, zero, one, axes), flat)
-        earlier, found = (mean, self.node("Neg", mean)), [f"{x}_mean", f"{x}_variance"]
-        self.node("BatchNormalization", x, scale, shift, *earlier, more=found, training_mode=1, momentum=0.0)
-        return found[1]
+        earlier, moments = (mean, self.node("Neg", mean)), [f"{x}_mean", f"{x}_variance"]
+        self.node("BatchNormalization", x, scale, shift, *earlier, more=moments, training_mode=1, momentum=0.0)
+        return moments[1]
 
     def middle(self, x: str) -> str:
         """Add the part of a map that is left without a quarter at each side."""

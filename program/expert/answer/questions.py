@@ -173,8 +173,7 @@ def choose_region(looks: Mapping[str, Look], query: str, names: Mapping[str, str
     claim = _compared(question) if form("which").search(question) else None
     if claim is None or claim.axis == "taste":
         return None
-    odds = {letter: support(look, claim) for letter, look in looks.items()}
-    masses = {letter: float(np.exp(0.7 * (value - max(odds.values())))) for letter, value in odds.items()}
+    masses = _masses({letter: support(look, claim) for letter, look in looks.items()})
     shares = {letter: mass / sum(masses.values()) for letter, mass in masses.items()}
     letter = max(shares, key=lambda each: shares[each])
     return Choice(letter, claim.axis, True, shares, looks[letter])
@@ -200,17 +199,15 @@ def _compared(question: str) -> Claim | None:
 def region_reason(choice: Choice, looks: Mapping[str, Look], names: Mapping[str, str], say: Phrases) -> str:
     """Say which region was chosen, how sure that is, and what decided it in each."""
 
-    def told(look: Look) -> str:
+    def reading(look: Look) -> str:
         return findings.region_sentence(look.view, say) if choice.topic == "quality" else fact(look, choice.topic, say)
 
-    others = (
-        findings.of_region(names[letter], told(look), say) for letter, look in looks.items() if letter != choice.letter
-    )
+    others = [each for each in looks if each != choice.letter]
     chosen = say(
         "choice.measured", letter=choice.letter, text=names[choice.letter], sureness=_sureness(choice, names, say),
-        sentence=told(looks[choice.letter]),
+        sentence=reading(choice.look),
     )  # fmt: skip
-    return say.join(chosen, *others)
+    return say.join(chosen, *(findings.of_region(names[each], reading(looks[each]), say) for each in others))
 
 
 def _yes_or_no(look: Look, question: str, options: Mapping[str, str]) -> Verdict:
@@ -241,8 +238,13 @@ def _claims(look: Look, question: str, options: Mapping[str, str]) -> Verdict:
     sign = -1.0 if form("reversed").search(question) else 1.0
     odds = {letter: sign * _claim_odds(look, claim) if claim else -3.0 for letter, claim in claims.items()}
     odds |= dict.fromkeys(nothing, 0.0)
+    return "distortion", True, _masses(odds)
+
+
+def _masses(odds: Mapping[str, float]) -> dict[str, float]:
+    """Return how much each option weighs by its log-odds, the most likely 1."""
     top = max(odds.values())
-    return "distortion", True, {letter: float(np.exp(0.7 * (value - top))) for letter, value in odds.items()}
+    return {letter: float(np.exp(0.7 * (value - top))) for letter, value in odds.items()}
 
 
 def _claim_odds(look: Look, claim: Claim) -> float:
