@@ -468,10 +468,209 @@ def test_the_command_writes_sidecars_by_decisions_and_tells_what_it_could_not(co
     assert rows["cat_b.jpg"]["verdict"] == "reject"
     assert (rows["cat_a.jpg"]["xmp_state"], rows["cat_a.jpg"]["user_rating"]) == ("kept", None)
     assert rows["coffee_b.jpg"]["user_rating"] == 2
-    # The page saves all that it knows: what is not in the next file was undone.
-    (out.parent / "d.json").write_text(json.dumps({"decisions": "agentic-iqa", "version": 1, "pictures": {}}))
+    # A rating that the page took back counts no more, though the sidecar has it.
+    picks = {"cat_b.jpg": {"sha256": rows["cat_b.jpg"]["sha256"], "stars": 0}}
+    (out.parent / "d.json").write_text(json.dumps({"decisions": "agentic-iqa", "version": 1, "pictures": picks}))
     assert main([str(folder), "--out", str(out), "--decisions", str(out.parent / "d.json")]) == 0
     assert rows_of(out)["cat_b.jpg"]["reason"].startswith("softer")
+
+
+# What a person decided
+
+RATED = OTHERS.replace('xmp:Rating="2"', 'xmp:Rating="{}"')
+
+
+def decide(path: Path, gallery: Path, **entries) -> list[str]:
+    """Save decisions on pictures of a gallery, by their names without ".jpg", and return the flag."""
+    rows = rows_of(gallery)
+    pictures = {f"{name}.jpg": {"sha256": rows[f"{name}.jpg"]["sha256"], **entry} for name, entry in entries.items()}
+    path.write_text(json.dumps({"decisions": "agentic-iqa", "version": 1, "pictures": pictures}), "utf-8")
+    return ["--decisions", str(path)]
+
+
+def shown_of(out: Path) -> dict[str, dict]:
+    """Return what a gallery's page holds of each picture."""
+    text = (out / "gallery.html").read_text("utf-8").split('<script type="application/json" id="data">')[1]
+    return {each["file"]: each for each in json.loads(text.split("</script>")[0])["pictures"]}
+
+
+@pytest.mark.spec("issue-65/person-decides")
+def test_a_person_decides_by_verdict_stars_or_a_rating_in_file_or_sidecar(copy, tmp_path, capsys):
+    folder, out = copy
+    with Image.open(folder / "rocket.jpg") as image:
+        image.save(folder / "rocket.jpg", xmp=RATED.format(-1).encode(), quality=92)
+    (folder / "coffee_a.xmp").write_text(RATED.format(-1), "utf-8")
+    (folder / "coffee_b.xmp").write_text(RATED.format(3), "utf-8")
+    (folder / "cat_b.xmp").write_text(RATED.format(2), "utf-8")
+    picks = {"cat_c": {"verdict": "keep"}, "coffee_c": {"stars": 4}, "astronaut": {"verdict": "reject", "stars": 5}}
+    mine = decide(tmp_path / "d.json", out, **picks)
+    goal = tmp_path / "best"
+    capsys.readouterr()
+    words = [str(folder), "--out", str(out), *mine, "--xmp", "merge", "--apply", "copy", "--to", str(goal)]
+    assert main(words) == 0
+    rows = rows_of(out)
+    rejected = {name: rows[f"{name}.jpg"] for name in ("rocket", "coffee_a", "astronaut")}
+    kept = {name: rows[f"{name}.jpg"] for name in ("cat_c", "coffee_b", "coffee_c")}
+    for verdict, label, own in (("reject", "Red", rejected), ("keep", "Green", kept)):
+        for name, row in own.items():
+            assert (name, row["verdict"]) == (name, verdict)
+            assert row["reason"].startswith("your decision (the program: ")
+            assert f'xmp:Label="{label}"' in (folder / f"{name}.xmp").read_text("utf-8")
+            assert (goal / f"{name}.jpg").exists() == (verdict == "keep")
+    assert [row["user_rating"] for row in rejected.values()] == [-1, -1, -1]
+    assert [row["user_rating"] for row in kept.values()] == [None, 3, 4]
+    assert (rows["coffee_a.jpg"]["rank"], rows["coffee_a.jpg"]["best_of_group"]) == (4, False)
+    # What is kept without stars is suggested as many as what is kept by stars; two stars decide nothing.
+    assert rows["cat_c.jpg"]["suggested_rating"] >= 3
+    assert (rows["cat_b.jpg"]["verdict"], rows["cat_b.jpg"]["user_rating"]) == ("reject", 2)
+    assert "your decision" not in rows["cat_b.jpg"]["reason"]
+    with (out / "gallery.csv").open(encoding="utf-8", newline="") as file:
+        lines = {line["file"]: line for line in csv.DictReader(file)}
+    assert {name: line["verdict"] for name, line in lines.items()} == {name: r["verdict"] for name, r in rows.items()}
+    counts = [sum(row["verdict"] == verdict for row in rows.values()) for verdict in ("keep", "alternate", "reject")]
+    assert "{} keep · {} alternate · {} reject".format(*counts) in capsys.readouterr().out
+    # The page decides by the same: from what the program said, the file's rating and what was decided.
+    shown = shown_of(out)
+    assert (shown["coffee_a.jpg"]["rating"], shown["coffee_c.jpg"]["rating"]) == (-1, None)
+    said = shown["coffee_a.jpg"]
+    assert rows["coffee_a.jpg"]["reason"] == f"your decision (the program: {said['verdict']}, {said['reason']})"
+
+
+@pytest.mark.spec("issue-65/person-decides")
+def test_a_rating_of_0_is_none(copy, tmp_path):
+    folder, out = copy
+    exif = Image.Exif()
+    exif[0x4746] = 0
+    with Image.open(folder / "rocket.jpg") as image:
+        image.save(folder / "rocket.jpg", exif=exif, xmp=RATED.format(0).encode(), quality=92)
+    (folder / "cat_b.xmp").write_text(RATED.format(0), "utf-8")
+    (folder / "cat_a.jpg.xmp").write_text(RATED.format(0), "utf-8")
+    (folder / "cat_a.xmp").write_text(RATED.format(4), "utf-8")
+    (folder / "cat_c.xmp").write_text(RATED.format(4), "utf-8")
+    assert main([str(folder), "--out", str(out), *decide(tmp_path / "d.json", out, cat_c={"stars": 0})]) == 0
+    rows = rows_of(out)
+    ratings = {name: rows[f"{name}.jpg"]["user_rating"] for name in ("rocket", "cat_b", "cat_c", "cat_a")}
+    assert ratings == {"rocket": None, "cat_b": None, "cat_c": None, "cat_a": 4}
+    assert rows["cat_b.jpg"]["suggested_rating"] == 1
+    assert "your decision" not in rows["cat_c.jpg"]["reason"]
+
+
+@pytest.mark.spec("issue-65/person-decides")
+def test_a_decision_on_the_page_stands_before_a_rating(copy, tmp_path):
+    folder, out = copy
+    for name, rating in (("cat_a", -1), ("cat_b", 4), ("cat_c", -1), ("cat_d", -1), ("coffee_b", -1), ("rocket", -1)):
+        (folder / f"{name}.xmp").write_text(RATED.format(rating), "utf-8")
+    (folder / "cut.jpg").write_bytes((folder / "rocket.jpg").read_bytes()[:900])
+    (folder / "cut.xmp").write_text(RATED.format(-1), "utf-8")
+    picks = {
+        "cat_a": {"verdict": "keep"}, "cat_b": {"verdict": "reject"}, "cat_c": {"stars": 5}, "cat_d": {"best": True},
+        "coffee_b": {"stars": 0}, "rocket": {},
+    }  # fmt: skip
+    assert main([str(folder), "--out", str(out), *decide(tmp_path / "d.json", out, **picks)]) == 1
+    rows = {name.removesuffix(".jpg"): row for name, row in rows_of(out).items()}
+    told = {name: (rows[name]["verdict"], rows[name]["user_rating"]) for name in ("cat_a", "cat_b", "cat_c", "rocket")}
+    assert told == {
+        "cat_a": ("keep", None), "cat_b": ("reject", -1), "cat_c": ("keep", 5), "rocket": ("reject", -1)
+    }  # fmt: skip
+    assert (rows["cat_d"]["rank"], rows["cat_d"]["best_of_group"], rows["cat_d"]["user_rating"]) == (1, True, None)
+    assert rows["coffee_b"]["user_rating"] is None
+    assert rows["coffee_b"]["reason"].startswith("softer")
+    # What cannot be read is no picture that could be rejected or kept.
+    assert (rows["cut"]["verdict"], rows["cut"]["status"]) == ("look", "error")
+
+
+@pytest.mark.spec("issue-65/person-decides")
+def test_picked_pictures_are_kept_besides_the_best(copy, tmp_path):
+    folder, out = copy
+    before = {name: row["verdict"] for name, row in rows_of(out).items()}
+    assert main([str(folder), "--out", str(out), *decide(tmp_path / "d.json", out, cat_b={"verdict": "keep"})]) == 0
+    assert {name: row["verdict"] for name, row in rows_of(out).items()} == {**before, "cat_b.jpg": "keep"}
+    assert rows_of(out)["cat_a.jpg"]["best_of_group"]
+
+
+# Decisions that are kept
+
+
+@pytest.mark.spec("issue-65/decisions-kept")
+def test_decisions_that_a_file_does_not_name_stay_and_replaced_ones_are_kept_beside(copy, tmp_path):
+    folder, out = copy
+    kept = out / "decisions.json"
+
+    def run(name: str, **entries) -> dict[str, str]:
+        assert main([str(folder), "--out", str(out), *decide(tmp_path / name, out, **entries)]) == 0
+        mine = {name: row for name, row in rows_of(out).items() if row["reason"].startswith("your decision")}
+        return {name.removesuffix(".jpg"): row["verdict"] for name, row in mine.items()}
+
+    def copies() -> list[str]:
+        return sorted(path.name for path in out.glob("decisions.json*"))
+
+    first = {"cat_a": {"verdict": "reject"}, "cat_b": {"verdict": "keep"}}
+    assert run("a.json", **first) == {"cat_a": "reject", "cat_b": "keep"}
+    # What only adds replaces nothing, and the same file again changes nothing.
+    added = kept.read_bytes()
+    assert run("b.json", coffee_b={"stars": 4}) == {"cat_a": "reject", "cat_b": "keep", "coffee_b": "keep"}
+    assert copies() == ["decisions.json"]
+    assert added != (old := kept.read_bytes())
+    run("b.json", coffee_b={"stars": 4})
+    assert kept.read_bytes() == old
+    # An entry without anything takes back what was decided.
+    assert run("c.json", cat_a={"verdict": None, "stars": None}) == {"cat_b": "keep", "coffee_b": "keep"}
+    assert copies() == ["decisions.json", "decisions.json.1"]
+    assert (out / "decisions.json.1").read_bytes() == old
+    newer = kept.read_bytes()
+    assert run("a.json", **first) == {"cat_a": "reject", "cat_b": "keep", "coffee_b": "keep"}
+    assert (out / "decisions.json.1").read_bytes() == old
+    assert (out / "decisions.json.2").read_bytes() == newer
+    # A copy can be given back.
+    assert main([str(folder), "--out", str(out), "--decisions", str(out / "decisions.json.2")]) == 0
+    assert rows_of(out)["cat_a.jpg"]["verdict"] == "keep"
+
+
+@pytest.mark.spec("issue-65/decisions-kept")
+def test_a_run_that_is_killed_while_it_keeps_decisions_loses_none(copy, tmp_path, monkeypatch):
+    folder, out = copy
+    words = [str(folder), "--out", str(out)]
+    assert main([*words, *decide(tmp_path / "a.json", out, cat_a={"verdict": "reject"})]) == 0
+    before = (out / "decisions.json").read_bytes()
+    mine = decide(tmp_path / "b.json", out, cat_a={"verdict": "keep"})
+    replace = os.replace
+
+    def cut_off(source, target):
+        if Path(target).name == "decisions.json":
+            raise KeyboardInterrupt
+        replace(source, target)
+
+    monkeypatch.setattr(os, "replace", cut_off)
+    assert main([*words, *mine]) == 130
+    assert (out / "decisions.json").read_bytes() == before
+    monkeypatch.undo()
+    assert main([*words, *mine]) == 0
+    assert rows_of(out)["cat_a.jpg"]["verdict"] == "keep"
+    assert {path.name for path in out.glob("decisions.json.*")} == {"decisions.json.1"}
+    assert (out / "decisions.json.1").read_bytes() == before
+
+
+@pytest.mark.spec("issue-65/decisions-kept")
+def test_a_decision_on_other_bytes_counts_for_nothing_and_replaces_none(copy, tmp_path):
+    folder, out = copy
+    words = [str(folder), "--out", str(out)]
+    old = decide(tmp_path / "old.json", out, rocket={"verdict": "reject"})
+    save(Image.fromarray(data.rocket()).resize((256, 192)), folder / "rocket.jpg")
+    assert main([*words, *old]) == 0
+    assert "your decision" not in rows_of(out)["rocket.jpg"]["reason"]
+    assert main([*words, *decide(tmp_path / "new.json", out, rocket={"verdict": "keep"})]) == 0
+    assert main([*words, *old]) == 0
+    assert rows_of(out)["rocket.jpg"]["reason"].startswith("your decision")
+    assert rows_of(out)["rocket.jpg"]["verdict"] == "keep"
+    # What an older page saved of a picture that could not be read costs no other decision.
+    odd = json.loads((tmp_path / "new.json").read_text("utf-8"))
+    odd["pictures"] |= {"cut.jpg": {"sha256": None, "verdict": "reject"}}
+    odd["pictures"]["rocket.jpg"]["verdict"] = "reject"
+    (tmp_path / "odd.json").write_text(json.dumps(odd), "utf-8")
+    (folder / "cut.jpg").write_bytes((folder / "rocket.jpg").read_bytes()[:900])
+    assert main([*words, "--decisions", str(tmp_path / "odd.json")]) == 1
+    assert rows_of(out)["rocket.jpg"]["verdict"] == "reject"
+    assert rows_of(out)["cut.jpg"]["verdict"] == "look"
 
 
 # Copying

@@ -166,6 +166,113 @@ def test_every_key_does_what_the_page_says(visit, tmp_path):
     assert page.locator(".pane").count() == 1
 
 
+def saved(page, path: Path) -> list[str]:
+    """Save a page's decisions, and return the flag that gives them to the command."""
+    with page.expect_download() as download:
+        press(page, "s")
+    download.value.save_as(path)
+    return ["--decisions", str(path)]
+
+
+def says(page, name: str) -> str:
+    return page.locator(f"[role=option]:has-text('{name}')").inner_text().split("\n")[0]
+
+
+@pytest.mark.spec("issue-65/person-decides")
+def test_the_page_decides_by_the_commands_rule(visit, tmp_path):
+    ratings = (-1, 4, 2, 0)
+    pictures = [made(n, verdict="reject", stored_rating=r, best_of_group=n == 0) for n, r in enumerate(ratings)]
+    page = visit(written(tmp_path / "out", [*pictures, made(5), made(7)]))
+    assert [says(page, f"IMG_000{n}") for n in range(4)] == [
+        "Reject (you) · 3.0", "Keep (you) · best · ★★★★ · 3.0", "Reject · ★★ · 3.0", "Reject · 3.0"
+    ]  # fmt: skip
+    press(page, "Home")
+    assert current(page) == "IMG_0001.jpg"
+    assert page.inner_text("#counts").endswith("1 keep · 1 alternate · 3 reject · 1 not sure · 3 by you")
+    # The newest act on a picture decides; what it was given before a reject comes back with it.
+    for keys, line in (
+        ("x", "Reject (you) · 3.0"), ("p", "Keep (you) · best · ★★★★ · 3.0"), ("x5", "Keep (you) · best · ★★★★★ · 3.0"),
+        ("x0", "Reject · best · 3.0"), ("p", "Keep (you) · best · 3.0"), ("xb", "Reject · best · 3.0"),
+        ("x", "Reject (you) · 3.0"), ("pn", "Reject · best · 3.0"), ("u", "Keep (you) · best · 3.0"),
+    ):  # fmt: skip
+        press(page, *keys)
+        assert (keys, says(page, "IMG_0001")) == (keys, line)
+    press(page, "End", "p")
+    page.select_option("#verdict", "keep")
+    assert page.locator(".name").all_inner_texts() == ["IMG_0001.jpg", "IMG_0007.jpg"]
+    page.select_option("#verdict", "")
+    page.select_option("#which", "open")
+    assert page.locator(".name").all_inner_texts() == ["IMG_0003.jpg", "IMG_0005.jpg"]
+
+
+@pytest.mark.spec("issue-65/decisions-kept")
+def test_no_decision_in_a_browser_is_lost_when_the_page_is_made_again(visit, tmp_path):
+    folder, out = tmp_path / "day", tmp_path / "out"
+    folder.mkdir()
+    for name in ("astronaut", "rocket"):
+        Image.fromarray(getattr(data, name)()).resize((120, 80)).save(folder / f"{name}.jpg")
+    (folder / "cut.jpg").write_bytes((folder / "rocket.jpg").read_bytes()[:900])
+    words = [str(folder), "--out", str(out), "--preview", "0", "--xmp", "new"]
+    assert main(words) == 1
+    page = visit(out, accept_downloads=True)
+    press(page, "x", "ArrowRight", "x")
+    assert page.inner_text("#told") == "cut.jpg: could not be read, so there is nothing to decide"
+    mine = saved(page, tmp_path / "a.json")
+    # Decided after the file was saved, some of it in another tab, and so unknown to the next run.
+    tab = page.context.new_page()
+    tab.goto(page.url)
+    press(tab, "End", "5")
+    press(page, "Home", "p")
+    assert main([*words, *mine]) == 1
+    page.reload()
+    assert says(page, "astronaut.jpg").startswith("Keep (you)")
+    assert "★★★★★" in says(page, "rocket.jpg")
+    # A page of some of the pictures keeps what was decided on the others.
+    assert main([*words, "--glob", "rocket.jpg"]) == 0
+    page.reload()
+    press(page, "4")
+    assert main(words) == 1
+    page.reload()
+    assert says(page, "astronaut.jpg").startswith("Keep (you)")
+    assert main([*words, *saved(page, tmp_path / "b.json")]) == 1
+    rows = {row["file"]: row for row in map(json.loads, (out / "gallery.jsonl").read_text("utf-8").splitlines())}
+    assert (rows["astronaut.jpg"]["verdict"], rows["rocket.jpg"]["user_rating"]) == ("keep", 4)
+    # Another browser's newer decision stands before an older one here, and one taken back is known as that.
+    other = visit(out, accept_downloads=True)
+    press(other, "Home", "x", "End", "n")
+    assert main([*words, *saved(other, tmp_path / "c.json")]) == 1
+    page.reload()
+    assert says(page, "astronaut.jpg").startswith("Reject (you)")
+    assert "★" not in says(page, "rocket.jpg")
+    assert "1 by you" in page.inner_text("#counts")
+    # An older file that is given again is the newest word.
+    assert main([*words, "--decisions", str(tmp_path / "b.json")]) == 1
+    for each in (page, other):
+        each.reload()
+        assert says(each, "astronaut.jpg").startswith("Keep (you)")
+        assert "★★★★" in says(each, "rocket.jpg")
+
+
+@pytest.mark.spec("issue-65/decisions-kept")
+def test_what_was_decided_is_taken_back_on_the_page(visit, tmp_path):
+    folder, out = tmp_path / "day", tmp_path / "out"
+    folder.mkdir()
+    Image.fromarray(data.astronaut()).resize((240, 240)).save(folder / "a.jpg")
+    words = [str(folder), "--out", str(out), "--preview", "0"]
+    assert main(words) == 0
+    before = (out / "gallery.jsonl").read_text("utf-8")
+    page = visit(out, accept_downloads=True)
+    press(page, "p", "x")
+    assert main([*words, *saved(page, tmp_path / "a.json"), "--xmp", "new"]) == 0
+    assert json.loads((out / "gallery.jsonl").read_text("utf-8"))["verdict"] == "reject"
+    assert 'xmp:Rating="-1"' in (folder / "a.xmp").read_text("utf-8")
+    again = visit(out, accept_downloads=True)  # another browser's, which has nothing to undo
+    assert says(again, "a.jpg").startswith("Reject (you)")
+    press(again, "n")
+    assert main([*words, *saved(again, tmp_path / "b.json")]) == 0
+    assert (out / "gallery.jsonl").read_text("utf-8") == before
+
+
 @pytest.mark.spec("issue-50/page-of-3000")
 def test_three_thousand_pictures_open_at_once_and_stay_quick(visit, tmp_path):
     out = written(tmp_path / "out", [made(number, sha256=f"{number % 7:064x}") for number in range(3000)])

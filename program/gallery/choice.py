@@ -158,14 +158,21 @@ def standard_frames(frames: NDArray[np.float32]) -> NDArray[np.float32]:
 
 
 class Decision(Frozen):
-    """What a person decided of one picture."""
+    """What a person decided of one picture: nothing any more where it holds neither verdict nor stars nor best."""
 
-    sha256: str = Field(pattern="^[0-9a-f]{64}$")
+    sha256: str | None = Field(pattern="^[0-9a-f]{64}$")
     """Of the picture that was decided on: another one of its name is another picture."""
     verdict: Literal["keep", "reject"] | None = None
     stars: int | None = Field(default=None, ge=0, le=5)
+    """0 for none, whatever rating the file or a sidecar holds."""
     best: bool = False
     """Whether it is the best of its group."""
+    decided_at: int | None = Field(default=None, ge=0)
+    """Milliseconds since 1970: what a browser still holds may be newer or older."""
+
+    def says_the_same(self, other: "Decision") -> bool:
+        """Tell whether another decision differs in its time at most."""
+        return self.model_copy(update={"decided_at": other.decided_at}) == other
 
 
 class Decisions(Frozen):
@@ -178,7 +185,28 @@ class Decisions(Frozen):
     def of(self, name: str, sha256: str | None) -> Decision | None:
         """Return what was decided of a picture; None where nothing was, or of another picture of its name."""
         decision = self.pictures.get(name)
-        return decision if decision is not None and decision.sha256 == sha256 else None
+        if decision is None or sha256 is None or decision.sha256 != sha256:
+            return None
+        return decision
+
+    def updated(self, newer: "Decisions", hashes: Mapping[str, str | None], now_ms: int) -> "Decisions":
+        """Return these with newer ones in their places; what those do not name stays.
+
+        `hashes` are of the pictures by their names: a decision on other bytes replaces none on these. Decisions
+        without a time get `now_ms`.
+        """
+        pictures = dict(self.pictures)
+        for name, decision in newer.pictures.items():
+            before, sha256 = pictures.get(name), hashes.get(name)
+            if before is not None and before.says_the_same(decision):
+                continue
+            if self.of(name, sha256) is not None and decision.sha256 != sha256:
+                continue
+            decided_at = decision.decided_at or now_ms
+            if before is not None:  # a browser may still hold what was replaced
+                decided_at = max(decided_at, (before.decided_at or 0) + 1)
+            pictures[name] = decision.model_copy(update={"decided_at": decided_at})
+        return Decisions(pictures=pictures)
 
 
 def read_decisions(path: Path) -> Decisions:
@@ -190,6 +218,45 @@ def read_decisions(path: Path) -> Decisions:
     except ValidationError as error:
         fault = first_fault(error, "the file")
         raise InputError(f"--decisions {str(path)!r}: is none of the page's files ({fault}); save it again") from error
+
+
+REJECTED, KEPT_STARS = -1, 3
+"""The rating of a rejected picture, as XMP has it, and the stars from which a person's rating keeps a picture: fewer
+decide nothing, for darktable gives one to all that it imports."""
+
+
+class Opinion(NamedTuple):
+    """What a person says of a picture."""
+
+    verdict: Literal["keep", "reject"] | None = None
+    rating: int | None = None
+    """1..5 stars, or -1 for a rejected picture."""
+    best: bool = False
+
+
+def opinion_of(picture: Picture, decision: Decision | None) -> Opinion:
+    """Return what a person says of a picture: on the page, or else by the rating in its file or a sidecar.
+
+    The page's script has the same rule.
+    """
+    mine = decision or Decision(sha256=None)
+    rating = picture.user_rating
+    if mine.stars is not None:
+        rating = mine.stars
+    elif rating == REJECTED and (mine.verdict == "keep" or mine.best):
+        rating = None
+    rating = rating or None
+    if picture.sha256 is None:  # it could not be read
+        return Opinion(rating=rating)
+    verdict = mine.verdict
+    if verdict is None and rating is not None:
+        if rating == REJECTED:
+            verdict = "reject"
+        elif rating >= KEPT_STARS:
+            verdict = "keep"
+    if verdict == "reject":
+        rating = REJECTED
+    return Opinion(verdict, rating, mine.best)
 
 
 MERITS: Mapping[str, tuple[str, str]] = {
@@ -258,9 +325,10 @@ def choose(
     """Return the pictures with group, rank, verdict and reason; `groups` are of places, of two pictures or more.
 
     What a person decided stands before what was measured. The best of a group is never rejected but by a person.
+    What a person keeps of a group counts for none of the `Choosing.keep` pictures that are suggested.
     """
     chosen = list(pictures)
-    mine = [decisions.of(picture.id, picture.sha256) or Decision(sha256="0" * 64) for picture in pictures]
+    mine = [opinion_of(picture, decisions.of(picture.id, picture.sha256)) for picture in pictures]
 
     in_time = sorted(groups, key=lambda group: min(pictures[place].moment for place in group))
     for number, group in enumerate(in_time, 1):
@@ -274,7 +342,7 @@ def choose(
     return chosen
 
 
-def _of_group(group: Sequence[Picture], mine: Sequence[Decision], choosing: Choosing) -> list[dict[str, object]]:
+def _of_group(group: Sequence[Picture], mine: Sequence[Opinion], choosing: Choosing) -> list[dict[str, object]]:
     """Return rank, verdict and reason of a group's pictures."""
     terms = merits(group)
     sums = terms.sum(axis=1)
@@ -318,18 +386,18 @@ def _alone(picture: Picture, choosing: Choosing) -> dict[str, object]:
     return {"verdict": verdict, "reason": reason, "suggested_rating": _rating(picture, verdict)}
 
 
-def _decided(picture: Picture, mine: Decision) -> Picture:
-    """Return a picture with what a person decided of it."""
-    changes: dict[str, object] = {}
+def _decided(picture: Picture, mine: Opinion) -> Picture:
+    """Return a picture with what a person says of it."""
+    changes: dict[str, object] = {"user_rating": mine.rating, "stored_rating": picture.user_rating}
     if mine.verdict is not None:
         changes |= {
             "verdict": mine.verdict,
             "program_said": (picture.verdict, picture.reason),
             "reason": f"your decision (the program: {picture.verdict}, {picture.reason})",
         }
-    if mine.stars is not None:
-        changes["user_rating"] = mine.stars
-    return picture.model_copy(update=changes) if changes else picture
+    if mine.verdict == "keep":  # without stars of its own it passes a filter by stars, too
+        changes["suggested_rating"] = max(_rating(picture, "keep") or 0, KEPT_STARS)
+    return picture.model_copy(update=changes)
 
 
 def _side(picture: Picture, choosing: Choosing) -> str:

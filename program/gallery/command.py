@@ -10,9 +10,11 @@ import html
 import json
 import os
 import sys
+import time
 from collections import Counter
-from collections.abc import Iterable, Iterator, Mapping, Sequence, Set
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from importlib.resources import files
+from itertools import count
 from pathlib import Path
 from typing import Any
 from urllib.parse import quote
@@ -22,9 +24,9 @@ from program.batch.inputs import find_items, left_out_text
 from program.batch.output import write_rows
 from program.common.cli import EXIT_PROBLEMS
 from program.common.errors import InputError, showable
-from program.common.files import is_remote, write_whole
+from program.common.files import is_remote, new_file, write_whole
 from program.common.settings import Settings
-from program.gallery.choice import Choosing, Decisions, choose, groups_of, read_decisions
+from program.gallery.choice import KEPT_STARS, Choosing, Decisions, choose, groups_of, read_decisions
 from program.gallery.picture import Entry, Picture, Taking, copy_name, rating_beside
 from program.gallery.sidecars import Fields, copy_picture, sidecar_of, sidecars_of, write_sidecar
 from program.running.journal import Journal
@@ -58,10 +60,11 @@ def run(arguments: argparse.Namespace, settings: Settings) -> int:
                 Taking(program, out, sizes), requests, by_place.__setitem__, workers=arguments.workers, journal=journal,
                 total=len(requests), progress=sys.stderr.isatty() or arguments.verbose > 0,
             )  # fmt: skip
-            decisions = _kept_decisions(out, from_page, {request.id for request in requests})
-            pictures = _chosen(arguments, [by_place[place] for place in sorted(by_place)], requests, decisions)
+            pictures = [by_place[place] for place in sorted(by_place)]
+            decisions = _kept_decisions(out, from_page, pictures)
+            pictures = _chosen(arguments, pictures, requests, decisions)
             paths = {request.id: request.image for request in requests}
-            pictures = list(_with_sidecars(arguments, pictures, paths, decisions))
+            pictures = list(_with_sidecars(arguments, pictures, paths))
             _write(arguments, pictures, paths, decisions)
     except OSError as error:
         raise InputError(f"--out {str(out)!r}: cannot be written ({error.strerror}); give another folder") from error
@@ -102,19 +105,36 @@ def _own(items: Iterable[Request], folder: Path, out: Path) -> Iterator[Request]
         yield request
 
 
-def _kept_decisions(out: Path, from_page: Decisions | None, names: Set[str]) -> Decisions:
-    """Return the decisions of the page, or else those of the run before, and keep them in the gallery's folder.
+def _kept_decisions(out: Path, from_page: Decisions | None, pictures: Iterable[Picture]) -> Decisions:
+    """Return the decisions of the runs before with those of the page, and keep them in the gallery's folder.
 
-    The page saves all that it knows; those on pictures that are not in this run stay.
+    Where any is replaced, the older file stays beside.
     """
     path = out / _DECISIONS
     kept = read_decisions(path) if path.exists() else Decisions()
     if from_page is None:
         return kept
-    others = {name: decision for name, decision in kept.pictures.items() if name not in names}
-    decisions = Decisions(pictures={**others, **from_page.pictures})
-    write_whole(path, decisions.model_dump_json(indent=1) + "\n")
+    hashes = {picture.id: picture.sha256 for picture in pictures}
+    decisions = kept.updated(from_page, hashes, time.time_ns() // 1_000_000)
+    if any(decisions.pictures[name] != decision for name, decision in kept.pictures.items()):
+        _copy_beside(path)
+    if decisions != kept:
+        write_whole(path, decisions.model_dump_json(indent=1) + "\n")
     return decisions
+
+
+def _copy_beside(path: Path) -> None:
+    """Copy a file to the first free of the names `path`.1, .2, ...; not where one of these holds the same."""
+    content = path.read_bytes()
+    for number in count(1):
+        copy = path.with_name(f"{path.name}.{number}")
+        try:
+            with new_file(copy) as file:
+                file.write(content)
+            return
+        except FileExistsError:
+            if copy.is_file() and copy.read_bytes() == content:
+                return
 
 
 def _chosen(
@@ -132,7 +152,7 @@ def _chosen(
 
 
 def _with_sidecars(
-    arguments: argparse.Namespace, pictures: Sequence[Picture], paths: Mapping[str, Path], decisions: Decisions
+    arguments: argparse.Namespace, pictures: Sequence[Picture], paths: Mapping[str, Path]
 ) -> Iterator[Picture]:
     """Write the sidecars, and yield the pictures with what became of theirs."""
     owners: dict[Path, str] = {}
@@ -145,18 +165,16 @@ def _with_sidecars(
         try:
             if first != picture.id:
                 raise InputError(f"sidecar of {picture.id!r}: is that of {first!r}, too; use --xmp-name full")
-            fields = _fields_of(picture, decisions)
+            fields = _fields_of(picture)
             state = write_sidecar(path, fields, arguments.xmp, arguments.xmp_name, dry=arguments.dry_run)
         except (InputError, OSError) as error:
             state = f"error: {_why(error)}"
         yield picture.model_copy(update={"xmp_state": state})
 
 
-def _fields_of(picture: Picture, decisions: Decisions) -> Fields:
+def _fields_of(picture: Picture) -> Fields:
     """Return what a picture's sidecar says: a person's stars and rejects before what the program suggests."""
-    decided = decisions.of(picture.id, picture.sha256)
-    rejected = decided is not None and decided.verdict == "reject"
-    own = -1 if rejected else picture.user_rating
+    own = picture.user_rating
     return Fields(
         own or picture.suggested_rating, not own, _LABELS.get(picture.verdict or ""),
         [f"aiqa:{_KEYWORDS.get(fault, fault)}" for fault, _ in picture.faults],
@@ -263,10 +281,10 @@ def page(
     """
     static = files("program.gallery").joinpath("static")
     parts = {name: static.joinpath(f"gallery.{name}").read_text("utf-8") for name in ("html", "css", "js")}
-    known = f"{out.resolve()} {decisions.model_dump_json()}"
     data = {
-        "id": hashlib.sha256(known.encode(errors="surrogateescape")).hexdigest()[:16],
+        "id": hashlib.sha256(os.fsencode(out.resolve())).hexdigest()[:16],
         "preview": preview,
+        "kept_stars": KEPT_STARS,
         "pictures": list(_shown(shown_order(pictures), paths, out, preview=bool(preview), single=single)),
         "decisions": {name: each.model_dump(exclude_defaults=True) for name, each in decisions.pictures.items()},
     }
@@ -302,7 +320,7 @@ def _shown(
         verdict, reason = each.program_said or (each.verdict, each.reason)
         yield {
             "file": each.id, "sha256": digest, "group": each.group, "taken": each.taken_at, "verdict": verdict,
-            "reason": reason, "score": each.score, "kind": each.kind, "rating": each.user_rating,
+            "reason": reason, "score": each.score, "kind": each.kind, "rating": each.stored_rating,
             "faults": each.faults, "width": each.width or 3, "height": each.height or 2, "focus": each.focus,
             "thumb": thumb, "preview": larger, "original": original,
         }  # fmt: skip

@@ -51,7 +51,7 @@ class Entry(Row):
     clipped_low: float | None = None
     """Share of pixels that are clipped, 0..1."""
     user_rating: int | None = None
-    """A person's: from the page, or another program's sidecar or file."""
+    """A person's stars, or -1 for a rejected picture: from the page, the file or a sidecar."""
     suggested_rating: int | None = None
     xmp_state: str | None = None
 
@@ -76,6 +76,8 @@ class Picture(Entry):
     """How probably people call its subject sharp."""
     program_said: tuple[Verdict | None, str | None] | None = None
     """The program's verdict and reason, where a person decided otherwise."""
+    stored_rating: int | None = None
+    """The rating in the file or a sidecar, whatever was decided on the page."""
     severities: dict[str, float] = Field(default_factory=dict)
     """The expert's, by category: 0 .. 4."""
 
@@ -175,19 +177,19 @@ def taken_at(tags: Mapping[int, object]) -> str | None:
 
 
 def rating_beside(picture: Path | None) -> int | None:
-    """Return a person's rating in a picture's sidecars; None where there is none that can be read."""
+    """Return a person's rating in a picture's sidecars, -1 or 1..5; None where none that can be read has one."""
     for path in sidecars_of(picture) if picture is not None else ():
         with suppress(OSError):
-            if (rating := rating_in(path.read_bytes())) is not None:
+            if rating := rating_in(path.read_bytes()):  # 0 is none
                 return rating
     return None
 
 
 def _facts_of_file(data: bytes) -> tuple[str | None, int | None]:
-    """Return when a file's picture was taken, and the rating -1..5 that the file holds itself."""
+    """Return when a file's picture was taken, and the rating -1 or 1..5 that the file holds itself."""
     tags, packet = tags_of(data)
     rating = rating_in(packet) if packet else None
     stated = tags.get(_RATING)
-    if rating is None and isinstance(stated, int) and 0 < stated <= 5:
+    if not rating and isinstance(stated, int) and -1 <= stated <= 5:
         rating = stated
-    return taken_at(tags), rating
+    return taken_at(tags), rating or None

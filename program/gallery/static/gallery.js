@@ -8,39 +8,77 @@ const byFile = new Map(all.map((each) => [each.file, each]));
 const WORDS = { keep: "keep", alternate: "alternate", reject: "reject", look: "not sure" };
 const capital = (text) => text[0].toUpperCase() + text.slice(1);
 
-// Decisions, kept in the browser as well until they are saved as a file.
+// Decisions, kept in the browser as well: what is not yet in the gallery's folder is in no other place.
 
-let decisions = new Map();
+const decisions = new Map();
 const undo = [];
-const valid = (file, entry) => byFile.has(file) && entry && entry.sha256 === byFile.get(file).sha256;
-const taken = (entries) => { for (const [file, entry] of Object.entries(entries || {})) if (valid(file, entry)) decisions.set(file, entry); };
-let unsaved = null;  // of this very page: the next run's has another name
-try { unsaved = JSON.parse(localStorage.getItem(STORE)); } catch { /* a browser that keeps nothing of pages from disk */ }
-taken(unsaved || data.decisions);
-const keepHere = () => { try { localStorage.setItem(STORE, JSON.stringify(Object.fromEntries(decisions))); } catch { /* likewise */ } };
+const isOf = (file, entry) => byFile.has(file) && byFile.get(file).sha256 === entry.sha256;
+const isMade = (entry) => Boolean(entry.verdict || entry.stars || entry.best);
 
-const decided = (picture) => decisions.get(picture.file) || {};
-const verdictOf = (picture) => decided(picture).verdict || picture.verdict;
-const starsOf = (picture) => decided(picture).stars ?? (picture.rating > 0 ? picture.rating : null);
-const bestOf = (group) => group.pictures.find((each) => decided(each).best) || group.pictures[0];
+function take(entries) {  // of two decisions the one on the picture as it is now, else the newer one
+  for (const [file, entry] of Object.entries(entries || {})) {
+    if (!entry || typeof entry.sha256 !== "string") continue;
+    const known = decisions.get(file);
+    let isBetter = true;
+    if (known && isOf(file, known) !== isOf(file, entry)) isBetter = isOf(file, entry);
+    else if (known) isBetter = (entry.decided_at || 0) > (known.decided_at || 0);
+    if (isBetter) decisions.set(file, entry);
+  }
+}
+
+function takeUnsaved() {
+  try { take(JSON.parse(localStorage.getItem(STORE))); } catch { /* a browser that keeps nothing of pages from disk */ }
+}
+take(data.decisions);
+takeUnsaved();
+
+function keepHere() {
+  takeUnsaved();  // what another tab decided meanwhile
+  const unsaved = [...decisions].filter(([file, entry]) => entry !== data.decisions[file]);
+  try { localStorage.setItem(STORE, JSON.stringify(Object.fromEntries(unsaved))); } catch { /* likewise */ }
+}
+
+function decided(picture) {
+  const entry = decisions.get(picture.file);
+  return entry && isOf(picture.file, entry) ? entry : {};
+}
+
+function opinion(picture) {  // what a person says of it: the rule is that of opinion_of in choice.py
+  const mine = decided(picture);
+  let { verdict = null } = mine, { rating } = picture;
+  if (mine.stars != null) rating = mine.stars;
+  else if (rating === -1 && (verdict === "keep" || mine.best)) rating = null;
+  if (!verdict && picture.sha256) {
+    if (rating === -1) verdict = "reject";
+    else if (rating >= data.kept_stars) verdict = "keep";
+  }
+  return { verdict, stars: verdict !== "reject" && rating > 0 ? rating : null };
+}
+
+const verdictOf = (picture) => opinion(picture).verdict || picture.verdict;
+const isRejected = (picture) => opinion(picture).verdict === "reject";
+const isMine = (picture) => Boolean(opinion(picture).verdict || opinion(picture).stars || decided(picture).best);
+const bestOf = (group) =>
+  group.pictures.find((each) => decided(each).best && !isRejected(each)) || group.pictures.find((each) => !isRejected(each)) || group.pictures[0];
+
+function put(picture, fields) {  // newer than all that is known; without fields it takes back what was decided
+  const known = decisions.get(picture.file);
+  const now = Math.max(Date.now(), ((known && known.decided_at) || 0) + 1);
+  decisions.set(picture.file, { ...fields, sha256: picture.sha256, decided_at: now });
+}
 
 function change(pictures) {  // [picture, fields] pairs that are undone together
-  const before = pictures.map(([picture]) => [picture.file, decisions.get(picture.file)]);
-  for (const [picture, fields] of pictures) {
-    const entry = { sha256: picture.sha256, ...decided(picture), ...fields };
-    for (const name of ["verdict", "stars", "best"]) if (entry[name] == null || entry[name] === false) delete entry[name];
-    if (Object.keys(entry).length > 1) decisions.set(picture.file, entry); else decisions.delete(picture.file);
-  }
-  undo.push({ before, at: current && current.file });
+  undo.push({ before: pictures.map(([picture]) => [picture, decided(picture)]), at: current });
+  for (const [picture, fields] of pictures) put(picture, { ...decided(picture), ...fields });
   keepHere(); refresh();
 }
 
 function goBack() {
   const last = undo.pop();
   if (!last) return tell("nothing to undo");
-  for (const [file, entry] of last.before) if (entry) decisions.set(file, entry); else decisions.delete(file);
+  for (const [picture, entry] of last.before) put(picture, entry);
   keepHere(); refresh();
-  if (byFile.has(last.at)) go(byFile.get(last.at));
+  go(last.at);
   tell("undone");
 }
 
@@ -52,7 +90,7 @@ function save() {
   link.download = "decisions.json";
   link.click();
   setTimeout(() => URL.revokeObjectURL(link.href), 10000);
-  tell(`${decisions.size} decisions saved`);
+  tell(`${[...decisions.values()].filter(isMade).length} decisions saved`);
 }
 
 // Groups, and which pictures are shown.
@@ -75,8 +113,8 @@ const fits = (picture) =>
   && (!filters.which
     || (filters.which === "groups" && picture.group != null)
     || (filters.which === "best" && picture.group != null && bestOf(picture.of) === picture)
-    || (filters.which === "mine" && decisions.has(picture.file))
-    || (filters.which === "open" && !decisions.has(picture.file)));
+    || (filters.which === "mine" && isMine(picture))
+    || (filters.which === "open" && !isMine(picture)));
 
 function offer(select, values) {
   for (const value of [...new Set(values)].filter(Boolean).sort()) select.append(new Option(value, value));
@@ -182,18 +220,18 @@ function card(picture) {
 }
 
 function fill(made, picture) {
-  const verdict = verdictOf(picture), stars = starsOf(picture), mine = decided(picture);
+  const verdict = verdictOf(picture), { verdict: mine, stars } = opinion(picture);
   made.dataset.verdict = verdict || "";
   made.classList.toggle("current", picture === current);
   made.setAttribute("aria-selected", String(picture === current));
   const best = picture.group != null && bestOf(picture.of) === picture;
   const title = el("span");
-  title.append(el("b", verdict, capital(WORDS[verdict] || "not judged")), mine.verdict ? " (you)" : "", best ? " · best" : "",
+  title.append(el("b", verdict, capital(WORDS[verdict] || "not judged")), mine ? " (you)" : "", best ? " · best" : "",
     stars ? ` · ${"★".repeat(stars)}` : "", picture.score == null ? "" : ` · ${picture.score.toFixed(1)}`);
-  const why = mine.verdict ? `The program: ${WORDS[picture.verdict] || "not judged"}; ${picture.reason || ""}` : picture.reason || "";
+  const why = mine ? `The program: ${WORDS[picture.verdict] || "not judged"}; ${picture.reason || ""}` : picture.reason || "";
   made.lastChild.replaceChildren(title, el("span", "name", picture.file), el("span", "why", why));
   made.title = why;
-  made.setAttribute("aria-label", [picture.file, WORDS[verdict] || "not judged", mine.verdict ? "decided by you" : "", best ? "best of its group" : "",
+  made.setAttribute("aria-label", [picture.file, WORDS[verdict] || "not judged", mine ? "decided by you" : "", best ? "best of its group" : "",
     picture.group != null ? `group ${picture.group}` : "", stars ? `${stars} stars` : "", picture.faults.map((pair) => pair.join(" ")).join(", "), why].filter(Boolean).join(", "));
 }
 
@@ -207,7 +245,7 @@ function counts() {
   const found = { keep: 0, alternate: 0, reject: 0, look: 0 };
   for (const picture of all) if (verdictOf(picture) in found) found[verdictOf(picture)] += 1;
   $("counts").textContent = `${shown.length === all.length ? "" : `${shown.length} of `}${all.length} pictures · `
-    + Object.entries(found).map(([name, count]) => `${count} ${WORDS[name]}`).join(" · ") + ` · ${decisions.size} by you`;
+    + Object.entries(found).map(([name, count]) => `${count} ${WORDS[name]}`).join(" · ") + ` · ${all.filter(isMine).length} by you`;
 }
 
 const tell = (text) => { $("told").textContent = text; };
@@ -252,13 +290,17 @@ function stepGroup(by) {
 }
 
 function decide(fields, words) {
+  if (!current.sha256) return tell(`${current.file}: could not be read, so there is nothing to decide`);
   change([[current, fields]]);
   tell(`${current.file}: ${words}`);
 }
 
+const unrejected = (picture) => (decided(picture).verdict === "reject" ? { verdict: null } : {});
+
 function makeBest() {
   if (current.group == null) return tell("it is in no group");
-  change(current.of.pictures.map((each) => [each, { best: each === current }]));
+  const before = current.of.pictures.filter((each) => each !== current && decided(each).best);
+  change([[current, { best: true, ...unrejected(current) }], ...before.map((each) => [each, { best: false }])]);
   tell(`${current.file}: best of group ${current.group}`);
   if (!$("closer").open) arrange();
 }
@@ -268,10 +310,10 @@ const ACTIONS = {
   Home: () => go(shown[0]), End: () => go(shown[shown.length - 1]),
   PageDown: () => { for (let n = 0; n < 3; n++) stepLine(1); }, PageUp: () => { for (let n = 0; n < 3; n++) stepLine(-1); },
   " ": () => closer([current]), p: () => decide({ verdict: "keep" }, "keep"), x: () => decide({ verdict: "reject" }, "reject"),
-  u: goBack, b: makeBest, s: save, f: () => $("verdict").focus(), g: () => stepGroup(1), G: () => stepGroup(-1),
+  n: () => decide({ verdict: null, stars: 0, best: false }, "left to the program"), u: goBack, b: makeBest, s: save, f: () => $("verdict").focus(), g: () => stepGroup(1), G: () => stepGroup(-1),
   c: () => compare(), "?": () => $("keys").click(),
 };
-for (let stars = 0; stars <= 5; stars++) ACTIONS[stars] = () => decide({ stars: stars || null }, `${stars} stars`);
+for (let stars = 0; stars <= 5; stars++) ACTIONS[stars] = () => decide({ stars, ...unrejected(current) }, `${stars} stars`);
 const IN_CLOSER = {
   "+": () => zoom(1.4), "=": () => zoom(1.4), "-": () => zoom(1 / 1.4), z: () => { factor = factor > 1.01 ? 1 : natural(); paint(); },
   " ": () => $("closer").close(), escape: () => $("closer").close(), c: () => (panes.length > 1 ? closer([current]) : compare()),
@@ -327,7 +369,7 @@ $("closer").addEventListener("close", () => { arrange(); list.focus(); follow(tr
 
 function captions() {
   for (const { picture, caption } of panes) {
-    const stars = starsOf(picture), best = picture.group != null && bestOf(picture.of) === picture;
+    const { stars } = opinion(picture), best = picture.group != null && bestOf(picture.of) === picture;
     caption.textContent = [picture.file, WORDS[verdictOf(picture)], best ? "best" : "", stars ? "★".repeat(stars) : "", picture.reason].filter(Boolean).join(" · ");
   }
 }
