@@ -2,9 +2,10 @@
 
 Each sequence begins in empty folders (cache, MLflow store, program), stops the first run at a moment drawn uniformly
 over the time an uninterrupted one takes, by SIGKILL or by Ctrl-C to its whole process group, and runs it again, with
---resume where there is something to resume. The next run must end with exit code 0 and the figures of the
-uninterrupted one, and leave no file that the uninterrupted one does not. Commands: evaluate and compile on a small
-manifest, a folder of images into a table, and the making of a part of the quickstart data.
+--resume where there is something to resume. The next run must end with exit code 0, the figures and the files of the
+uninterrupted one, none of them empty. Commands: evaluate and compile on a small manifest, a folder of images into a
+table, a gallery with sidecars beside its photographs, the copying of what it keeps, and the making of a part of the
+quickstart data.
 
 DIR keeps a line for each sequence, so that a stopped benchmark goes on; another DIR begins anew.
 """
@@ -44,6 +45,9 @@ PLAN = QuickstartPlan(
 LIMIT_S = 600
 CELLS = ("score", "low", "high", "level", "status", "reasoning", "notes", "error")
 FIGURES = ("srcc", "plcc", "krcc", "rmse", "accuracy")
+GALLERY_CELLS = ("score", "group", "rank", "verdict", "reason", "error")
+STORES = {"cache", "mlruns", "dspy"}
+"""Folders of a run that belong to no output."""
 
 
 def main(argv: Sequence[str] | None = None) -> int:
@@ -52,7 +56,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     parser.add_argument("folder", type=Path, metavar="DIR")
     parser.add_argument("--kills", type=int, default=20, metavar="N", help="SIGKILLs for each command")
     parser.add_argument("--interrupts", type=int, default=10, metavar="N", help="Ctrl-Cs for each command")
-    parser.add_argument("--commands", default="evaluate,compile,folder,quickstart", metavar="NAMES")
+    parser.add_argument("--commands", default="evaluate,compile,folder,gallery,copy,quickstart", metavar="NAMES")
     parser.add_argument("--seed", type=int, default=0)
     arguments = parser.parse_args(argv)
     # In the background of a shell Ctrl-C is ignored, and children would inherit that.
@@ -100,6 +104,9 @@ def _words(command: str, folder: Path, run: Path) -> list[str]:
     if command == "folder":
         return [*python, "program.assess", str(folder / "images"), "--out", str(run / "table.csv")]
     shared = ["--config", str(folder / "settings.yaml"), "--json"]
+    if command in {"gallery", "copy"}:
+        flags = ["--xmp", "new"] if command == "gallery" else ["--apply", "copy", "--to", str(run / "kept")]
+        return [*python, "program.gallery", str(run / "images"), "--out", str(run / "gallery"), *flags]
     if command == "evaluate":
         resume = ["--resume"] if any((run / "cache").glob("evaluations/*")) else []
         return [*python, "program.evaluate", str(folder / "manifest.jsonl"), *shared, *resume]
@@ -145,31 +152,51 @@ def _figures(command: str, run: Path) -> dict[str, Any]:
             rows = list(csv.DictReader(file))
         cells = {f"{number} {row['id']}": [row[name] for name in CELLS] for number, row in enumerate(rows)}
         return {**cells, "rows": len(rows)}
+    if command in {"gallery", "copy"}:
+        return _figures_of_gallery(run)
     found = json.loads((run / "output").read_text("utf-8"))
     records = {"": found} if command == "evaluate" else {name: found[name] for name in ("uncompiled", "compiled")}
     return {f"{name} {figure}".strip(): record[figure] for name, record in records.items() for figure in FIGURES}
 
 
+def _figures_of_gallery(run: Path) -> dict[str, Any]:
+    """Return the table's rows, and the hash of each photograph, sidecar and copy."""
+    with (run / "gallery" / "gallery.csv").open(encoding="utf-8", newline="") as file:
+        figures: dict[str, Any] = {row["file"]: [row[name] for name in GALLERY_CELLS] for row in csv.DictReader(file)}
+    for path in (*run.glob("images/*"), *run.glob("kept/*")):
+        figures[str(path.relative_to(run))] = hashlib.sha256(path.read_bytes()).hexdigest()
+    return figures
+
+
+def _files(run: Path) -> dict[str, bool]:
+    """Return whether each file of a run's outputs is empty, by its name, hidden ones too."""
+    outputs = (path for path in run.rglob("*") if path.relative_to(run).parts[0] not in STORES | {"errors", "output"})
+    return {str(path.relative_to(run)): not path.stat().st_size for path in outputs if path.is_file()}
+
+
 @contextlib.contextmanager
-def _fresh(folder: Path) -> Iterator[Path]:
+def _fresh(command: str, folder: Path) -> Iterator[Path]:
     run = folder / "run"
     shutil.rmtree(run, ignore_errors=True)
     run.mkdir()
+    if command in {"gallery", "copy"}:
+        shutil.copytree(folder / "images", run / "images")
     yield run
 
 
 def _usual(command: str, folder: Path) -> dict[str, Any]:
-    with _fresh(folder) as run:
+    with _fresh(command, folder) as run:
         started = time.perf_counter()
         code, figures = _whole(command, folder, run)
         if figures is None:
             raise SystemExit(f"{command}: exit code {code} uninterrupted; see {run / 'errors'}")
         seconds = time.perf_counter() - started
+        figures["files"] = _files(run)
     return {"command": command, "signal": "", "number": 0, "seconds": seconds, "figures": figures, "fault": None}
 
 
 def _sequence(command: str, name: str, moment: float, folder: Path, usual: dict[str, Any]) -> dict[str, Any]:
-    with _fresh(folder) as run:
+    with _fresh(command, folder) as run:
         with _started(command, folder, run) as process:
             stopped = None
             with contextlib.suppress(subprocess.TimeoutExpired):
@@ -178,6 +205,8 @@ def _sequence(command: str, name: str, moment: float, folder: Path, usual: dict[
                 os.killpg(process.pid, signal.Signals[name])
                 stopped = process.wait(60)
         code, figures = _whole(command, folder, run)
+        if figures is not None:
+            figures["files"] = _files(run)
         fault = None
         if figures is None:
             fault = f"exit code {code}: {(run / 'errors').read_text('utf-8', 'replace').strip()[-300:]}"
