@@ -40,6 +40,19 @@ SHARED = Path(__file__).resolve().parents[2] / "shared" / "data"
 KEYS = ("OPENAI_API_KEY", "ANTHROPIC_API_KEY", "GEMINI_API_KEY", "GOOGLE_API_KEY", "AGENTICIQA_API_KEY")
 
 
+def _module_at(name):
+    """Load a file beside this one by path: no test imports another."""
+    spec = importlib.util.spec_from_file_location(name, Path(__file__).with_name(f"{name}.py"))
+    module = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(module)
+    return module
+
+
+def pytest_configure(config: pytest.Config) -> None:
+    """Count what the tests take."""
+    config.pluginmanager.register(_module_at("processor_time").ProcessorTime())
+
+
 OF_PYIQA = re.compile(r"import pyiqa|pyiqa_table|\b(PSNR|SSIM|VIF|GMSD|FSIM|VSI|NLPD|MAD|PIQE|NIQE|BRISQUE)\b")
 FAKED = {"fake_runner", "scripted_iqa", "service_program"}
 """Fixtures whose tools are called by names of pyiqa's."""
@@ -350,16 +363,6 @@ def picture():
         return np.random.default_rng(seed).integers(0, 256, (height, width, 3), dtype=np.uint8)
 
     return make
-
-
-def _module_at(name):
-    """Load a file beside this one by path: no test imports another."""
-    import importlib.util
-
-    spec = importlib.util.spec_from_file_location(name, Path(__file__).with_name(f"{name}.py"))
-    module = importlib.util.module_from_spec(spec)
-    spec.loader.exec_module(module)
-    return module
 
 
 @pytest.fixture(scope="session")
