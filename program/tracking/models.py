@@ -4,9 +4,11 @@ import importlib.metadata
 import logging
 import re
 import shutil
+import sys
 import tempfile
 import warnings
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -68,7 +70,11 @@ def log_program(run: "RunHandle", folder: Path, sha256: str) -> None:
         logging.getLogger("mlflow.pyfunc").setLevel(logging.WARNING)
         # A model that is served needs the extra [serve]; without it, this one is logged all the same.
         logging.getLogger("mlflow.utils.requirements_utils").setLevel(logging.ERROR)
-        with tempfile.TemporaryDirectory() as copy, warnings.catch_warnings(action="ignore"):  # of its own types
+        with (
+            tempfile.TemporaryDirectory() as copy,
+            warnings.catch_warnings(action="ignore"),  # of its own types
+            _no_bytecode(),
+        ):
             # One name, whatever the folder's: the same program from another folder goes into the same model.
             program = shutil.copytree(folder, Path(copy) / "program", ignore=_OF_THE_COMPILE)
             mlflow.pyfunc.log_model(
@@ -84,6 +90,16 @@ def log_program(run: "RunHandle", folder: Path, sha256: str) -> None:
             )
 
     run.link_model(sha256, log)
+
+
+@contextmanager
+def _no_bytecode() -> Iterator[None]:
+    """Keep compiled code out of a model's folder: MLflow runs the model's code there before it copies the folder."""
+    before, sys.dont_write_bytecode = sys.dont_write_bytecode, True
+    try:
+        yield
+    finally:
+        sys.dont_write_bytecode = before
 
 
 def register(tracker: "Tracker", run: "RunHandle", name: str, tags: Mapping[str, str]) -> Version:
