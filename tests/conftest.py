@@ -14,6 +14,7 @@ import sqlite3
 import sys
 import tempfile
 from pathlib import Path
+from types import ModuleType
 
 import numpy as np
 import pytest
@@ -70,7 +71,9 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
 
 
 @pytest.fixture(autouse=True)
-def _hermetic(tmp_path_factory: pytest.TempPathFactory, monkeypatch: pytest.MonkeyPatch) -> None:
+def _hermetic(
+    request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory, monkeypatch: pytest.MonkeyPatch
+) -> None:
     home = tmp_path_factory.mktemp("home")
     for name in list(os.environ):
         if name in KEYS or name.startswith(("AGENTICIQA_", "MLFLOW_TRACKING", "MLFLOW_EXPERIMENT")):
@@ -79,13 +82,25 @@ def _hermetic(tmp_path_factory: pytest.TempPathFactory, monkeypatch: pytest.Monk
     monkeypatch.setenv("AGENTICIQA_MLRUNS_DIR", str(home / "mlruns"))
     monkeypatch.setenv("DSPY_CACHEDIR", str(home / "dspy"))
     monkeypatch.setenv("MPLCONFIGDIR", str(home / "matplotlib"))
-    if "dspy" in sys.modules:  # a cache of another test's folder
-        vars(sys.modules["dspy"]).pop("cache", None)
+    if "dspy" in sys.modules:
+        _forget_answers(sys.modules["dspy"], on_disk="answers_on_disk" in request.fixturenames)
     _hasten_mlflow()
     if "program.lms.traits" in sys.modules:  # what another test's model could do
         sys.modules["program.lms.traits"]._RECORDS.clear()
     for name in ("program", "optimizers", "data"):  # commands set these for their process
         logging.getLogger(name).setLevel(logging.NOTSET)
+
+
+def _forget_answers(dspy: ModuleType, *, on_disk: bool) -> None:
+    """Take another test's cache away; in its place comes one in memory, as one on disk takes a tenth of a second."""
+    vars(dspy).pop("cache", None)
+    if not on_disk:
+        dspy.configure_cache(enable_disk_cache=False, disk_cache_dir=None, memory_max_entries=10_000)
+
+
+@pytest.fixture
+def answers_on_disk() -> None:
+    """Let language models' answers be kept where the product keeps them, in a folder of this test's."""
 
 
 def _hasten_mlflow() -> None:

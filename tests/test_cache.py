@@ -22,6 +22,9 @@ from program.evaluation.record import LabelledRow
 from program.expert.judge.views import MEASURED, VIEWS
 
 
+pytestmark = pytest.mark.usefixtures("answers_on_disk")
+
+
 @pytest.fixture(autouse=True)
 def _untold():
     _tell_once.cache_clear()

@@ -171,6 +171,7 @@ def test_resume_without_a_file_name_takes_up_the_same_evaluation_only(manifest, 
 
 
 @pytest.mark.skipif(os.name == "nt", reason="signals to a child differ on Windows")
+@pytest.mark.slow
 @pytest.mark.usefixtures("undrawn")
 def test_a_killed_command_resumes_with_nothing_lost_or_repeated(manifest, own_cache, tmp_path, capsys):
     command = [sys.executable, "-m", "program.evaluate", str(manifest), "--baselines", "--workers", "1"]
@@ -301,7 +302,7 @@ def test_labels_that_cannot_be_used_are_refused_before_anything_runs(tmp_path, s
     assert sorted(store.rglob("*")) == before
 
 
-@pytest.mark.usefixtures("undrawn")
+@pytest.mark.usefixtures("undrawn", "answers_on_disk")
 def test_without_a_usable_cache_an_evaluation_goes_on_and_says_that_it_cannot_be_resumed(
     manifest, tmp_path, capsys, caplog, monkeypatch
 ):

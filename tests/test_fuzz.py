@@ -56,7 +56,7 @@ WITHOUT_A_LEVEL = (
     "Please upload an image.", '{"quality_probs": {"6": 1.0}, "quality_reasoning": "x"}', "<html>502</html>",
     "The picture shows 3 dogs and 5 cats.", "7/10", "A photo of a good dog.", "{" * 300, "[" * 300, "\x00\x01\x02",
 )  # fmt: skip
-COUNT = 2000
+COUNT, QUICK = 2000, 400
 SEEN_LEVEL = re.compile(
     r"excellent|perfect|outstanding|good|fair|average|moderate|poor|bad|terrible|awful|优|好|良|一般|中|普通|差|糟糕|劣|\d|\b[A-Ea-e]\b"
 )
@@ -80,10 +80,13 @@ def mutated(rng):
     return text
 
 
-@pytest.fixture(scope="module")
-def answers():
+@pytest.fixture(
+    scope="module",
+    params=[pytest.param(slice(QUICK), id="first"), pytest.param(slice(QUICK, COUNT), id="rest", marks=pytest.mark.slow)],
+)
+def answers(request):
     rng = random.Random(20260102)
-    return [mutated(rng) for _ in range(COUNT)]
+    return [mutated(rng) for _ in range(COUNT)][request.param]
 
 
 @pytest.fixture
@@ -126,7 +129,8 @@ def test_no_output_breaks_the_summarizer_or_invents_a_score(summarize, answers):
             assert readable or (evidence is not None and result.final_answer == pytest.approx(3.0)), script
         if evidence is None and result.level_probabilities is None:
             assert result.quality_score is None, script
-    assert min(statuses.values()) > 20
+    assert sum(statuses.values()) >= QUICK
+    assert min(statuses.values()) > len(answers) / 100
 
 
 @pytest.mark.spec("D7")

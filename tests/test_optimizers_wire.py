@@ -111,6 +111,7 @@ def command(data: Path, base: str, optimizer: str, *more: str) -> list[str]:
     ]  # fmt: skip
 
 
+@pytest.mark.usefixtures("answers_on_disk")
 @pytest.mark.parametrize("optimizer", ["random-search", "mipro", "gepa"])
 def test_calls_stay_under_the_printed_bound_and_a_repeat_asks_nothing(
     data, whole, loopback, capsys, monkeypatch, optimizer

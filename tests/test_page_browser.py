@@ -293,6 +293,7 @@ def test_the_api_page_shows_the_routes(visit, service_program):
     assert "image_path" in page.inner_text("#operations")
 
 
+@pytest.mark.slow
 def test_the_evaluation_report_keeps_planted_markup_as_text(browser, tmp_path, encoded):
     from data.manifest import Sample
     from program.evaluation.figures import details_of, summarize

@@ -494,6 +494,7 @@ def test_two_stores_never_share_a_file(tmp_path, monkeypatch, name):
             Tracker(tmp_path / name, "x")
 
 
+@pytest.mark.slow
 def test_a_real_server_that_dies_costs_one_warning_and_no_error(server, store, caplog, monkeypatch):
     address, kill = server
     monkeypatch.setenv("MLFLOW_HTTP_REQUEST_MAX_RETRIES", "0")
