@@ -3,6 +3,7 @@
 import asyncio
 import contextlib
 import dataclasses
+import functools
 import importlib.util
 import json
 import logging
@@ -104,13 +105,17 @@ def answers_on_disk() -> None:
 
 
 def _hasten_mlflow() -> None:
-    """Where MLflow is loaded: migrate one database a process, and wait for no disk or queue."""
+    """Where MLflow is loaded: work out once a process what is always the same, and wait for no disk or queue."""
     database = sys.modules.get("mlflow.store.db.utils")
     queues = sys.modules.get("mlflow.tracing.export.async_export_queue")
+    requirements = sys.modules.get("mlflow.utils.requirements_utils")
+    if requirements is not None and not hasattr(requirements._check_requirement_satisfied, "cache_info"):
+        requirements._check_requirement_satisfied = functools.cache(requirements._check_requirement_satisfied)
     if database is not None and not hasattr(database._initialize_tables, "template"):
         from sqlalchemy import Engine, event
 
         database._initialize_tables = _Migrated(database._initialize_tables)
+        database._get_latest_schema_revision = functools.cache(database._get_latest_schema_revision)
         event.listen(Engine, "connect", lambda connection, _: connection.execute("PRAGMA synchronous = OFF"))
     if queues is not None:
         queues.Queue = _PromptQueue
@@ -160,6 +165,13 @@ def untraced(tmp_path_factory: pytest.TempPathFactory, monkeypatch: pytest.Monke
     file = tmp_path_factory.mktemp("settings") / "untraced.yaml"
     file.write_text("tracking: {traces: 0}\n", "utf-8")
     monkeypatch.setenv("AGENTICIQA_CONFIG", str(file))
+
+
+@pytest.fixture
+def unlogged(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Put neither the program's files nor its prompts into MLflow, which is a third of what a small compile takes."""
+    monkeypatch.setattr("optimizers.report.log_program", lambda run, folder, sha256: run.link_model(sha256))
+    monkeypatch.setattr("optimizers.report.prompts", lambda before, after: {})
 
 
 @pytest.fixture

@@ -21,7 +21,6 @@ from program.evaluation.figures import summarize
 from program.evaluation.record import LabelledRow
 from program.expert.judge.views import MEASURED, VIEWS
 
-
 pytestmark = pytest.mark.usefixtures("answers_on_disk")
 
 

@@ -24,7 +24,7 @@ from program.expert.judge.views import VIEWS, Viewer
 from program.images.store import IMAGES
 from signatures.schemas import DISTORTION_CATEGORIES
 
-pytestmark = pytest.mark.usefixtures("undrawn")
+pytestmark = pytest.mark.usefixtures("undrawn", "unlogged")
 
 SMALL = "compile: {workers: 2, baselines: false, train_scoring: 20}\ntracking: {traces: 0}\ntools: {device: cpu}\n"
 TRAIN, RUN, VALIDATION, TEST = 40, 20, 12, 8

@@ -82,7 +82,10 @@ def mutated(rng):
 
 @pytest.fixture(
     scope="module",
-    params=[pytest.param(slice(QUICK), id="first"), pytest.param(slice(QUICK, COUNT), id="rest", marks=pytest.mark.slow)],
+    params=[
+        pytest.param(slice(QUICK), id="first"),
+        pytest.param(slice(QUICK, COUNT), id="rest", marks=pytest.mark.slow),
+    ],
 )
 def answers(request):
     rng = random.Random(20260102)

@@ -22,7 +22,7 @@ from program.compile import main
 from program.images.store import IMAGES
 from program.lms.call import ROOM_TO_OPEN
 
-pytestmark = pytest.mark.usefixtures("undrawn")
+pytestmark = pytest.mark.usefixtures("undrawn", "unlogged")
 
 SMALL = "compile: {workers: 2, baselines: false, train_mcq: 8}\ntracking: {traces: 0}\ntools: {device: cpu}\n"
 QUERY = "Rate the perceptual quality of this image."

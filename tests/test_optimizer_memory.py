@@ -27,7 +27,10 @@ SMALL = {
 
 
 @pytest.fixture
-def compiled(few_photographs: Path, tmp_path: Path, undrawn: None, unrefined: None, monkeypatch: pytest.MonkeyPatch):
+def compiled(
+    few_photographs: Path, tmp_path: Path, undrawn: None, unlogged: None, unrefined: None,
+    monkeypatch: pytest.MonkeyPatch,
+):  # fmt: skip
     """Compile the manifest with a cache folder by name; settings, recipe and seed may differ.
 
     The uncompiled program alone is tried on fifteen photographs: it needs none to learn from.

@@ -38,7 +38,7 @@ from program.images.store import IMAGES
 from program.lms.ask import with_references
 from signatures.schemas import Plan
 
-pytestmark = pytest.mark.usefixtures("undrawn", "untraced", "unrefined")
+pytestmark = pytest.mark.usefixtures("undrawn", "unlogged", "untraced", "unrefined")
 
 SMALL = {
     "compile": {"rerank": 2, "baselines": False},

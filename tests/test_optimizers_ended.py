@@ -51,7 +51,7 @@ MARK: ContextVar[str] = ContextVar("mark", default="")
 
 
 @pytest.fixture
-def command(few_photographs: Path, tmp_path: Path, undrawn: None, unrefined: None):
+def command(few_photographs: Path, tmp_path: Path, undrawn: None, unlogged: None, unrefined: None):
     """Return a compile's arguments by the name of its folder."""
     (tmp_path / "small.yaml").write_text(SETTINGS, "utf-8")
 

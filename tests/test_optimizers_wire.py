@@ -29,7 +29,7 @@ from program.lms.traits import ModelTraits
 from program.tracking import Tracker
 from program.tracking.models import log_program, promote, register
 
-pytestmark = pytest.mark.usefixtures("undrawn")
+pytestmark = pytest.mark.usefixtures("undrawn", "unlogged")
 
 ROOT = Path(__file__).resolve().parents[1]
 
@@ -235,6 +235,7 @@ def test_a_spent_budget_ends_in_one_line_and_keeps_the_best_so_far(data, loopbac
 
 @pytest.mark.filterwarnings("default")  # MLflow's model code warns of type hints and of its own parts
 def test_the_budget_holds_for_judging_the_champion_too(data, loopback, capsys, monkeypatch) -> None:
+    monkeypatch.setattr("optimizers.report.log_program", log_program)
     counting, server = loopback(), loopback()
     assert main(command(data, counting.base, "none", "--register", "mine")) == 0
     assert json.loads(capsys.readouterr().out)["registered"]["champion"]

@@ -22,7 +22,7 @@ from signatures.rubric import PLAIN, SENTENCES, TRAITS, rubric_in, with_rubric
 from signatures.schemas import DISTORTION_CATEGORIES, LEVEL_WORDS
 from signatures.summarizer import ScoreQuality
 
-pytestmark = pytest.mark.usefixtures("undrawn", "untraced")
+pytestmark = pytest.mark.usefixtures("undrawn", "unlogged", "untraced")
 
 QUERY = "Rate the perceptual quality of this image."
 DISTORTIONS = {

@@ -22,7 +22,7 @@ from program.evaluate import main as evaluate_command
 from program.evaluation.intervals import Figure
 from program.running.row import Row
 
-pytestmark = pytest.mark.usefixtures("undrawn", "untraced", "unrefined")
+pytestmark = pytest.mark.usefixtures("undrawn", "unlogged", "untraced", "unrefined")
 
 SMALL = """
 compile: {rerank: 2, baselines: false}

@@ -1,5 +1,6 @@
 """What people see of an evaluation: a page (it fetches nothing and runs no script), the terminal, a run of MLflow."""
 
+import functools
 import heapq
 import json
 import math
@@ -152,12 +153,8 @@ def render(
              "moved": changed_rows(record.rows, earlier), "wrong": worst_rows(record.rows, "mcq")}  # fmt: skip
     mapped = [row for kind in ("worst", "closest", "moved") for row in shown[kind][:_FEW]]
     pictures = pictures_of(samples, {row.id for rows in shown.values() for row in rows}, mapped)
-    environment = jinja2.Environment(
-        autoescape=True, trim_blocks=True, lstrip_blocks=True, undefined=jinja2.StrictUndefined
-    )
-    template = environment.from_string(files("program.evaluation").joinpath("page.html").read_text("utf-8"))
     drawn = charts(record) if plots is None else plots
-    return template.render(
+    return _template().render(
         heading=heading(record), record=record, notes=notes(record), metrics=METRICS,
         figures=list(figure_lines(record)),
         ladders=[_ladder(record, ways, columns) for ways, columns in baselines_by_task(record)],
@@ -165,6 +162,14 @@ def render(
         shown=shown, earlier=earlier, pictures=pictures, failures=list(record.failures()),
         sections=dict(sections or {}), words=CATEGORY_WORDS,
     )  # fmt: skip
+
+
+@functools.cache
+def _template() -> jinja2.Template:
+    environment = jinja2.Environment(
+        autoescape=True, trim_blocks=True, lstrip_blocks=True, undefined=jinja2.StrictUndefined
+    )
+    return environment.from_string(files("program.evaluation").joinpath("page.html").read_text("utf-8"))
 
 
 def worst_rows(rows: Iterable[LabelledRow], task: str) -> list[LabelledRow]:
