@@ -297,6 +297,15 @@ class ConfigFile(Frozen):
     @classmethod
     def load(cls, path: Path | None = None) -> Self:
         """Read a file (the shipped one by default). Raises SettingsError naming the file and the key."""
+        return cls._shipped() if path is None else cls._read(path)
+
+    @classmethod
+    @functools.cache
+    def _shipped(cls) -> Self:
+        return cls._read(None)
+
+    @classmethod
+    def _read(cls, path: Path | None) -> Self:
         origin = str(path) if path else f"configs/{cls.FILE}"
         name = f"{Path(cls.FILE).stem} file {origin!r}"
         is_json = cls.FILE.endswith(".json")
