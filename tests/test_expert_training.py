@@ -9,8 +9,6 @@ from numpy.typing import NDArray
 from PIL import Image
 from scipy import optimize
 from skimage import data as photographs
-from sklearn.gaussian_process import GaussianProcessRegressor
-from sklearn.gaussian_process.kernels import RBF, DotProduct
 
 from benchmarks.training import capture, figures, fitting, images, tool, train
 from data.distortions import is_grey
@@ -107,8 +105,13 @@ def test_photographs_teach_at_half_their_size_as_well(tmp_path: Path) -> None:
     assert {half.pixels.shape for half in halved} == {(80, 90, 3)}
 
 
-SMOOTH = 0.35 * RBF(1.0) + 0.35 * RBF(np.sqrt(0.3)) + 0.3 * DotProduct(0.0, "fixed")
 NO_STEPS = fitting.Steps(*[np.zeros(0, int)] * 2, *[np.zeros(0)] * 2)
+
+
+def _smooth():
+    from sklearn.gaussian_process.kernels import RBF, DotProduct
+
+    return 0.35 * RBF(1.0) + 0.35 * RBF(np.sqrt(0.3)) + 0.3 * DotProduct(0.0, "fixed")
 
 
 def _unmeasured(examples: list[images.Example]) -> images.Table:
@@ -212,7 +215,7 @@ def test_the_score_of_a_distorted_image_falls_at_steps() -> None:
     target, places = views[:, :1] + 0.5 * views[:, 1:2], (np.arange(30, 59, 2), np.arange(31, 60, 2))
     steps = fitting.Steps(*places, rng.uniform(0, 0.1, 15), rng.uniform(0.05, 0.2, 15))
     unit = Standard(np.zeros(4), np.ones(4), np.full(4, 0.5))
-    kernel = SMOOTH(unit.apply(views), unit.apply(views)[:30])
+    kernel = _smooth()(unit.apply(views), unit.apply(views)[:30])
     middle, moved = target[:30].mean(), kernel[steps.stronger] - kernel[steps.weaker]
 
     def loss(dual) -> float:
@@ -229,6 +232,9 @@ def test_the_score_of_a_distorted_image_falls_at_steps() -> None:
 
 
 def test_ridge_with_its_noise_is_a_linear_gaussian_process() -> None:
+    from sklearn.gaussian_process import GaussianProcessRegressor
+    from sklearn.gaussian_process.kernels import DotProduct
+
     rng = np.random.default_rng(0)
     points, source = rng.normal(size=(30, 50)) / 7, np.repeat(["photographs", "undistorted", "distorted"], 10)
     target = rng.normal(3, 1, (30, 2))
@@ -243,6 +249,8 @@ def test_ridge_with_its_noise_is_a_linear_gaussian_process() -> None:
 
 
 def test_a_kernel_that_keeps_every_image_is_a_gaussian_process() -> None:
+    from sklearn.gaussian_process import GaussianProcessRegressor
+
     rng = np.random.default_rng(0)
     views, source = rng.normal(size=(60, 4)), np.repeat(["undistorted", "distorted"], 30)
     target = np.stack([np.sin(views[:, 0]), views[:, 1]], axis=1)
@@ -250,7 +258,7 @@ def test_a_kernel_that_keeps_every_image_is_a_gaussian_process() -> None:
     kernel = fitting.kernel_fit(views, {"damage": target}, source, unit, "nr", NO_STEPS)
     z, new = unit.apply(views), unit.apply(rng.normal(size=(9, 4)))
     middle = target.mean(axis=0)
-    process = GaussianProcessRegressor(SMOOTH, alpha=0.1, optimizer=None).fit(z, target - middle)
+    process = GaussianProcessRegressor(_smooth(), alpha=0.1, optimizer=None).fit(z, target - middle)
     np.testing.assert_allclose(kernel.values(new / 0.5), process.predict(new) + middle, atol=0.02)
 
 

@@ -12,13 +12,13 @@ from data.prepare import main as prepare
 from data.preparing import load, read_record
 from program.common.errors import DataError
 
-datasets = pytest.importorskip("datasets", reason="the optional `datasets` package is not installed")
-
 pytestmark = pytest.mark.filterwarnings("ignore")
 
 
 @pytest.fixture(autouse=True)
 def _offline(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    import datasets
+
     monkeypatch.setattr(datasets.config, "HF_DATASETS_CACHE", tmp_path / "hf")
     monkeypatch.setattr(datasets.config, "HF_MODULES_CACHE", str(tmp_path / "hf-modules"))
     monkeypatch.setattr("huggingface_hub.constants.HF_HUB_OFFLINE", True)  # fails at once instead of trying again
@@ -30,7 +30,9 @@ def encoded(shade: int, kind: str = "JPEG") -> bytes:
     return buffer.getvalue()
 
 
-def dataset(**columns: list[object]) -> "datasets.Dataset":
+def dataset(**columns: list[object]):
+    import datasets
+
     images = [{"bytes": encoded(10), "path": None}, {"bytes": encoded(20, "PNG"), "path": None}]
     made = datasets.Dataset.from_dict({"picture": images, **columns})
     return made.cast_column("picture", datasets.Image())
@@ -60,6 +62,8 @@ def test_parquet_keeps_the_original_bytes(tmp_path: Path) -> None:
 
 
 def test_an_image_of_several_questions_is_in_one_split(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    import datasets
+
     images = [{"bytes": encoded(shade, "PNG"), "path": None} for shade in range(20) for _ in range(4)]
     rows = {"image": images, "prompt": [f"question {n}" for n in range(80)], "mos": [1.0 + n % 5 for n in range(80)]}
     made = datasets.Dataset.from_dict(rows).cast_column("image", datasets.Image())
@@ -75,6 +79,8 @@ def test_an_image_of_several_questions_is_in_one_split(tmp_path: Path, monkeypat
 
 
 def test_references_and_other_images(tmp_path: Path) -> None:
+    import datasets
+
     images = [{"bytes": encoded(shade), "path": None} for shade in (1, 2, 3)]
     features = datasets.Features({name: datasets.Image() for name in ("image", "reference", "thumbnail")})
     made = datasets.Dataset.from_dict(dict(zip(features, ([i] for i in images), strict=True)), features=features)
@@ -86,6 +92,8 @@ def test_references_and_other_images(tmp_path: Path) -> None:
 
 
 def test_a_saved_dataset_with_splits(tmp_path: Path) -> None:
+    import datasets
+
     saved = datasets.DatasetDict({"train": dataset(mos=[1.0, 2.0]), "dev": dataset(mos=[3.0, 4.0])})
     saved.save_to_disk(str(tmp_path / "saved"))
     samples = list(load("huggingface", tmp_path / "saved", images=tmp_path / "images"))
@@ -104,6 +112,8 @@ def test_an_image_folder(tmp_path: Path) -> None:
 
 
 def test_a_column_of_plain_bytes_is_read(tmp_path: Path) -> None:
+    import datasets
+
     datasets.Dataset.from_dict({"shot": [encoded(10)], "mos": [3.0]}).to_parquet(tmp_path / "rows.parquet")
     columns = {"image": "shot"}
     (sample,) = load("huggingface", tmp_path / "rows.parquet", columns=columns, images=tmp_path / "images")
@@ -111,12 +121,16 @@ def test_a_column_of_plain_bytes_is_read(tmp_path: Path) -> None:
 
 
 def test_an_image_that_cannot_be_opened_is_named(tmp_path: Path) -> None:
+    import datasets
+
     datasets.Dataset.from_dict({"image": [b"nothing"]}).to_parquet(tmp_path / "rows.parquet")
     with pytest.raises(DataError, match="all row 1: the image cannot be opened"):
         list(load("huggingface", tmp_path / "rows.parquet", images=tmp_path / "images"))
 
 
 def test_without_an_image_column_it_says_which_there_are(tmp_path: Path) -> None:
+    import datasets
+
     datasets.Dataset.from_dict({"a": [1], "b": [2]}).to_parquet(tmp_path / "rows.parquet")
     with pytest.raises(DataError, match=r"has no image column '' but a, b; name it with --columns image=NAME"):
         list(load("huggingface", tmp_path / "rows.parquet", images=tmp_path / "images"))

@@ -10,7 +10,6 @@ from pathlib import Path
 import dspy
 import httpx
 import numpy as np
-import openai
 import pytest
 
 from program.agent.loop import AgenticIQA
@@ -26,6 +25,8 @@ SCHEMA = {
 
 @pytest.fixture
 def client():
+    import openai
+
     made = []
 
     def make(server, **options):
@@ -81,14 +82,16 @@ def test_answers_vary_by_image_and_not_by_instruction(loopback, client):
 @pytest.mark.parametrize(
     ("fault", "error"),
     [
-        ("rate_limit", openai.RateLimitError), ("rate_limit_bare", openai.RateLimitError),
-        ("error_500", openai.InternalServerError), ("error_503", openai.InternalServerError),
-        ("drop", openai.APIConnectionError), ("truncate", openai.APIConnectionError),
+        ("rate_limit", "RateLimitError"), ("rate_limit_bare", "RateLimitError"),
+        ("error_500", "InternalServerError"), ("error_503", "InternalServerError"),
+        ("drop", "APIConnectionError"), ("truncate", "APIConnectionError"),
     ],
 )  # fmt: skip
 def test_the_official_client_recognises_each_transport_fault(loopback, client, fault, error):
+    import openai
+
     server = loopback(faults=[fault, fault])
-    with pytest.raises((error, httpx.RemoteProtocolError)) as caught:
+    with pytest.raises((getattr(openai, error), httpx.RemoteProtocolError)) as caught:
         client(server).chat.completions.create(model="m", messages=shown(b"x"))
     if fault == "rate_limit":
         assert caught.value.response.headers["retry-after"] == "0.05"
@@ -114,6 +117,8 @@ def test_answer_faults_are_what_they_say(loopback, client):
 
 
 def test_streaming_an_unknown_path_and_a_wrong_key_are_clear_errors(loopback, client):
+    import openai
+
     server = loopback(key="sk-right")
     with pytest.raises(openai.AuthenticationError):
         client(server).models.list()
@@ -123,6 +128,8 @@ def test_streaming_an_unknown_path_and_a_wrong_key_are_clear_errors(loopback, cl
 
 
 def test_rules_go_before_the_general_answer(loopback, loopback_module, client):
+    import openai
+
     server = loopback(rules=[(lambda q: "special" in q.text, ["first", loopback_module.Reply(402, {"error": {}})])])
     ask = client(server).chat.completions
     got = ask.create(model="m", messages=shown(b"x", "special"))

@@ -12,9 +12,7 @@ from pathlib import Path
 from types import SimpleNamespace
 
 import httpx
-import mlflow
 import numpy as np
-import pandas as pd
 import pytest
 from PIL import Image
 
@@ -98,6 +96,8 @@ def test_a_champion_is_dethroned_only_by_a_paired_interval_above_zero(base, sett
 @pytest.fixture
 def locked_store():
     """A tracker whose store answers every request as one whose database is locked."""
+
+    import mlflow
 
     class Locked(BaseHTTPRequestHandler):
         def do_GET(self):
@@ -265,6 +265,9 @@ def allowed(base, monkeypatch):
 
 
 def test_rows_are_answered_in_python(registered, photo, monkeypatch, capsys):
+    import mlflow
+    import pandas as pd
+
     mlflow.set_tracking_uri(f"sqlite:///{registered.mlruns_dir / 'mlflow.db'}")
     model = mlflow.pyfunc.load_model(f"models:/served@{CHAMPION}")
     monkeypatch.chdir(photo.parent)
@@ -285,6 +288,9 @@ def test_rows_are_answered_in_python(registered, photo, monkeypatch, capsys):
 def test_the_model_of_any_compile_predicts_from_a_path_wherever_the_store_is(
     settings, photo, blurred_manifest, tmp_path, started_server, monkeypatch
 ):
+    import mlflow
+    import pandas as pd
+
     words = shlex.split(f"mlflow server --host 127.0.0.1 --workers 1 --backend-store-uri sqlite:///{tmp_path}/own.db")
     words += ["--artifacts-destination", str(tmp_path / "artifacts")]
     offline = {"MLFLOW_SERVER_ENABLE_JOB_EXECUTION": "false"}

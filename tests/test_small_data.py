@@ -9,7 +9,6 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-import pandas as pd
 import pytest
 from PIL import Image
 
@@ -146,6 +145,9 @@ def test_a_table_on_0_to_100_is_told_which_flag_names_its_scale(photographs, dat
 
 def reviewed(path: Path, says: Callable[[dict[str, Any]], dict[str, Any]]) -> None:
     """Add to each row of the program's own table what a person says of it, as a spreadsheet or pandas would."""
+
+    import pandas as pd
+
     frame = {
         ".csv": pd.read_csv, ".jsonl": lambda p: pd.read_json(p, lines=True), ".parquet": pd.read_parquet,
     }[path.suffix](path)  # fmt: skip

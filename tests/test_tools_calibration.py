@@ -9,9 +9,7 @@ import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from mlflow import MlflowClient
 from scipy.optimize import nnls
-from sklearn.isotonic import IsotonicRegression
 
 from data.manifest import manifest_sha256
 from program import calibrate
@@ -113,6 +111,8 @@ def test_a_tool_that_knows_little_gets_scores_near_the_mean():
 
 
 def test_a_step_is_fitted_by_isotonic_regression_as_scikit_learn_does_it():
+    from sklearn.isotonic import IsotonicRegression
+
     rng = np.random.default_rng(2)
     raw = np.sort(rng.uniform(0, 1, 400))
     human = np.select([raw < 0.2, raw < 0.4, raw < 0.6, raw < 0.8], [1.2, 2.6, 2.7, 4.0], 4.9) + rng.normal(
@@ -282,6 +282,8 @@ def test_what_is_nearly_its_reference_says_nothing_of_how_errors_go_together(rng
 
 
 def test_the_command_fits_writes_keeps_other_maps_and_takes_its_time_once(tmp_path, manifest, capsys):
+    from mlflow import MlflowClient
+
     out = tmp_path / "deep" / "calibration.json"
     assert calibrate.main([str(manifest), "--tools", "psnr,GMSD", "--out", str(out), "--json"]) == 0
     client = MlflowClient(f"sqlite:///{os.environ['AGENTICIQA_MLRUNS_DIR']}/mlflow.db")

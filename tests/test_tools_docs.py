@@ -7,7 +7,6 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-import torch
 import yaml
 from PIL import Image
 
@@ -47,6 +46,8 @@ def test_every_line_runs(folder, capsys, line):
 
 @pytest.mark.slow
 def test_functions_of_torchmetrics_are_tools_by_an_entry(tmp_path):
+    import torch
+
     functional = pytest.importorskip("torchmetrics.functional.image", reason="torchmetrics is not installed")
     (block,) = re.findall(r"^```yaml\n(.*?)^```$", TEXT, re.MULTILINE | re.DOTALL)
     entries = yaml.safe_load(block)

@@ -11,7 +11,6 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-import torch
 from PIL import Image
 
 from program.common.errors import ToolError
@@ -58,6 +57,9 @@ def _runner(**options):
 
 def test_work_that_fails_leaves_none_of_its_memory_behind():
     """A device that ran out of memory is full until it does: waiting for Python's search for cycles is too late."""
+
+    import torch
+
     made = []
 
     def work():
@@ -80,6 +82,7 @@ def test_work_that_fails_leaves_none_of_its_memory_behind():
 
 def test_a_device_that_is_full_now_loses_no_tool_for_good(alone, scene, monkeypatch):
     import pyiqa
+    import torch
 
     def full(*_, **__):
         raise torch.OutOfMemoryError("CUDA out of memory. Tried to allocate 20.00 MiB.")
@@ -149,6 +152,8 @@ def test_a_reference_of_another_size_is_refused_or_resampled_and_recorded(scene,
 
 
 def test_a_tool_that_hangs_is_recorded_and_left_out(alone, scene, monkeypatch):
+    import torch
+
     release = threading.Event()
     monkeypatch.setattr(loading, "_make", lambda *a, **k: lambda *inputs: release.wait(60) or torch.zeros(1))
     runner = _runner(timeout_s=0.2)
@@ -167,6 +172,8 @@ def test_a_tool_that_hangs_is_recorded_and_left_out(alone, scene, monkeypatch):
 
 
 def test_a_hung_tool_does_not_block_the_other_tools_nor_its_own_queue(alone, scene, monkeypatch):
+    import torch
+
     release, real = threading.Event(), loading._make
 
     def make(spec, *rest, **options):
@@ -186,6 +193,8 @@ def test_a_hung_tool_does_not_block_the_other_tools_nor_its_own_queue(alone, sce
 
 
 def test_a_tool_whose_loading_hangs_is_left_out_and_output_still_comes_out(alone, scene, monkeypatch, capsys):
+    import torch
+
     release, entered, real = threading.Event(), threading.Event(), loading._import
 
     class Library:
@@ -313,6 +322,8 @@ def test_settings_reach_the_runner(tmp_path):
 
 
 def test_values_that_are_not_finite_name_the_tool(alone, scene, monkeypatch):
+    import torch
+
     monkeypatch.setattr(loading, "_make", lambda *a, **k: lambda *inputs: torch.tensor([float("inf")]))
     result = _runner().measure("PIQE", IMAGES.add(scene[0]))
     with pytest.raises(ToolError, match="'PIQE': returned inf"):

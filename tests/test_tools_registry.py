@@ -5,10 +5,8 @@ import inspect
 from pathlib import Path
 
 import numpy as np
-import pandas as pd
 import pytest
 import yaml
-from scipy.stats import spearmanr
 
 from program.common.errors import SettingsError, ToolError
 from program.common.files import CONFIGS
@@ -227,6 +225,9 @@ def test_a_missing_file_is_named(tmp_path):
 
 
 def test_strengths_are_rank_correlations_averaged_over_datasets(rng):
+    import pandas as pd
+    from scipy.stats import spearmanr
+
     human = rng.uniform(1, 5, 60)
     raw = [-human + rng.normal(0, 1, 60), -human + rng.normal(0, 2, 60)]
     kinds = ["Noise"] * 20 + ["Blurs"] * 5 + [None] * 35

@@ -19,8 +19,6 @@ from urllib.parse import parse_qs, urlsplit
 
 import numpy as np
 import pytest
-import sqlalchemy
-from matplotlib.figure import Figure as Plot
 from PIL import Image
 
 from program.common.cli import Parser, add_settings_flags, settings_from
@@ -53,6 +51,8 @@ def _files(store):
 
 
 def test_a_run_holds_params_figures_tables_and_files(store, tmp_path):
+    from matplotlib.figure import Figure as Plot
+
     tracker = Tracker(store, "contents")
     folder = tmp_path / "compiled"
     folder.mkdir()
@@ -87,6 +87,8 @@ def test_a_run_holds_params_figures_tables_and_files(store, tmp_path):
 
 
 def test_a_cursor_that_cannot_be_closed_shows_no_traceback(store, caplog):
+    import sqlalchemy
+
     class Cursor:
         def close(self):
             raise sqlite3.ProgrammingError("interrupted")
