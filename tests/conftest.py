@@ -4,6 +4,7 @@ import asyncio
 import contextlib
 import dataclasses
 import functools
+import gc
 import importlib.util
 import itertools
 import json
@@ -73,6 +74,23 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
             item.add_marker(pytest.mark.skip(reason="pyiqa is not installed"))
 
 
+def pytest_collection_finish() -> None:
+    """Keep what was loaded until now out of every later search for garbage."""
+    gc.freeze()
+
+
+@pytest.fixture(scope="session", autouse=True)
+def _quick_png() -> None:
+    """Compress PNGs little: what they hold is the same, and to make them took more than any test."""
+    from PIL import Image, PngImagePlugin
+
+    def save(image, file, name):
+        image.encoderinfo.setdefault("compress_level", 1)
+        PngImagePlugin._save(image, file, name)
+
+    Image.register_save("PNG", save)
+
+
 @pytest.fixture(scope="session")
 def _homes(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
     """Folders for the tests' homes, made where one writes: to make each takes longer than most tests."""
@@ -95,8 +113,9 @@ def _hermetic(request: pytest.FixtureRequest, _homes: Iterator[Path], monkeypatc
     _hasten_mlflow()
     if "program.lms.traits" in sys.modules:  # what another test's model could do
         sys.modules["program.lms.traits"]._RECORDS.clear()
-    for name in ("program", "optimizers", "data"):  # commands set these for their process
-        logging.getLogger(name).setLevel(logging.NOTSET)
+    for logger in map(logging.getLogger, ("program", "optimizers", "data")):  # commands set these for their process
+        if logger.level != logging.NOTSET:  # setting a level empties what all loggers have worked out
+            logger.setLevel(logging.NOTSET)
 
 
 def _forget_answers(dspy: ModuleType, *, on_disk: bool) -> None:
