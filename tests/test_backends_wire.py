@@ -321,4 +321,5 @@ def test_a_question_about_a_region_comes_with_its_crop(own, loopback, picture):
 def test_a_question_about_the_whole_image_speaks_of_no_region(loopback, bitmap):
     server = loopback()
     AgenticIQA(on(server))(image=bitmap)
+    assert server.asked
     assert not any("region_crops" in q.text for q in server.asked)

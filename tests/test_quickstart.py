@@ -76,6 +76,7 @@ def test_every_photograph_ships_and_has_a_licence_and_fits(tmp_path: Path) -> No
 
 
 def test_validation_and_test_photographs_are_in_colour() -> None:
+    assert {photograph.split for photograph in PHOTOGRAPHS.values()} == {"train", "validation", "test"}
     for photograph in PHOTOGRAPHS.values():
         pixels = load_photograph(photograph.name).astype(int)
         assert photograph.split == "train" or np.abs(pixels[..., 0] - pixels[..., 2]).mean() > 5
@@ -108,7 +109,9 @@ def test_the_scores_to_learn_follow_the_standard_that_is_written_in_the_docs(sam
     weights = {name: float(weight) for names, weight in rows for name in names.split(", ")}
     (shift,) = re.findall(r"minus ([0-9.]+)", text)
     names = {"Noise": "noise", "Compression": "compression", "Color distortions": "wrong colour"}
-    for sample in [s for s in samples if s.task == "scoring"]:
+    scored = [sample for sample in samples if sample.task == "scoring"]
+    assert len(scored) > 50
+    for sample in scored:
         mean = level_mean(sample.distortion or "", sample.metadata["level"]).mos
         weight = weights[names.get(str(sample.metadata["category"]), "everything else")]
         expected = min(5, max(1, 4.6 - weight * (4.6 - mean) - float(shift)))
@@ -139,6 +142,7 @@ def test_images_are_the_distorted_photographs(samples: list[Sample]) -> None:
 
 
 def test_no_file_name_tells_anything(small: Path, samples: list[Sample]) -> None:
+    assert len(samples) > 100
     for sample in samples:
         assert sample.image.parent == small.parent / "images"
         assert re.fullmatch(r"[0-9a-f]{20}\.png", sample.image.name)
@@ -328,6 +332,7 @@ def test_there_are_enough_questions_about_the_test_photographs(questions: dict[s
 
 
 def test_a_constant_answer_earns_what_chance_does(questions: dict[str, list[MadeQuestion]]) -> None:
+    assert len(list(_all(questions))) >= 6
     for split, kind, asked in _all(questions):
         options = {len(q.options) for q in asked}
         assert len(options) == 1
@@ -341,6 +346,7 @@ def test_a_constant_answer_earns_what_chance_does(questions: dict[str, list[Made
 
 def test_an_option_offered_is_right_as_often_as_chance(questions: dict[str, list[MadeQuestion]]) -> None:
     # Choosing a text whenever it is offered must not pay: it would tell the answer without a look at the image.
+    assert len(list(_all(questions))) >= 6
     for _, kind, asked in _all(questions):
         for text in {t for q in asked for t in q.options.values()}:
             offered = [q for q in asked if text in q.options.values()]
@@ -354,6 +360,8 @@ def test_questions_are_true(questions: dict[str, list[MadeQuestion]]) -> None:
         "Noise": "Noise", "Brightness change": "Brightness change", "Sharpness": "Over-sharpening",
         "Contrast": "Contrast change", None: "No visible distortion",
     }  # fmt: skip
+    kinds = {kind for _, kind, _ in _all(questions)}
+    assert {"which", "severity"} < kinds
     for _, kind, asked in _all(questions):
         for q in asked:
             right = q.options[q.answer]
@@ -391,6 +399,8 @@ def test_question_lines_carry_their_kind_and_truth(samples: list[Sample]) -> Non
 
 
 def test_the_greyscale_photograph_gets_no_colour_question(samples: list[Sample]) -> None:
-    for sample in (s for s in samples if s.group == "camera" and s.task == "mcq"):
+    grey = [sample for sample in samples if sample.group == "camera" and sample.task == "mcq"]
+    assert len(grey) > 20
+    for sample in grey:
         assert "Color distortion" not in (sample.options or {}).values()
         assert "colors" not in (sample.query or "")

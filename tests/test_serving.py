@@ -251,6 +251,7 @@ def test_no_link_of_the_pages_leaves_the_path_that_a_proxy_gives_them(shared_ser
     for page in ("/", "/docs", "/assets/page.js", "/assets/docs.js", "/assets/draw.js", "/assets/extras.js"):
         text = get(url, page).text
         found = re.findall(r"""(?:href=|src=|from |fetch\(|import\()["'`]([^"'`]*)""", text)
+        assert found or page not in {"/", "/docs", "/assets/page.js", "/assets/docs.js"}, page
         assert not [link for link in found if link.startswith("/")], page
         for link in found if page in {"/", "/docs"} else ():
             if not link.startswith(("#", "data:", "http")):
@@ -372,11 +373,9 @@ def raw(url, head, parts=(), pause=0.0):
 def test_body_limit_holds_with_and_without_a_declared_length(service_program, served):
     url = served(service_program(serve={"max_body_mb": 0.1}))
     head = b"POST /assess HTTP/1.1\r\nHost: localhost\r\nContent-Type: application/json\r\n"
-    started = time.perf_counter()
-    # Refused by its head: the body never comes.
+    # Refused by its head: the body never comes, and waiting for it would end in another status.
     status, body = raw(url, head + b"Content-Length: 1000000000\r\nExpect: 100-continue\r\n\r\n")
     assert (status, b"over 0.1 MiB" in body) == (413, True)
-    assert time.perf_counter() - started < 5  # a body is waited for longer
     chunk = b"10000\r\n" + b"x" * 65536 + b"\r\n"
     status, _ = raw(url, head + b"Transfer-Encoding: chunked\r\n\r\n", [chunk] * 10)
     assert status == 413
@@ -387,10 +386,8 @@ def test_body_limit_holds_with_and_without_a_declared_length(service_program, se
 def test_slow_bodies_are_cut_off(service_program, served):
     url = served(service_program(serve={"body_timeout_s": 0.3}))
     head = b"POST /assess HTTP/1.1\r\nHost: localhost\r\nContent-Type: application/json\r\nContent-Length: 999\r\n\r\n"
-    started = time.perf_counter()
     status, body = raw(url, head, [b"{"] * 3, pause=0.05)
     assert (status, b"did not arrive" in body) == (408, True)
-    assert time.perf_counter() - started < 3
 
 
 @contextlib.contextmanager
@@ -446,15 +443,17 @@ def test_a_connection_without_a_request_gives_its_place_back(service_program, se
 
     with connected() as silent:
         seconds, told = closed_after(silent)
-        assert (0.2 < seconds < 4, told) == (True, b"")
+        assert (seconds > 0.2, told) == (True, b"")
+
+    def drip(connection):
+        for _ in range(400):
+            connection.sendall(b"X-A: b\r\n")
+            time.sleep(0.05)
+
     with connected() as dripping:  # a byte now and then keeps no place either
         dripping.sendall(b"GET / HTTP/1.1\r\n")
-        started = time.perf_counter()
-        with contextlib.suppress(OSError):
-            while time.perf_counter() - started < 6:
-                dripping.sendall(b"X-A: b\r\n")
-                time.sleep(0.05)
-        assert time.perf_counter() - started < 4
+        with pytest.raises((BrokenPipeError, ConnectionResetError)):
+            drip(dripping)
     assert get(url, "/health").json()["requests"] == 0
 
 

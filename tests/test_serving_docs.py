@@ -113,5 +113,7 @@ def test_a_folder_becomes_a_ranked_table_and_a_contact_sheet(folder, program, ca
 
 
 def test_files_that_the_page_links_exist():
-    for target in re.findall(r"\]\((?!https?:)([^)#]+)\)", TEXT):
+    targets = re.findall(r"\]\((?!https?:)([^)#]+)\)", TEXT)
+    assert targets
+    for target in targets:
         assert (ROOT / "docs" / target).is_file(), target

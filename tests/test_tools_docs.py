@@ -51,6 +51,7 @@ def test_functions_of_torchmetrics_are_tools_by_an_entry(tmp_path):
     functional = pytest.importorskip("torchmetrics.functional.image", reason="torchmetrics is not installed")
     (block,) = re.findall(r"^```yaml\n(.*?)^```$", TEXT, re.MULTILINE | re.DOTALL)
     entries = yaml.safe_load(block)
+    assert entries
     (tmp_path / "tools.yaml").write_text(yaml.safe_dump({"tools": entries}), "utf-8")
     registry = ToolRegistry.load(tmp_path / "tools.yaml")
     runner = ToolRunner(load_settings(overrides={"cache_dir": tmp_path, "tools": {"device": "cpu"}}), registry)

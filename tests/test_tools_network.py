@@ -148,6 +148,7 @@ def _damaged():
 
 
 def test_stronger_damage_lowers_the_score_without_a_reference():
+    assert len(list(_damaged())) == 2
     for damaged in _damaged():
         best, middle, worst = _scores("LiteNR", [PIXELS, *damaged])
         assert best > middle > worst

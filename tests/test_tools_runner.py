@@ -93,7 +93,7 @@ def test_the_second_reading_comes_from_the_cache_and_is_the_same(tmp_path, pictu
     fresh = _runner(tmp_path, cache=False).measure("GMSD", image, reference)
     assert (first.cached, second.cached, fresh.cached) == (False, True, False)
     assert first.raw == second.raw == fresh.raw
-    assert second.seconds < 0.05
+    assert second.seconds < first.seconds
     assert runner.counts == {"fresh": 1, "cached": 1}
 
 
