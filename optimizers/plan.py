@@ -20,6 +20,7 @@ from program.agent.loop import AgenticIQA
 from program.agent.resources import Resources
 from program.agent.saving import save
 from program.common.errors import InputError
+from program.common.files import plain_file
 from program.running.journal import LineLog
 
 _TOKENS_IN, _TOKENS_OUT = 1500, 200
@@ -153,7 +154,10 @@ def _searches(
 def _seconds_of_image(job: Job) -> float:
     sizes = []
     for sample in [sample for members in job.splits.values() for sample in members[:_LOOKED_AT]]:
-        with suppress(OSError, ValueError, Image.DecompressionBombError), Image.open(sample.image) as image:
+        with (
+            suppress(OSError, ValueError, Image.DecompressionBombError),
+            open(sample.image, "rb", opener=plain_file) as file, Image.open(file) as image,
+        ):  # fmt: skip
             sizes.append(image.width * image.height / 1e6)
     megapixels = min(_MOST_MEGAPIXELS, statistics.median(sizes)) if sizes else 1.0
     return _SECONDS_IMAGE + _SECONDS_MEGAPIXEL * megapixels

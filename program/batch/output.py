@@ -17,7 +17,7 @@ from rich.table import Table
 from program.agent.assessment import Assessment, Comparison, answer_line
 from program.agent.state import ExecutorOutput
 from program.common.errors import InputError, did_you_mean, one_line, showable
-from program.common.files import Place, exists, join_place, open_file, output_file, place_of, remove
+from program.common.files import Place, exists, join_place, open_file, output_file, place_of, remove, remove_leftovers
 from program.common.text import is_chinese
 from program.fusion import LETTERS
 from program.fusion.scores import score_line
@@ -139,6 +139,8 @@ class TableLog(Journal[Row]):
         self._out, self._number, self._in_parts = out, 0, format_of(out) == ".parquet"
         self._mark = None if isinstance(out, Path) or not self._in_parts else join_place(out, _MARK)
         super().__init__(_log_of(out, cache_dir), header, Row, mend="give another --out")
+        if isinstance(out, Path):
+            remove_leftovers(out if self._in_parts else out.parent)
 
     def resume(self) -> int:
         """Take in what an earlier run finished, of a folder elsewhere also from another machine; see Journal."""

@@ -9,6 +9,7 @@ import re
 import sqlite3
 import stat
 import tempfile
+import time
 import uuid
 from collections.abc import Iterable, Iterator
 from pathlib import Path, PurePosixPath
@@ -21,15 +22,62 @@ CONFIGS = Path(__file__).resolve().parents[2] / "configs"
 """What the program ships with, found by its place: a working folder may hold a package `configs` of its own."""
 
 
+_PARTIAL = re.compile(r"\..{1,50}\.[0-9a-f]{8}\.agentic-iqa\.tmp", re.DOTALL)
+"""Names of files that are being written, and that a kill leaves."""
+_ABANDONED_S = 24 * 60 * 60
+"""Age from which such a file is a killed run's where the system has no locks."""
+
+
 @contextlib.contextmanager
 def whole_file(path: Path) -> Iterator[Path]:
-    """Yield the path of a new file that takes the name `path` where the block ends well, else goes; or OSError."""
-    partial = path.with_name(f".{path.name[:50]}.{uuid.uuid4().hex[:8]}.tmp")
-    try:
+    """Yield the path of an empty file that takes the name `path` where the block ends well, else goes; or OSError."""
+    with _partial_file(path) as partial:
         yield partial
         os.replace(partial, path)
-    finally:
-        with contextlib.suppress(OSError):
+
+
+@contextlib.contextmanager
+def _partial_file(path: Path) -> Iterator[Path]:
+    """Yield an empty file beside `path`, which goes with the block unless it was renamed.
+
+    It is locked meanwhile, so that no other run takes it for one that a kill left.
+    """
+    while True:
+        partial = path.with_name(f".{path.name[:50]}.{uuid.uuid4().hex[:8]}.agentic-iqa.tmp")
+        with partial.open("xb") as file:
+            with contextlib.suppress(OSError):  # a file system without locks
+                lock_file(file, wait=True)
+            if os.name == "nt":  # renames no open file
+                file.close()
+            elif not partial.exists():  # another run took it for a left one before it was locked
+                continue
+            try:
+                yield partial
+            finally:
+                with contextlib.suppress(OSError):
+                    partial.unlink()
+            return
+
+
+def remove_leftovers(folder: Path) -> None:
+    """Remove the half-written files that killed runs left in a folder; not those of runs that go on."""
+    with contextlib.suppress(OSError), os.scandir(folder) as entries:
+        for entry in entries:
+            if _PARTIAL.fullmatch(entry.name) and entry.is_file(follow_symlinks=False):
+                _remove_left(Path(entry.path))
+
+
+def _remove_left(partial: Path) -> None:
+    with contextlib.suppress(OSError), open(partial, "rb", opener=plain_file) as file:
+        try:
+            is_left = lock_file(file, wait=False)
+        except BlockingIOError:
+            return
+        except OSError:  # a file system without locks
+            is_left = False
+        if is_left or time.time() - os.fstat(file.fileno()).st_mtime > _ABANDONED_S:
+            if os.name == "nt":  # removes no open file
+                file.close()
             partial.unlink()
 
 
@@ -52,12 +100,27 @@ def new_file(path: Path) -> Iterator[IO[bytes]]:
     FileExistsError where the name is taken, even if only meanwhile: nothing is replaced. OSError where it cannot be
     written.
     """
-    with whole_file(path) as partial:
-        with partial.open("xb") as file:
+    with _partial_file(path) as partial:
+        with partial.open("wb") as file:
             yield file
             sync(file)
-        # Taken before it is filled: a renaming alone would replace, and not every system knows hard links.
-        os.close(os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o666))
+        _take_name(partial, path)
+
+
+def _take_name(partial: Path, path: Path) -> None:
+    """Give a file a name that is free. Raises FileExistsError where it is taken."""
+    try:
+        os.link(partial, path)
+        return
+    except FileExistsError:
+        raise
+    except OSError:
+        # FAT and exFAT, of cameras' cards, know no hard links. A file that appears just now would be replaced below,
+        # but taking the name with an empty file first would leave that behind after a kill.
+        pass
+    if os.path.lexists(path):
+        raise FileExistsError(errno.EEXIST, os.strerror(errno.EEXIST), str(path))
+    os.rename(partial, path)
 
 
 @contextlib.contextmanager
@@ -86,13 +149,17 @@ def remove_database(path: Path) -> None:
         path.with_name(path.name + suffix).unlink(missing_ok=True)
 
 
-def lock_file(file: IO[bytes], *, wait: bool) -> None:
-    """Lock an open file until it is closed, if the system can; OSError where another has it and `wait` is False."""
+def lock_file(file: IO[bytes], *, wait: bool) -> bool:
+    """Lock an open file until it is closed and return True; False where the system cannot.
+
+    Raises OSError where another has it and `wait` is False, and where the file system knows no locks.
+    """
     try:
         import fcntl
     except ImportError:  # Windows
-        return
+        return False
     fcntl.flock(file, fcntl.LOCK_EX if wait else fcntl.LOCK_EX | fcntl.LOCK_NB)
+    return True
 
 
 def temporary_database(*tables: str) -> sqlite3.Connection:
@@ -211,6 +278,27 @@ def plain_file(path: str, flags: int) -> int:
     if not (stat.S_ISREG(mode) or stat.S_ISDIR(mode)):  # `open` itself refuses a folder
         raise OSError(errno.EINVAL, "not a plain file", path)
     return os.open(path, flags)
+
+
+def read_bounded(path: Path, most: int) -> bytes:
+    """Return the bytes of a plain file, whatever lies there in its place.
+
+    Raises OSError where it cannot be read, as `plain_file` does, and for one of over `most` bytes, of which no more are
+    read (EFBIG).
+    """
+    with open(path, "rb", opener=plain_file) as file:
+        data = file.read(most + 1)
+    if len(data) > most:
+        raise OSError(errno.EFBIG, f"has over {most >> 20} MiB", str(path))
+    return data
+
+
+def leads_out(path: Path, folder: Path) -> bool:
+    """Tell whether a name below a folder leads, by links, to what does not lie in it."""
+    try:
+        return not path.resolve().is_relative_to(folder.resolve())
+    except (OSError, RuntimeError):  # links in a circle
+        return True
 
 
 @contextlib.contextmanager

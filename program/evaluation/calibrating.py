@@ -13,7 +13,7 @@ from data.catalogue import resolve_dataset
 from data.distortions import category_named
 from data.manifest import GENERATED, Sample, manifest_sha256, read_manifest
 from program.common.errors import ImageError, InputError, SettingsError, ToolError
-from program.common.files import Place, is_remote, write_whole
+from program.common.files import Place, is_remote, remove_leftovers, write_whole
 from program.common.pool import in_order
 from program.evaluation.metrics import fit_map, rmse, srcc
 from program.images.store import IMAGES
@@ -239,6 +239,7 @@ def results(surveyed: Surveyed, out: Path, strengths: bool, params_dir: Path | N
 def _write(figures: Figures, path: Path) -> None:
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
+        remove_leftovers(path.parent)
         write_whole(path, figures.to_json())
     except OSError as error:
         raise SettingsError(

@@ -22,7 +22,7 @@ from program.agent.module import digest
 from program.agent.resources import ROLES
 from program.agent.saving import program_sha256
 from program.common.errors import InputError
-from program.common.files import Place, write_whole
+from program.common.files import Place, remove_leftovers, write_whole
 from program.common.settings import Settings
 from program.evaluation.charts import (
     baseline_tables,
@@ -124,7 +124,7 @@ def report_files(folder: Path) -> tuple[Path, Path]:
 def check_report_folder(folder: Path) -> None:
     """Make the folder of a report; InputError, before hours of work, where none can be written there."""
     with _writing(folder), tempfile.TemporaryFile(dir=folder):
-        pass
+        remove_leftovers(folder)
 
 
 @contextmanager

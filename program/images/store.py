@@ -127,7 +127,8 @@ class ImageStore:
         if isinstance(source, bytes):
             return source
         try:
-            data = source.read_bytes()
+            with open_file(source) as file:
+                data = file.read()
         except OSError as error:
             fault = f"cannot be read any more ({error.strerror})"
             raise ImageError(f"image {str(source)!r}: {fault}; restore it") from error
