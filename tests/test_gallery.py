@@ -25,8 +25,9 @@ from program import AgenticIQA
 from program.gallery import picture as picturing
 from program.gallery.__main__ import main
 from program.gallery.choice import Choosing, Decision, Decisions, bursts, choose, groups_of
+from program.gallery.packets import Fields, rating_in
 from program.gallery.picture import Picture, taken_at
-from program.gallery.sidecars import Fields, rating_in, read_packet, sidecar_of, write_sidecar
+from program.gallery.sidecars import sidecar_of, write_sidecar
 from program.images import decoding as decode_module
 from program.images import store
 from program.images.detail import detail_of
@@ -405,10 +406,9 @@ def test_a_sidecar_of_another_program_keeps_all_it_has(tmp_path):
     ("text", "told"),
     [
         (b"<x:xmpmeta", "is no XML"),
-        (b"", "is no XML"),
         (b'<!DOCTYPE x [<!ENTITY a "b">]><x/>', "declares a document type"),
         (b'<x:xmpmeta xmlns:x="adobe:ns:meta/"/>', "has no <rdf:RDF>"),
-        (OTHERS.replace("\ufeff", "").encode("utf-16"), "encoding"),
+        (OTHERS.replace("\ufeff", "").encode("utf-32"), "is no XML"),
     ],
 )
 def test_an_unreadable_sidecar_is_told_and_left_alone(tmp_path, text, told):
@@ -427,7 +427,6 @@ def test_properties_are_found_in_every_spelling():
         head = '<r:RDF xmlns:r="http://www.w3.org/1999/02/22-rdf-syntax-ns#"><r:Description r:about="" '
         text = f'{head} xmlns:xmp="http://ns.adobe.com/xap/1.0/" {rating}</r:Description></r:RDF>'
         assert rating_in(text.encode()) == 3
-        assert read_packet(text.encode()).end is None  # what is added calls it rdf
     assert rating_in(b"no xml") is None
 
 
@@ -473,6 +472,61 @@ def test_the_command_writes_sidecars_by_decisions_and_tells_what_it_could_not(co
     (out.parent / "d.json").write_text(json.dumps({"decisions": "agentic-iqa", "version": 1, "pictures": picks}))
     assert main([str(folder), "--out", str(out), "--decisions", str(out.parent / "d.json")]) == 0
     assert rows_of(out)["cat_b.jpg"]["reason"].startswith("softer")
+
+
+@pytest.mark.skipif(os.name == "nt", reason="no pipes with names on Windows")
+@pytest.mark.parametrize("flags", [[], ["--xmp", "new"], ["--xmp", "merge", "--dry-run"]])
+def test_what_lies_there_as_a_sidecar_and_is_none_is_one_line(copy, capsys, flags):
+    folder, out = copy
+    secret = folder.parent / "secret.xmp"
+    secret.write_text(OTHERS, "utf-8")
+    os.mkfifo(folder / "cat_a.xmp")
+    (folder / "cat_b.jpg.xmp").symlink_to("/dev/zero")
+    (folder / "cat_c.xmp").symlink_to(secret)
+    (folder / "cat_d.xmp").symlink_to(folder / "cat_d.xmp")
+    (folder / "rocket.xmp").mkdir()
+    (folder / "astronaut.xmp").touch()
+    assert main([str(folder), "--out", str(out), *flags]) == 1
+    told = capsys.readouterr().err.splitlines()
+    assert sorted(line.partition(": cannot")[0].partition(": is")[0] for line in told) == [
+        "cat_a.jpg: sidecar 'cat_a.xmp'", "cat_b.jpg: sidecar 'cat_b.jpg.xmp'", "cat_c.jpg: sidecar 'cat_c.xmp'",
+        "cat_d.jpg: sidecar 'cat_d.xmp'", "rocket.jpg: sidecar 'rocket.xmp'",
+    ]  # fmt: skip
+    rows = rows_of(out)
+    assert {rows[name]["user_rating"] for name in ("cat_b.jpg", "cat_c.jpg")} == {None}  # OTHERS says 2
+    assert secret.read_text("utf-8") == OTHERS
+    assert (folder / "astronaut.xmp").stat().st_size > 0 or flags != ["--xmp", "new"]
+
+
+def test_a_rating_of_0_gives_way_to_the_suggestion_and_one_in_capitals_is_seen(copy):
+    folder, out = copy
+    unrated = OTHERS.replace('xmp:Rating="2"', "xmp:Rating='0'")
+    (folder / "coffee_b.jpg.XMP").write_text(unrated, "utf-8")
+    (folder / "coffee_c.XMP").write_text(OTHERS, "utf-8")
+    assert main([str(folder), "--out", str(out), "--xmp", "merge"]) == 0
+    rows = rows_of(out)
+    text = (folder / "coffee_b.jpg.XMP").read_text("utf-8")
+    suggested = rows["coffee_b.jpg"]["suggested_rating"]
+    assert text.startswith(unrated.replace("Rating='0'", f"Rating='{suggested}'").partition(" </rdf:RDF>")[0])
+    assert (rows["coffee_b.jpg"]["xmp_state"], rows["coffee_b.jpg"]["user_rating"]) == ("merged", None)
+    assert (rows["coffee_c.jpg"]["xmp_state"], rows["coffee_c.jpg"]["user_rating"]) == ("merged", 2)
+    assert not list(folder.glob("coffee_[bc]*.xmp"))
+    assert main([str(folder), "--out", str(out), "--xmp", "merge"]) == 0
+    assert {row["xmp_state"] for row in rows_of(out).values()} == {"kept"}
+
+
+@pytest.mark.parametrize("flags", [[], ["--dry-run"]])
+def test_what_killed_runs_left_goes_with_the_next_run(copy, tmp_path, flags):
+    folder, out = copy
+    goal, left = tmp_path / "best", ".cat_a.xmp.0123abcd.agentic-iqa.tmp"
+    goal.mkdir()
+    places = [folder / left, out / left, out / "thumbs" / left, goal / left]
+    for place in places:
+        place.write_bytes(b"half")
+    (folder / ".cat_a.xmp.mine.tmp").write_bytes(b"mine")
+    assert main([str(folder), "--out", str(out), "--apply", "copy", "--to", str(goal), *flags]) == 0
+    assert [place.exists() for place in places] == [bool(flags)] * 4
+    assert (folder / ".cat_a.xmp.mine.tmp").exists()
 
 
 # What a person decided
@@ -674,6 +728,42 @@ def test_a_decision_on_other_bytes_counts_for_nothing_and_replaces_none(copy, tm
 
 
 # Copying
+
+
+@pytest.mark.skipif(os.name == "nt", reason="links need rights on Windows")
+def test_a_copy_follows_no_link_out_of_a_folder(copy, tmp_path, capsys):
+    folder, out = copy
+    (tmp_path / "key").write_text("secret")
+    (folder / "cat_a.xmp").symlink_to(tmp_path / "key")
+    (folder / "shared").write_text(OTHERS, "utf-8")
+    (folder / "coffee_a.xmp").symlink_to("shared")
+    (folder / "sub").mkdir()
+    (folder / "rocket.jpg").rename(folder / "sub" / "rocket.jpg")
+    goal, elsewhere = tmp_path / "best", tmp_path / "elsewhere"
+    goal.mkdir()
+    elsewhere.mkdir()
+    (goal / "sub").symlink_to(elsewhere)
+    picks = {
+        name: {"sha256": rows_of(out)[name]["sha256"], "verdict": "keep"} for name in ("cat_a.jpg", "coffee_a.jpg")
+    }
+    picks["sub/rocket.jpg"] = {"sha256": rows_of(out)["rocket.jpg"]["sha256"], "verdict": "keep"}
+    (tmp_path / "d.json").write_text(json.dumps({"decisions": "agentic-iqa", "version": 1, "pictures": picks}))
+    words = [str(folder), "--out", str(out), "-r", "--decisions", str(tmp_path / "d.json"), "--apply", "copy"]
+    assert main([*words, "--to", str(goal)]) == 1
+    told = sorted(capsys.readouterr().err.splitlines())
+    assert [line.partition(":")[0] for line in told] == ["cat_a.jpg", "cat_a.jpg", "sub/rocket.jpg"]
+    assert "'cat_a.xmp': is a link out of the folder" in told[0]
+    assert "'cat_a.xmp': is a link out of the folder" in told[1]
+    assert "--to has a link out of it in this place" in told[2]
+    assert list(elsewhere.iterdir()) == []
+    assert {path.name for path in goal.iterdir()} >= {"coffee_a.jpg", "coffee_a.xmp"}
+    assert not list(goal.glob("cat_a*"))
+    assert not (goal / "coffee_a.xmp").is_symlink()
+    assert (goal / "coffee_a.xmp").read_text("utf-8") == OTHERS
+    (out / "decisions.json").unlink()
+    (out / "decisions.json").symlink_to(tmp_path / "d.json")
+    assert main([str(folder), "--out", str(out)]) == 2
+    assert "its decisions.json is a link out of it" in capsys.readouterr().err
 
 
 @pytest.mark.spec("issue-50/copying")

@@ -25,6 +25,7 @@ from scipy import special
 
 from program.common.backends import Frozen
 from program.common.errors import InputError, first_fault
+from program.common.files import read_bounded
 from program.fusion.levels import nearest_level
 from program.gallery.picture import Picture
 from program.images.store import overlap
@@ -209,10 +210,14 @@ class Decisions(Frozen):
         return Decisions(pictures=pictures)
 
 
+_MOST_BYTES = 2**26
+"""Of a file of decisions: some 400,000 pictures."""
+
+
 def read_decisions(path: Path) -> Decisions:
     """Read a file that the page saved. Raises InputError for any other."""
     try:
-        return Decisions.model_validate_json(path.read_bytes())
+        return Decisions.model_validate_json(read_bounded(path, _MOST_BYTES))
     except OSError as error:
         raise InputError(f"--decisions {str(path)!r}: cannot be read ({error.strerror}); check the path") from error
     except ValidationError as error:

@@ -24,17 +24,19 @@ from program.batch.inputs import find_items, left_out_text
 from program.batch.output import write_rows
 from program.common.cli import EXIT_PROBLEMS
 from program.common.errors import InputError, showable
-from program.common.files import is_remote, new_file, write_whole
+from program.common.files import is_remote, leads_out, new_file, read_bounded, remove_leftovers, write_whole
 from program.common.settings import Settings
 from program.gallery.choice import KEPT_STARS, Choosing, Decisions, choose, groups_of, read_decisions
+from program.gallery.packets import Fields
 from program.gallery.picture import Entry, Picture, Taking, copy_name, rating_beside
-from program.gallery.sidecars import Fields, copy_picture, sidecar_of, sidecars_of, write_sidecar
+from program.gallery.sidecars import copy_picture, sidecar_of, sidecars_of, write_sidecar
 from program.running.journal import Journal
 from program.running.request import Request
 from program.running.runner import run as run_all
 
 _JOURNAL, _DECISIONS = "gallery.journal", "decisions.json"
 _LABELS = {"keep": "Green", "alternate": "Yellow", "reject": "Red", "look": "Blue"}
+_MOST_THUMB = 2**24
 _KEYWORDS = {"defocus blur": "soft"}
 """Faults whose keyword is another word."""
 
@@ -49,6 +51,7 @@ def run(arguments: argparse.Namespace, settings: Settings) -> int:
     header = {"journal": "gallery", "context": {**context, "sizes": sizes}}
     items = find_items([str(folder)], recursive=arguments.recursive, globs=arguments.glob or ())
     requests = list(_own(items, folder, out))
+    _clean(arguments, requests)
     try:
         out.mkdir(parents=True, exist_ok=True)
         with Journal(out / _JOURNAL, header, Picture, mend="give another --out, or --force") as journal:
@@ -81,6 +84,8 @@ def _checked(arguments: argparse.Namespace) -> tuple[Path, Path]:
         raise InputError(f"--out {str(out)!r}: is a file; name a folder")
     if folder.resolve().is_relative_to(out.resolve()):
         raise InputError(f"--out {str(out)!r}: holds the pictures; give another folder")
+    if leads_out(out / _DECISIONS, out):
+        raise InputError(f"--out {str(out)!r}: its {_DECISIONS} is a link out of it; put a copy in its place")
     if (to is None) != (arguments.apply is None):
         raise InputError("--to: goes with --apply copy; give both")
     if to is not None and to.resolve().is_relative_to(folder.resolve()):
@@ -90,19 +95,31 @@ def _checked(arguments: argparse.Namespace) -> tuple[Path, Path]:
 
 def _own(items: Iterable[Request], folder: Path, out: Path) -> Iterator[Request]:
     """Yield the folder's pictures: none of the gallery's copies, and of a link out of the folder why it is not read."""
-    root, own = folder.resolve(), out.resolve()
     for request in items:
         if isinstance(request.image, Path):
-            try:
-                real = request.image.resolve()
-            except (OSError, RuntimeError):  # links in a circle
-                real = request.image
-            if real.is_relative_to(own):
+            if not leads_out(request.image, out):
                 continue
-            if not real.is_relative_to(root):
+            if leads_out(request.image, folder):
                 fault = f"image {request.id!r}: is a link out of the folder; put a copy in its place"
                 request = request.model_copy(update={"error": fault})
         yield request
+
+
+def _clean(arguments: argparse.Namespace, requests: Iterable[Request]) -> None:
+    """Remove what killed runs left half-written in the folders that this run writes into."""
+    if arguments.dry_run:
+        return
+    among = {request.image.parent for request in requests if isinstance(request.image, Path)}
+    own = {arguments.out / kind for kind in ("", "thumbs", "previews")}
+    copied = set() if arguments.to is None else {_goal(arguments, folder) for folder in among}
+    for folder in among | own | copied:
+        if folder not in copied or not leads_out(folder, arguments.to):
+            remove_leftovers(folder)
+
+
+def _goal(arguments: argparse.Namespace, path: Path) -> Path:
+    """Return where a picture of the folder, or a folder below it, is copied to."""
+    return Path(arguments.to, path.relative_to(arguments.folder))
 
 
 def _kept_decisions(out: Path, from_page: Decisions | None, pictures: Iterable[Picture]) -> Decisions:
@@ -141,14 +158,20 @@ def _chosen(
     arguments: argparse.Namespace, pictures: Sequence[Picture], requests: Sequence[Request], decisions: Decisions
 ) -> list[Picture]:
     """Return the pictures with their groups and verdicts."""
-    rated = [
-        picture.model_copy(update={"user_rating": rating}) if rating is not None else picture
-        for picture, rating in zip(pictures, (rating_beside(request.image) for request in requests), strict=True)
-    ]
+    rated = [_rated(picture, request, arguments.folder) for picture, request in zip(pictures, requests, strict=True)]
     places = [place for place, picture in enumerate(rated) if picture.hash]
     groups = groups_of([rated[place] for place in places], arguments.group, arguments.gap)
     choosing = Choosing(arguments.keep, arguments.reject_below, arguments.sure)
     return choose(rated, [[places[n] for n in group] for group in groups], decisions, choosing)
+
+
+def _rated(picture: Picture, request: Request, folder: Path) -> Picture:
+    """Return a picture with a person's rating beside it, or with why its sidecar cannot be read."""
+    try:
+        rating = rating_beside(request.image, folder)
+    except InputError as error:
+        return picture.model_copy(update={"xmp_state": f"error: {error}"})
+    return picture if rating is None else picture.model_copy(update={"user_rating": rating})
 
 
 def _with_sidecars(
@@ -157,7 +180,7 @@ def _with_sidecars(
     """Write the sidecars, and yield the pictures with what became of theirs."""
     owners: dict[Path, str] = {}
     for picture in pictures:
-        if arguments.xmp == "off" or picture.status == "error":
+        if arguments.xmp == "off" or picture.status == "error" or picture.xmp_state is not None:
             yield picture
             continue
         path = paths[picture.id]
@@ -200,9 +223,10 @@ def _copy(arguments: argparse.Namespace, pictures: Sequence[Picture], paths: Map
         if picture.verdict != "keep" or picture.sha256 is None:
             continue
         source = paths[picture.id]
-        target = arguments.to / source.relative_to(arguments.folder)
         try:
-            state = copy_picture(source, target, picture.sha256, sidecars_of(source), dry=arguments.dry_run)
+            companions = sidecars_of(source)
+            _check_links(arguments, source, *companions)
+            state = copy_picture(source, _goal(arguments, source), picture.sha256, companions, dry=arguments.dry_run)
             done[state] += 1
             if state == "to copy":
                 sys.stdout.write(f"would copy {_line(picture.id)}\n")
@@ -213,6 +237,15 @@ def _copy(arguments: argparse.Namespace, pictures: Sequence[Picture], paths: Map
     counts = " · ".join(f"{done[state]} {name}" for state, name in names.items() if done[state])
     sys.stdout.write(f"{counts or 'nothing to copy'} · {_line(str(arguments.to))}\n")
     return done["refused"]
+
+
+def _check_links(arguments: argparse.Namespace, source: Path, *companions: Path) -> None:
+    """Raise InputError where a copy would follow a link out of the folder, or out of the one it goes to."""
+    for each in (source, *companions):
+        if leads_out(each, arguments.folder):
+            raise InputError(f"{each.name!r}: is a link out of the folder; put a copy in its place")
+    if leads_out(_goal(arguments, source.parent), arguments.to):
+        raise InputError(f"{str(source.parent)!r}: --to has a link out of it in this place; give another --to")
 
 
 def _tell(pictures: Sequence[Picture], out: Path, left_out: str, failed: int, *, dry: bool) -> int:
@@ -312,7 +345,7 @@ def _shown(
     for each in pictures:
         digest, thumb, larger, original = each.sha256, None, None, None
         if digest is not None and single:
-            inside = (out / copy_name("thumbs", digest)).read_bytes()
+            inside = read_bounded(out / copy_name("thumbs", digest), _MOST_THUMB)
             thumb = f"data:image/jpeg;base64,{base64.b64encode(inside).decode('ascii')}"
         elif digest is not None:
             thumb, larger = copy_name("thumbs", digest), copy_name("previews", digest) if preview else None

@@ -17,8 +17,9 @@ from program.agent.loop import AgenticIQA
 from program.common.errors import ImageError
 from program.common.files import write_whole
 from program.expert import appearance
-from program.gallery.sidecars import rating_in, sidecars_of
-from program.images.decoding import tags_of
+from program.gallery.packets import rating_in
+from program.gallery.sidecars import read_sidecar, sidecars_of
+from program.images.decode_worker import tags_bounded
 from program.images.store import IMAGES, LARGEST, ImageRef, jpeg_of
 from program.running.request import Request
 from program.running.row import Row
@@ -122,7 +123,7 @@ class Taking(Asking[Picture]):
         most = self.program.resources.settings.images.max_pixels
         image = IMAGES.add(request.image, max_pixels=most, detailed=True)  # decoded once for all that follows
         result = self.program(**{**request.arguments(), "image": image})
-        when, rating = _facts_of_file(IMAGES.read(image))
+        when, rating = _facts_of_file(IMAGES.read(image), image)
         facts = self._facts(image)
         if request.stamp() != before:
             raise ImageError(f"image {request.id!r}: changed while it was judged; run the command again")
@@ -176,18 +177,20 @@ def taken_at(tags: Mapping[int, object]) -> str | None:
     return None
 
 
-def rating_beside(picture: Path | None) -> int | None:
-    """Return a person's rating in a picture's sidecars, -1 or 1..5; None where none that can be read has one."""
+def rating_beside(picture: Path | None, folder: Path) -> int | None:
+    """Return a person's rating in the sidecars of a picture below `folder`, -1 or 1..5; None where none has one.
+
+    Raises InputError where one of them is no file of the folder's or cannot be read.
+    """
     for path in sidecars_of(picture) if picture is not None else ():
-        with suppress(OSError):
-            if rating := rating_in(path.read_bytes()):  # 0 is none
-                return rating
+        if rating := rating_in(read_sidecar(path, folder)):  # 0 is none
+            return rating
     return None
 
 
-def _facts_of_file(data: bytes) -> tuple[str | None, int | None]:
+def _facts_of_file(data: bytes, image: ImageRef) -> tuple[str | None, int | None]:
     """Return when a file's picture was taken, and the rating -1 or 1..5 that the file holds itself."""
-    tags, packet = tags_of(data)
+    tags, packet = tags_bounded(data, image.width * image.height)
     rating = rating_in(packet) if packet else None
     stated = tags.get(_RATING)
     if not rating and isinstance(stated, int) and -1 <= stated <= 5:

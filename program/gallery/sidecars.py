@@ -1,132 +1,69 @@
 """What is written beside pictures: XMP sidecars for Lightroom, darktable and digiKam, and verified copies.
 
-What another program wrote stays: `new` makes a sidecar only where there is none, `merge` puts a description of its own
-behind those that are there, with the fields that none of them has, and leaves every other byte as it is.
+What another program wrote stays: `new` makes a sidecar only where there is none, `merge` adds what one lacks and leaves
+every other byte as it is, as `packets` says.
 """
 
 import hashlib
 import os
 import shutil
-from collections.abc import Iterable, Sequence
+import stat
+from collections.abc import Iterable, Iterator
 from contextlib import suppress
-from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Literal
-from xml.parsers import expat
-from xml.sax.saxutils import escape, quoteattr
 
-from program.common.errors import InputError, one_line
-from program.common.files import new_file, plain_file, sync, whole_file
+from program.common.errors import InputError
+from program.common.files import leads_out, new_file, plain_file, read_bounded, sync, whole_file
+from program.gallery.packets import MOST_BYTES, Fields, merged, new_packet
 
 Naming = Literal["basename", "full"]
-_RDF, _XMP, _DC = (
-    "http://www.w3.org/1999/02/22-rdf-syntax-ns#", "http://ns.adobe.com/xap/1.0/", "http://purl.org/dc/elements/1.1/",
-)  # fmt: skip
-_OWN = "urn:agentic-iqa:1"
-_RATING, _LABEL, _SUBJECT = f"{_XMP} Rating", f"{_XMP} Label", f"{_DC} subject"
-_MOST_BYTES = 2**24
-_PACKET = """<?xpacket begin="\ufeff" id="W5M0MpCehiHzreSzNTczkc9d"?>
-<x:xmpmeta xmlns:x="adobe:ns:meta/">
- <rdf:RDF xmlns:rdf="{rdf}">{description}
- </rdf:RDF>
-</x:xmpmeta>
-<?xpacket end="w"?>
-"""
-
-
-@dataclass(frozen=True)
-class Fields:
-    """What a sidecar is to say of a picture."""
-
-    rating: int | None = None
-    """1..5, or -1 for a picture that a person rejected."""
-    is_suggested: bool = False
-    """Whether the rating is the program's: as long as nobody changes it, it is not read as a person's."""
-    label: str | None = None
-    keywords: Sequence[str] = ()
-
-
-@dataclass
-class Packet:
-    """What an XMP packet holds, as far as it matters here."""
-
-    properties: dict[str, str] = field(default_factory=dict)
-    """By namespace and name with a space between; the text of those that are plain."""
-    about: str = ""
-    end: int | None = None
-    """The byte at which its RDF ends, where that is called rdf:RDF: where more descriptions may stand."""
+_SPELLINGS = (".xmp", ".XMP", ".Xmp")
+"""Some systems tell large letters from small ones, and programs write either."""
+_MEND = "write it again with the program that made it, or remove it"
 
 
 def sidecar_of(picture: Path, naming: Naming) -> Path:
     """Return where a picture's sidecar is written: IMG.xmp (`basename`) or IMG.CR3.xmp (`full`)."""
-    return picture.with_suffix(".xmp") if naming == "basename" else picture.with_name(f"{picture.name}.xmp")
+    return _spelt(picture, naming, ".xmp")
 
 
-def sidecars_of(picture: Path) -> list[Path]:
-    """Return the sidecars that a picture has, by either name."""
-    names = (sidecar_of(picture, "full"), sidecar_of(picture, "basename"))
-    return [path for path in names if os.path.lexists(path)]
+def _spelt(picture: Path, naming: Naming, suffix: str) -> Path:
+    return picture.with_suffix(suffix) if naming == "basename" else picture.with_name(f"{picture.name}{suffix}")
 
 
-def read_packet(data: bytes) -> Packet:
-    """Read an XMP packet. Raises ValueError, saying why, for what is none or declares a document type."""
-    if len(data) > _MOST_BYTES:
-        raise ValueError(f"has over {_MOST_BYTES >> 20} MiB")
+def sidecars_of(picture: Path, first: Naming = "full") -> list[Path]:
+    """Return the sidecars that a picture has, by either name; an empty file is none."""
+    namings: list[Naming] = [first, "basename" if first == "full" else "full"]
+    return list(_there(_spelt(picture, naming, suffix) for naming in namings for suffix in _SPELLINGS))
+
+
+def _there(paths: Iterable[Path]) -> Iterator[Path]:
+    """Yield the paths at which something lies, each file once, whatever spelling a system takes for its name."""
+    known: list[os.stat_result] = []
+    for path in paths:
+        with suppress(OSError):
+            facts = os.lstat(path)
+            if not _is_empty(facts) and not any(os.path.samestat(facts, each) for each in known):
+                known.append(facts)
+                yield path
+
+
+def _is_empty(facts: os.stat_result) -> bool:
+    return stat.S_ISREG(facts.st_mode) and not facts.st_size
+
+
+def read_sidecar(path: Path, folder: Path) -> bytes:
+    """Return what a sidecar of a picture below `folder` holds.
+
+    Raises InputError, one line, for a link out of the folder, what is no plain file, over 16 MiB or cannot be read.
+    """
+    if leads_out(path, folder):
+        raise _fault(path, "is a link out of the folder", "put a copy in its place")
     try:
-        return _Reading(data).packet
-    except expat.ExpatError as error:
-        raise ValueError(f"is no XML ({one_line(error)})") from error
-
-
-class _Reading:
-    """One pass of expat, which resolves no entity from elsewhere, over a packet."""
-
-    def __init__(self, data: bytes) -> None:
-        self.packet = Packet()
-        self._data, self._path, self._texts = data, list[str](), list[str]()
-        self._parser = parser = expat.ParserCreate(namespace_separator=" ")
-        parser.namespace_prefixes = True  # names come as "namespace name prefix"
-        parser.StartDoctypeDeclHandler = self._refuse
-        parser.StartElementHandler, parser.EndElementHandler = self._start, self._end
-        parser.CharacterDataHandler = self._text
-        parser.Parse(data, True)
-
-    def _refuse(self, *_: object) -> None:
-        raise ValueError("declares a document type")
-
-    def _start(self, full: str, attributes: dict[str, str]) -> None:
-        name = _name_of(full)
-        if name == f"{_RDF} Description" and self._path[-1:] == [f"{_RDF} RDF"]:
-            plain = {_name_of(key): value for key, value in attributes.items()}
-            self.packet.about = plain.pop(f"{_RDF} about", self.packet.about)
-            self.packet.properties |= plain
-        self._path.append(name)
-        self._texts.append("")
-
-    def _end(self, full: str) -> None:
-        name, text = self._path.pop(), self._texts.pop()
-        if self._path[-2:] == [f"{_RDF} RDF", f"{_RDF} Description"]:
-            self.packet.properties[name] = text.strip()
-        if name == f"{_RDF} RDF":
-            at = self._parser.CurrentByteIndex
-            self.packet.end = at if full == f"{name} rdf" and self._data[at : at + 2] == b"</" else None
-
-    def _text(self, value: str) -> None:
-        if self._texts:
-            self._texts[-1] += value
-
-
-def _name_of(full: str) -> str:
-    return " ".join(full.split(" ")[:2])
-
-
-def rating_in(data: bytes) -> int | None:
-    """Return a person's rating -1..5 in a packet; None where it has none, only a suggestion, or cannot be read."""
-    with suppress(ValueError):
-        stated = read_packet(data).properties
-        value = int(float(stated.get(_RATING, "")))
-        return value if -1 <= value <= 5 and stated.get(f"{_OWN} Suggested") != str(value) else None
-    return None
+        return read_bounded(path, MOST_BYTES)
+    except OSError as error:
+        raise _fault(path, f"cannot be read ({error.strerror})", "put a plain file there, or remove it") from error
 
 
 def write_sidecar(
@@ -134,36 +71,29 @@ def write_sidecar(
 ) -> str:
     """Write a picture's sidecar and return what became of it: "written", "merged" or "kept".
 
-    With `dry` nothing is written. Raises InputError, one line, where the sidecar that is there cannot be read, is a
-    link or is another picture's, and OSError where it cannot be written.
+    With `dry` nothing is written. Raises InputError, one line, where the sidecar that is there cannot be read or added
+    to, is a link, is read-only or has two names, and OSError where it cannot be written.
     """
-    path = sidecar_of(picture, naming)
+    there = sidecars_of(picture, naming)
+    path = there[0] if there else sidecar_of(picture, naming)
     if path.is_symlink():
         raise _fault(path, "is a link", "put a file there")
-    there = sidecars_of(picture)
     if not there:
         if not dry:
-            _create(path, _PACKET.format(rdf=_RDF, description=_description(fields, "")).encode())
+            _create(path, new_packet(fields))
         return "written"
     if mode == "new":
         return "kept"
-    before, path = None, there[0] if path not in there else path
+    before = read_sidecar(path, picture.parent)
     try:
-        before = path.read_bytes()
-        packet = read_packet(before)
+        after = merged(before, fields)
     except ValueError as error:
-        raise _fault(path, str(error), "correct or remove it") from error
-    added = _absent(fields, packet)
-    if not added:
+        raise _fault(path, str(error), _MEND) from error
+    if after is None:
         return "kept"
-    try:
-        block = _description(added, packet.about, indent="").encode(_encoding_of(before))
-    except UnicodeError as error:
-        raise _fault(path, "is in an encoding that is not written here", "save it as UTF-8") from error
-    if packet.end is None:
-        raise _fault(path, "has no <rdf:RDF> that more can be added to", "write it again with the program that made it")
+    _check_replaceable(path)
     if not dry:
-        _replace(path, before, before[: packet.end] + block + before[packet.end :])
+        _replace(path, before, after)
     return "merged"
 
 
@@ -171,40 +101,20 @@ def _fault(path: Path, fault: str, mend: str) -> InputError:
     return InputError(f"sidecar {path.name!r}: {fault}; {mend}")
 
 
-def _encoding_of(data: bytes) -> str:
-    if data[:2] in {b"\xff\xfe", b"\xfe\xff"} or b"\0" in data[:64]:
-        raise UnicodeError("UTF-16")
-    declared = data[:200].split(b"?>")[0]
-    if b"encoding=" in declared and b"utf-8" not in declared.lower():
-        return "ascii"  # what any encoding of XML's has in common
-    return "utf-8"
-
-
-def _absent(fields: Fields, packet: Packet) -> Fields | None:
-    """Return the fields that a packet lacks; None where it has all."""
-    there = packet.properties
-    left = Fields(
-        None if _RATING in there else fields.rating, fields.is_suggested, None if _LABEL in there else fields.label,
-        () if _SUBJECT in there else fields.keywords,
-    )  # fmt: skip
-    return left if left.rating is not None or left.label is not None or left.keywords else None
-
-
-def _description(fields: Fields, about: str, indent: str = "\n  ") -> str:
-    """Return a description of a picture, with namespaces of its own."""
-    plain = {"xmp:Rating": fields.rating, "xmp:Label": fields.label}
-    if fields.is_suggested and fields.rating is not None:
-        plain |= {"xmlns:aiqa": _OWN, "aiqa:Suggested": fields.rating}
-    attributes = "".join(f" {name}={quoteattr(str(value))}" for name, value in plain.items() if value is not None)
-    head = f'<rdf:Description rdf:about={quoteattr(about)} xmlns:xmp="{_XMP}" xmlns:dc="{_DC}"{attributes}'
-    if not fields.keywords:
-        return f"{indent}{head}/>"
-    bag = "".join(f"<rdf:li>{escape(word)}</rdf:li>" for word in fields.keywords)
-    return f"{indent}{head}><dc:subject><rdf:Bag>{bag}</rdf:Bag></dc:subject></rdf:Description>"
+def _check_replaceable(path: Path) -> None:
+    """Raise InputError for a file whose replacement would not be the same to its owner."""
+    facts = os.lstat(path)
+    if facts.st_nlink > 1:
+        raise _fault(path, "has another name (a hard link)", "put a copy in its place")
+    if not facts.st_mode & 0o222 or not os.access(path, os.W_OK):
+        raise _fault(path, "is read-only", "let it be written, or leave it as it is")
 
 
 def _create(path: Path, data: bytes) -> None:
     try:
+        with suppress(FileNotFoundError):
+            if _is_empty(os.lstat(path)):
+                path.unlink()
         with new_file(path) as file:
             file.write(data)
     except FileExistsError:
@@ -216,9 +126,20 @@ def _replace(path: Path, before: bytes, data: bytes) -> None:
         with partial.open("wb") as file:
             file.write(data)
             sync(file)
-        shutil.copymode(path, partial)
-        if path.read_bytes() != before:
+        _keep_facts(path, partial)
+        if read_bounded(path, MOST_BYTES) != before:
             raise _fault(path, "changed meanwhile", "run the command again")
+
+
+def _keep_facts(path: Path, partial: Path) -> None:
+    """Give a file another's owner, where that is permitted, its mode and its extended attributes."""
+    facts = path.stat()
+    if hasattr(os, "chown"):
+        for owner, group in ((-1, facts.st_gid), (facts.st_uid, -1)):
+            with suppress(PermissionError):
+                os.chown(partial, owner, group)
+    shutil.copystat(path, partial)
+    os.utime(partial)  # else a photo manager would not see that it changed
 
 
 Copied = Literal["copied", "there", "to copy"]
@@ -232,20 +153,29 @@ def copy_picture(source: Path, target: Path, sha256: str, companions: Iterable[P
     and nothing written. Raises InputError for a picture that changed and for a name that is taken, OSError where it
     cannot be read or written.
     """
-    pairs = [(source, target), *((each, target.with_name(each.name)) for each in companions)]
-    obstacles = [goal for _, goal in pairs if os.path.lexists(goal)]
-    if target in obstacles and not target.is_symlink() and _hash_of(target) == sha256:
+    if _is_copy(target, sha256):
         return "there"
-    if obstacles:
-        raise InputError(f"{str(obstacles[0])!r}: is there already; name another --to, or move it away")
+    hashes = {each: _hash_of(each) for each in companions}
+    beside = [(each, target.with_name(each.name)) for each in hashes]
+    # Those that a run copied before it was cut off are there.
+    beside = [(each, goal) for each, goal in beside if not _is_copy(goal, hashes[each])]
+    for goal in (target, *(goal for _, goal in beside)):
+        if os.path.lexists(goal):
+            raise InputError(f"{str(goal)!r}: is there already; name another --to, or move it away")
     if _hash_of(source) != sha256:
         raise InputError(f"image {str(source)!r}: changed since it was judged; run the command again")
     if dry:
         return "to copy"
     target.parent.mkdir(parents=True, exist_ok=True)
-    for one, goal in reversed(pairs):  # the picture last: a copy that is cut off is made again
-        _copy_file(one, goal, sha256 if one == source else _hash_of(one))
+    for one, goal in beside:
+        _copy_file(one, goal, hashes[one])
+    _copy_file(source, target, sha256)  # last: a copy that is cut off is made again
     return "copied"
+
+
+def _is_copy(path: Path, sha256: str) -> bool:
+    """Tell whether a file, and no link, holds the bytes of a hash."""
+    return path.is_file() and not path.is_symlink() and _hash_of(path) == sha256
 
 
 def _copy_file(source: Path, target: Path, sha256: str) -> None:

@@ -24,7 +24,7 @@ from PIL import Image
 
 from program.common import give_back_memory
 from program.common.errors import ImageError
-from program.images.decoding import MAX_PIXELS, DecodedImage, decode
+from program.images.decoding import MAX_PIXELS, DecodedImage, decode, tags_of
 from program.images.detail import Detail
 from program.images.refs import Area
 
@@ -63,10 +63,24 @@ def decode_bounded(
     """
     options: dict[str, Any] = {"at_most": at_most, "area": area, "detailed": detailed, "max_pixels": max_pixels}
     try:
-        return _decode_apart(data, name, options)
+        head, pixels = _answer_apart(data, name, options)
     except (FileNotFoundError, PermissionError) as error:
         _tell_once(error.strerror)
         return decode(data, name, **options)
+    sharp, *rest = head["detail"] or [None]
+    detail = Detail(tuple(sharp), *rest) if rest else None
+    return DecodedImage(pixels, head["suffix"], head["width"], head["height"], tuple(head["notes"]), detail)
+
+
+def tags_bounded(data: bytes, pixels: int) -> tuple[dict[int, int | str], bytes]:
+    """Return an image's tags and its XMP packet as `tags_of` does, in a worker, for a file of so many pixels."""
+    try:
+        head, packet = _answer_apart(data, "", {"tags_only": True, "max_pixels": pixels})
+    except (FileNotFoundError, PermissionError):  # no worker can be started
+        return tags_of(data)
+    except ImageError:
+        return {}, b""
+    return {int(tag): value for tag, value in head["tags"].items()}, packet.tobytes()
 
 
 @functools.cache
@@ -74,7 +88,7 @@ def _tell_once(reason: str) -> None:
     logger.warning("images are decoded without a bound on time and memory: no process can be started (%s)", reason)
 
 
-def _decode_apart(data: bytes, name: str, options: Mapping[str, Any]) -> DecodedImage:
+def _answer_apart(data: bytes, name: str, options: Mapping[str, Any]) -> tuple[dict[str, Any], NDArray[np.uint8]]:
     request = {"size": len(data), "name": name, **options}
     longest = _STUCK_S if _COUNTS else 10 + 4 * seconds_for(data, options["max_pixels"])
     with _WORKERS.one(name) as worker:
@@ -93,9 +107,7 @@ def _decode_apart(data: bytes, name: str, options: Mapping[str, Any]) -> Decoded
             timer.cancel()
     if "error" in head:
         raise ImageError(head["error"])
-    sharp, *rest = head["detail"] or [None]
-    detail = Detail(tuple(sharp), *rest) if rest else None
-    return DecodedImage(pixels, head["suffix"], head["width"], head["height"], tuple(head["notes"]), detail)
+    return head, pixels
 
 
 def start_early() -> None:
@@ -214,6 +226,9 @@ def serve_decoding() -> None:
 def _decoded(data: bytes, request: dict[str, Any]) -> tuple[dict[str, Any], NDArray[np.uint8]]:
     _limit_memory(_MEMORY * max(1, request["max_pixels"] // MAX_PIXELS))
     _limit_seconds(seconds_for(data, 0))
+    if request.pop("tags_only", False):
+        tags, packet = tags_of(data, _allow_pixels)
+        return {"tags": tags}, np.frombuffer(packet, np.uint8)
     area = tuple(request.pop("area") or ()) or None
     try:
         image = decode(data, area=area, opened=_allow_pixels, **request)

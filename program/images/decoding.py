@@ -11,7 +11,7 @@
 import io
 import struct
 import threading
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from functools import cache, partial
 from importlib.util import find_spec
@@ -51,6 +51,7 @@ _BACKGROUND = 255
 """What transparent pixels are laid over: white."""
 _PNG_MODES = {"1", "L", "LA", "P", "RGB", "RGBA", "I;16"}
 _EXIF = 0x8769
+_MOST_XMP = 2**24
 
 
 class DecodedImage(NamedTuple):
@@ -121,15 +122,20 @@ def decode(
     return DecodedImage(pixels, suffix, width, height, (*((preview,) if preview else ()), *lost, *notes), detail)
 
 
-def tags_of(data: bytes) -> tuple[Mapping[int, object], bytes]:
-    """Return an image file's EXIF tags by number, those of its Exif part among them, and its XMP packet.
+def tags_of(data: bytes, opened: Callable[[int], None] = lambda pixels: None) -> tuple[dict[int, int | str], bytes]:
+    """Return an image file's EXIF tags that are numbers or text, those of its Exif part among them, and its XMP packet.
 
-    Both empty where there are none, or none that can be read.
+    Both empty where there are none, or none that can be read. `opened` as `decode` has it: a file can be made to take
+    any time and memory here, too.
     """
     try:
         with _opened(data) as image:
+            opened(image.width * image.height)  # a PNG's may stand behind its pixels
             exif, packet = image.getexif(), image.info.get("xmp", b"")
-            return {**exif, **exif.get_ifd(_EXIF)}, packet if isinstance(packet, bytes) else b""
+            tags = {**exif, **exif.get_ifd(_EXIF)}
+            plain = {tag: value for tag, value in tags.items() if isinstance(value, int | str)}
+            is_read = isinstance(packet, bytes) and len(packet) <= _MOST_XMP
+            return plain, packet if is_read else b""
     except Exception:  # the border to a file's bytes: a broken one may fail in any way
         return {}, b""
 
