@@ -112,6 +112,15 @@ def test_a_finished_table_is_not_replaced_unless_told(program, folder, tmp_path,
     assert len(read_csv(out)) == 2
 
 
+@pytest.mark.parametrize("limit", [["--max-calls", "4"], ["--max-tokens", "40"], ["--max-cost", "1"]])
+def test_no_more_is_spent_than_each_flag_of_the_budget_allows(program, folder, monkeypatch, capsys, limit):
+    monkeypatch.setattr("dspy.clients.costs.estimate_cost", lambda *_args, **_named: (0.25, {}))
+    images = [str(folder / name) for name in ("a.png", "=cmd().png", "deep/ü 1.PNG")]
+    assert assess.main([*images, "--workers", "1", *limit]) == 2
+    assert f"allow more with {limit[0]}" in capsys.readouterr().err
+    assert len(program.engine.requests) == 4
+
+
 def test_a_score_and_its_ends_have_equal_decimals_in_a_csv(program, folder, tmp_path):
     out, exact = tmp_path / "results.csv", tmp_path / "results.jsonl"
     assert assess.main([str(folder), "--out", str(out)]) == assess.main([str(folder), "--out", str(exact)]) == 0
@@ -378,6 +387,17 @@ def test_the_gate_has_a_code_of_its_own(program, folder, capsys):
     assert summary in " ".join(capsys.readouterr().out.split())
     assert assess.main([*good, "--min-score", "3", "--sure", "0.9", "--json"]) == 4
     assert json.loads(capsys.readouterr().out)["not_sure"] == 2
+
+
+def test_an_image_that_surely_fails_the_gate_fails_it_beside_one_that_is_not_sure(
+    service_program, folder, monkeypatch, capsys
+):
+    beliefs = ({"1": 0.95, "2": 0.05}, {"2": 0.3, "3": 0.6, "4": 0.1})
+    script = {"quality_probs": [{"quality_probs": each, "quality_reasoning": "So."} for each in beliefs]}
+    monkeypatch.setattr("program.agent.saving.AgenticIQA", lambda *_: service_program(script=script))
+    images = [str(folder / name) for name in ("a.png", "=cmd().png")]
+    assert assess.main([*images, "--min-score", "3", "--sure", "0.9"]) == 3
+    assert "2 below 3 (1 surely) · 1 not sure" in " ".join(capsys.readouterr().out.split())
 
 
 @pytest.mark.spec("issue-50/gate-by-fault")

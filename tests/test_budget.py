@@ -55,6 +55,15 @@ def test_rungs_of_the_ladder_count_and_a_cached_answer_does_not(put, scripted_lm
         put(scripted_lm(["?", {"answer": "yes"}]))
 
 
+def test_a_call_that_a_cache_answered_is_given_back_to_every_budget():
+    with Budget(max_calls=1) as outer, Budget(max_calls=1) as inner:
+        for _ in range(2):
+            inner.charge()
+            inner.refund()
+        inner.charge()
+        assert (outer.calls, inner.calls) == (1, 1)
+
+
 def test_threads_of_python_and_of_dspy_share_it(put, scripted_lm):
     lm = scripted_lm({"answer": {"answer": "yes"}})
 

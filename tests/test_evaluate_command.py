@@ -117,7 +117,7 @@ def test_json_holds_the_record_with_baselines_and_details(manifest, capsys):
 
 def test_a_run_is_logged_to_mlflow_with_figures_table_charts_and_report(manifest, tmp_path, store, capsys, monkeypatch):
     traced(tmp_path, monkeypatch, 2)
-    _, record = _record(capsys, manifest)
+    _, record = _record(capsys, manifest, "--seed", "7")
     base = sqlite3.connect(store / "mlflow.db")
     metrics = dict(base.execute("select key, value from latest_metrics where run_uuid = ?", (record["mlflow_run"],)))
     params = dict(base.execute("select key, value from params where run_uuid = ?", (record["mlflow_run"],)))
@@ -125,6 +125,7 @@ def test_a_run_is_logged_to_mlflow_with_figures_table_charts_and_report(manifest
     assert metrics["srcc"] == pytest.approx(record["srcc"]["value"], abs=1e-4)
     assert metrics["srcc_low"] == pytest.approx(record["srcc"]["low"], abs=1e-4)
     assert params["sizes"].startswith("test ")
+    assert params["seed"] == "7"
     folder = store / "artifacts" / record["mlflow_run"] / "artifacts"
     kept = json.loads((folder / "result.json").read_text("utf-8"))
     assert kept["details"]["plcc_logistic5"] == record["details"]["plcc_logistic5"]

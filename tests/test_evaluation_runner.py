@@ -153,6 +153,27 @@ def test_questions_about_one_image_are_one_group():
     assert "png" not in "".join(row.group for row in record.rows)
 
 
+def test_versions_of_one_photograph_are_one_group():
+    samples = _scoring(12)
+    samples = [s.model_copy(update={"reference": Path(f"{i % 3}.png")}) for i, s in enumerate(samples)]
+    assert _run(_by_name, samples).srcc.groups == 3
+
+
+def test_opinions_are_compared_on_the_scale_of_the_scores():
+    # 1 and 3 of 5 with a deviation of 0.4: a score 0.9 away is an outlier, one 0.7 away is none.
+    labels = {"mos_range": (0, 100), "mos_std": 10.0}
+    samples = [Sample(f"s{i}", quality=q, image=Path(f"{i}.png"), **labels) for i, q in enumerate((0, 50))]
+    record = _run(lambda image, **_: _answer([1.9, 3.7][int(Path(image).stem)]), samples)
+    assert [row.mos_std for row in record.rows] == [0.4, 0.4]
+    assert details_of(record.rows).outlier_ratio.value == 0.5
+
+
+def test_the_slow_images_are_told_from_the_usual_ones():
+    rows = [labelled(id=str(i), group=str(i), task="open", seconds=float(i)) for i in range(101)]
+    pace = summarize(rows).pace
+    assert (pace["seconds_p50"], pace["seconds_p95"]) == (50.0, 95.0)
+
+
 def test_context_reaches_every_thread():
     asked = contextvars.ContextVar("asked", default="nothing")
     seen, threads = set(), set()

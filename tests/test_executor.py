@@ -193,6 +193,13 @@ def test_a_no_reference_tool_gets_no_reference(execute):
     assert piqe is None
 
 
+def test_the_image_in_question_is_measured_against_its_reference_and_not_the_other_way_round(execute, picture):
+    image, reference = (IMAGES.add(picture(seed)).sha256 for seed in (1, 2))
+    for chosen in (plan(), plan(required_tools=["PSNR"], tool_selection=False)):
+        _, _, runner = execute(chosen)
+        assert [measured[1:3] for measured in runner.measured] == [(image, reference)]
+
+
 @pytest.mark.spec("D10")
 def test_tools_to_avoid_are_neither_offered_nor_run(execute):
     output, engine, runner = execute(avoid=["VIF"])

@@ -240,6 +240,20 @@ def test_without_times_a_moved_frame_is_of_the_same_shot(rng):
     assert groups_of(pictures, "look", 3) == [[0, 1]]
 
 
+def test_a_picture_without_a_time_is_grouped_by_its_look_with_one_that_has_a_time():
+    def made(angle, at):
+        vector = np.array([np.cos(angle), np.sin(angle)], np.float32)
+        return SimpleNamespace(
+            frame=np.zeros((24, 24), np.uint8), bits=np.zeros(4, np.uint64), time=at, vector=vector
+        )  # fmt: skip
+
+    # 0.7 apart: near enough by their look alone, too far for pictures that were taken at different times.
+    apart = float(np.arccos(1 - 0.7))
+    assert groups_of([made(0, START), made(apart, None)], "auto", 3) == [[0, 1]]
+    assert groups_of([made(0, None), made(apart, START)], "auto", 3) == [[0, 1]]
+    assert groups_of([made(0, START), made(apart, START + timedelta(hours=1))], "auto", 3) == []
+
+
 def test_no_picture_joins_a_group_unless_it_is_near_to_all_in_it(rng):
     class One:
         time, frame = None, np.zeros((24, 24), np.uint8)
@@ -297,6 +311,14 @@ def test_verdicts_are_no_surer_than_asked_and_the_best_is_never_rejected():
     surer = choose([taken("a", sharp=8.0), taken("b", sharp=9.5)], [[0, 1]], Decisions(), Choosing(sure=0.95))
     assert [picture.verdict for picture in surer] == ["alternate", "keep"]
     assert choose(list(surer), [[0, 1]], Decisions(), Choosing(sure=0.8))[0].verdict == "reject"
+
+
+def test_one_black_frame_of_a_burst_does_not_make_a_darker_picture_its_best():
+    lights = {"a": 0.45, "b": 0.45, "c": 0.45, "d": 0.3, "e": 0.0}
+    # All as sharp in their own light, so that exposure alone tells them apart.
+    pictures = [taken(name, light=light, sharp=8.0 + 2 * np.log2(light + 0.02)) for name, light in lights.items()]
+    found = choose(pictures, [[0, 1, 2, 3, 4]], Decisions(), Choosing())
+    assert [picture.id for picture in sorted(found, key=lambda each: each.rank)] == ["a", "b", "c", "d", "e"]
 
 
 @pytest.mark.spec("issue-50/decisions")

@@ -55,6 +55,26 @@ def test_no_window_holds_more_requests_than_allowed():
     assert starts[-1] - starts[0] < 2  # it waits no longer than it must
 
 
+def test_tokens_counted_by_one_thread_stop_no_other_threads_call():
+    gate = Gate(limits(tokens_per_minute=10**9))
+    other = threading.Thread(target=gate.count_tokens, args=(1,))
+
+    class Tokens(int):
+        """A number of tokens that lets another thread count its own while these are summed up."""
+
+        def __radd__(self, total):
+            if total == 0 and gate_is_asked:
+                other.start()
+                other.join(0.1)
+            return int(self) + total
+
+    gate_is_asked = False
+    gate.count_tokens(Tokens(5))
+    gate_is_asked = True
+    with gate.admit():
+        other.join()
+
+
 def test_tokens_of_calls_in_flight_are_expected_before_they_are_known():
     gate = Gate(limits(tokens_per_minute=1000), window_s=0.4)
     gate.count_tokens(200)  # the mean is known from here on

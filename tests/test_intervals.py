@@ -126,6 +126,13 @@ def test_a_wrong_interval_fails_the_coverage_check(monkeypatch, wrong):
     assert not 0.93 <= _coverage(monkeypatch, "plcc", draws=300) <= 0.97
 
 
+@pytest.mark.parametrize("metric", ["bias", "rmse", "plcc"])
+def test_an_interval_reaches_as_far_below_its_figure_as_above(metric, rng):
+    truth = rng.uniform(1, 5, 400)
+    figure = interval(metric, truth, truth + rng.normal(0, 0.8, 400))
+    assert figure.high - figure.value == pytest.approx(figure.value - figure.low, rel=0.3)
+
+
 def _grouped(rng, groups, each):
     """Samples whose groups shift both the scores and the errors; SRCC over them has a known large-sample value."""
     codes = np.repeat(np.arange(groups), each)

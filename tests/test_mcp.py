@@ -17,6 +17,7 @@ import mcp
 import uvicorn
 
 from program.agent.assessment import Comparison
+from program.images.store import IMAGES
 from program.running.row import Row
 from program.service.agents import FolderRows, ListedTool, http_app, server_of
 
@@ -114,6 +115,17 @@ def test_over_http_the_services_settings_hold(over_http, folder):
     with pytest.raises(Exception) as refused:  # noqa: PT011 - a group of the client's own tasks
         asked(url, ("list_tools", {}))
     assert "401" in repr(refused.value) or "MCPError" in repr(refused.value)
+
+
+def test_a_comparison_judges_both_images_against_the_reference(service_program, folder):
+    program = service_program()
+    server, _ = server_of(program, local=True)
+    files = {"image_a": folder / "a.png", "image_b": folder / "b.png", "reference": folder / "c.png"}
+    (result,) = asked(server, ("compare_images", {name: str(file) for name, file in files.items()}))
+    assert not result.is_error
+    first, second, reference = (IMAGES.add(file).sha256 for file in files.values())
+    measured = [(image, against) for _, image, against, _ in program.resources.runner.measured]
+    assert measured == [(first, reference), (second, reference)]
 
 
 def test_a_folder_is_judged_some_images_at_a_time(service_program, folder):

@@ -6,12 +6,13 @@ import json
 import numpy as np
 import pytest
 from rich.console import Console
+from scipy import stats
 
 from program.evaluation.charts import baseline_tables, comparison_table, figures_table
 from program.evaluation.evaluating import with_baselines
 from program.evaluation.figures import compare, details_of, summarize
 from program.evaluation.intervals import METRICS, Metric
-from program.evaluation.publishing import render
+from program.evaluation.publishing import headlines, render
 from program.evaluation.record import EvaluationRecord
 from tests.rows import labelled
 
@@ -90,3 +91,21 @@ def test_a_record_has_the_fields_of_the_table_and_no_others():
 
 def _figures(fields):
     return set(METRICS) & set(fields)
+
+
+def test_mlflow_lists_each_figure_under_its_own_name(service_program):
+    rows = [
+        labelled(
+            id=f"s{i:02}", group=f"g{i}", task="scoring", truth=1 + i / 10, predicted=2 + i / 20,
+            expected_level=5 - i / 10, tool_mean=1 + i / 10 + i % 2,
+        )
+        for i in range(40)
+    ]  # fmt: skip
+    record = summarize(rows)
+    values = headlines(record, service_program())
+    of_tools = stats.spearmanr([row.truth for row in rows], [row.beliefs["tool_mean"] for row in rows])[0]
+    assert (values["model_srcc"], values["tools_srcc"]) == (-1.0, pytest.approx(of_tools, abs=1e-4))
+    figures = {name: getattr(record, name).value for name in ("srcc", "plcc", "rmse")}
+    assert {name: values[name] for name in figures} == pytest.approx(figures, abs=1e-4)
+    assert (values["srcc_low"], values["srcc_high"]) == pytest.approx((record.srcc.low, record.srcc.high), abs=1e-4)
+    assert (values["failed"], values["fusion_eta"]) == (0, 1.0)

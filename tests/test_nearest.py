@@ -13,12 +13,13 @@ import pytest
 from PIL import Image, ImageFilter
 
 from program.agent.assessment import compare_images
-from program.agent.labels import Neighbours
+from program.agent.labels import Neighbour, Neighbours
 from program.agent.loop import AgenticIQA
 from program.agent.saving import load
 from program.common.errors import InputError
 from program.common.settings import load_settings
 from program.compile import main
+from program.expert import likeness
 from program.images.store import IMAGES
 from program.lms.call import ROOM_TO_OPEN
 
@@ -266,6 +267,19 @@ def test_what_most_similar_photographs_are_answered_reaches_the_model_as_the_opt
     program(image=data / "26-0.png", query="Is it noisy?", options=["Yes", "No"])
     program(image=data / "26-0.png", query="Is it blurred?", options=["Perhaps", "Hardly"])
     assert len(lines(server)) == before
+
+
+@pytest.mark.spec("45/nearest-without-leakage")
+def test_no_label_of_an_images_own_photograph_or_of_another_kind_speaks_of_it(picture):
+    image = IMAGES.add(picture())
+    view = AgenticIQA().resources.viewer.view(image)
+    names = [("own", "nr"), ("own", "nr"), ("other", "nr"), ("third", "fr")]
+    photographs = tuple(
+        Neighbour(sha256=image.sha256 if n == 0 else f"{n:064}", group=group, kind=kind, label=3.0)
+        for n, (group, kind) in enumerate(names)
+    )
+    known = Neighbours(count=8, photographs=photographs, vectors=np.stack([likeness(view)] * len(names)))
+    assert [each.group for each in known.nearest(view, lambda _: True)] == ["other"]
 
 
 def test_what_is_no_record_of_neighbours_is_refused():

@@ -136,6 +136,15 @@ def test_sets_of_demos_are_distinct_and_of_the_asked_size(strategy) -> None:
     assert choose_demos(demos, 80, strategy, random.Random(1)) == tuple(range(80))
 
 
+@pytest.mark.parametrize("seed", range(5))
+def test_demos_of_questions_show_every_answer_however_rare_it_is(seed) -> None:
+    answers = ["yes"] * 12 + ["no"] * 2 + ["cannot tell"]
+    demos = [LabelledDemo("summarizer.answer", str(i), str(i), a, dspy.Example()) for i, a in enumerate(answers)]
+    chosen = choose_demos(demos, 4, "ends", random.Random(seed))
+    assert {answers[i] for i in chosen[:3]} == set(answers)
+    assert len(set(chosen)) == 4
+
+
 def test_every_role_gets_demos_from_what_it_was_really_asked(blurred_manifest) -> None:
     program = AgenticIQA(load_settings())
     samples = [s for s in read_manifest(blurred_manifest) if s.split == "train"][:12]

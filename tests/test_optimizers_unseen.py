@@ -13,7 +13,7 @@ from data.manifest import Sample
 from optimizers.examples import Evidence, ExampleSet, Gathering, Store, collect_examples
 from optimizers.objectives import Objective
 from optimizers.recipes import recipe_named
-from optimizers.search import Candidate, Search
+from optimizers.search import Beliefs, Candidate, SampleBelief, Search
 from optimizers.student import EvidenceReplay
 from program.agent.loop import AgenticIQA
 from program.common.settings import load_settings
@@ -180,3 +180,22 @@ def test_a_fusion_is_fitted_on_what_is_believed_without_a_demo_of_the_photograph
     found, note = fit("s0", "s1")
     assert (found, judged) == ([], {})
     assert note.startswith("fusion: not fitted: 29 scored training samples can be judged without a demo")
+
+
+def test_a_map_is_chosen_on_photographs_that_it_was_not_fitted_on(taught, monkeypatch) -> None:
+    known = taught(1)
+    step = dict(zip((s.id for s in known.samples["train"]), np.linspace(1, 5, 36), strict=True))
+    line = dict(zip((s.id for s in known.samples["validation"]), np.linspace(1, 5, 12), strict=True))
+
+    def beliefs(_search, _program, examples) -> Beliefs:
+        tools = {e.id: (step | line)[e.id] for e in examples}
+        # Taught in two steps, which a curve fits best; of other photographs a line is right.
+        truth = {name: (1.5 + 0.5 * x if name in line else 2.0 + 2.0 * (x > 3)) for name, x in tools.items()}
+        return Beliefs(
+            SampleBelief(sample=name, tools=[x], levels=None, precisions=None, truth=truth[name])
+            for name, x in tools.items()
+        )
+
+    monkeypatch.setattr("optimizers.recipes.fits.beliefs", beliefs)
+    candidates = recipe_named("fusion").run(known.search(Candidate("uncompiled", known.program)))
+    assert [c.program.summarizer.fusion.kind for c in candidates] == ["line", "line"]

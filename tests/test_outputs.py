@@ -111,6 +111,13 @@ def test_a_heatmap_is_replaced_by_force_and_a_failing_one_leaves_the_old(photos,
     assert (photos / "map.png").read_bytes() != before
 
 
+def test_what_a_model_writes_is_text_on_a_notebooks_card(service_program, picture):
+    answer = {"quality_probs": {"3": 1.0}, "quality_reasoning": "Soft <script>alert(1)</script> & dull."}
+    card = service_program(script={"quality_probs": answer})(image=picture())._repr_html_()
+    assert "<script" not in card
+    assert "Soft &lt;script&gt;alert(1)&lt;/script&gt; &amp; dull." in card
+
+
 def test_a_program_folder_with_other_files_is_replaced_by_nothing(photos, capsys):
     (photos / "prog").mkdir()
     (photos / "prog/program.json").write_text("{}", "utf-8")

@@ -1,8 +1,12 @@
 """The readings on disk: bounded, shared by processes, told in the record, and turned off on demand."""
 
+import contextlib
 import json
 import subprocess
 import sys
+import threading
+from collections import Counter
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import numpy as np
@@ -38,6 +42,50 @@ def test_other_reading_rules_are_other_readings(tmp_path, picture, monkeypatch):
     assert _runner(tmp_path).measure("PIQE", image).cached
     monkeypatch.setattr("program.tools.runner.READING_RULES", 999)
     assert not _runner(tmp_path).measure("PIQE", image).cached
+
+
+def test_a_reading_on_another_number_of_threads_is_taken_anew(tmp_path, picture, monkeypatch):
+    monkeypatch.setattr("program.tools.runner.evaluate", lambda *_: 30.0)
+    image = IMAGES.add(picture(5, 64, 64))
+    read = [_runner(tmp_path, threads=threads).measure("PIQE", image).cached for threads in (1, 2, 1, 2)]
+    assert read == [False, False, True, True]
+
+
+def test_two_threads_that_judge_one_image_measure_it_once(tmp_path, picture, monkeypatch):
+    image, runner = IMAGES.add(picture(5, 64, 64)), _runner(tmp_path)
+    both = threading.Barrier(2)
+    values = iter((30.0, 31.0))
+
+    def evaluate(*_):
+        with contextlib.suppress(threading.BrokenBarrierError):
+            both.wait(0.3)  # where both measure, they meet here
+        return next(values)
+
+    monkeypatch.setattr("program.tools.runner.evaluate", evaluate)
+    with ThreadPoolExecutor(2) as pool:
+        readings = list(pool.map(lambda _: runner.measure("PIQE", image), range(2)))
+    assert [reading.raw for reading in readings] == [30.0, 30.0]
+    assert runner.counts == {"fresh": 1, "cached": 1}
+
+
+def test_no_reading_is_lost_from_the_count_when_two_threads_end_at_once(tmp_path, picture, monkeypatch):
+    monkeypatch.setattr("program.tools.runner.evaluate", lambda *_: 30.0)
+    images, runner = [IMAGES.add(picture(seed, 64, 64)) for seed in (5, 6)], _runner(tmp_path)
+    both = threading.Barrier(2)
+
+    class Meeting(Counter):
+        """Counts between whose reading and writing another thread may come."""
+
+        def __getitem__(self, name):
+            number = super().__getitem__(name)
+            with contextlib.suppress(threading.BrokenBarrierError):
+                both.wait(0.2)
+            return number
+
+    runner.counts = Meeting()
+    with ThreadPoolExecutor(2) as pool:
+        list(pool.map(lambda image: runner.measure("PIQE", image), images))
+    assert dict(runner.counts.items()) == {"fresh": 2}
 
 
 def test_floats_come_back_exactly(tmp_path, rng):

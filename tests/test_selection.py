@@ -121,6 +121,10 @@ def test_among_equal_scores_the_nearer_scale_is_taken_and_else_the_earlier_progr
     assert ranking([base]).best.candidate.name == "uncompiled"
 
 
+def test_an_optimizer_that_changed_no_answer_is_not_taken() -> None:
+    assert ranking([record(PLAIN), record(PLAIN)]).add(named("same")).candidate.name == "uncompiled"
+
+
 def test_a_fusion_that_gains_too_little_is_left_and_that_is_told() -> None:
     found = ranking([record(PLAIN + 0.3), record(PLAIN + 0.28), record(PLAIN)])
     little, clear = named("uncompiled+fusion", "uncompiled+map")

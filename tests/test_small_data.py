@@ -6,6 +6,7 @@ import re
 import shutil
 from collections.abc import Callable, Sequence
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
@@ -14,11 +15,12 @@ from PIL import Image
 
 from data.tables import FOUND
 from optimizers import compiling
+from optimizers.job import upside_down
 from optimizers.selection import CrossValidation
 from program.assess import main as assess_command
 from program.compile import main as compile_command
 from program.evaluate import main as evaluate_command
-from program.evaluation.intervals import Figure
+from program.evaluation.intervals import Figure, interval
 from program.running.row import Row
 
 pytestmark = pytest.mark.usefixtures("undrawn", "unlogged", "untraced", "unrefined")
@@ -114,6 +116,17 @@ def test_a_flag_that_turns_good_labels_round_is_told_as_well(photographs, data, 
     assert code == 2
     assert 'take "higher_is_better": false (--lower-is-better) out' in said.splitlines()[-1]
     assert run(path, "--lower-is-better", "--force", "--optimizer", "none")[0] == 0
+
+
+@pytest.mark.spec("issue-44/labels-upside-down")
+def test_fewer_than_eight_scores_are_never_taken_for_upside_down() -> None:
+    job = SimpleNamespace(force=False, data="few.jsonl", splits={"train": []})
+    against = [5.0, 4.8, 4.9, 4.0, 3.5, 3.2, 3.0, 2.4, 1.9, 1.5]
+    told = {n: upside_down(job, interval("srcc", list(range(n)), against[:n])) for n in (7, 8, 10)}
+    assert told[7] is None
+    assert all("run against the program's" in told[n] for n in (8, 10))
+    job.force = True
+    assert upside_down(job, interval("srcc", list(range(10)), against)) is None
 
 
 @pytest.mark.spec("issue-44/key-dmos")

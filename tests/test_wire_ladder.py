@@ -17,6 +17,8 @@ from program.agent.module import BatchInterrupted
 from program.common.errors import EndpointError, ImageError
 from program.common.settings import load_settings
 from program.evaluation.evaluating import run_samples
+from program.images.store import IMAGES
+from program.lms.ask import ask
 from program.lms.limits import Budget, BudgetSpent
 
 KEY = "sk-planted-0123456789abcdef"
@@ -99,6 +101,16 @@ def _refusing(loopback, loopback_module, *features):
         for feature in features
     ]
     return loopback(rules=rules)
+
+
+def test_what_dspys_cache_answers_for_a_users_own_model_costs_no_call(loopback, picture):
+    server = loopback()
+    lm = dspy.LM("openai/gpt-4o", api_base=server.base, api_key="none", engine="lm15")
+    shown = {"image": IMAGES.add(picture()), "question": "q"}
+    with Budget(max_calls=2) as budget:
+        for _ in range(3):
+            ask(dspy.Predict("image: dspy.Image, question -> answer"), shown, lm=lm, check=str, example={})
+    assert budget.calls == server.stats()["requests"] == 1
 
 
 def test_a_call_repeated_without_a_refused_feature_is_counted_and_charged(loopback, loopback_module, iqa_on, picture):
