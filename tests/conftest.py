@@ -194,6 +194,12 @@ def untraced(tmp_path_factory: pytest.TempPathFactory, monkeypatch: pytest.Monke
 
 
 @pytest.fixture
+def coarse(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Draw a tenth of the resamples for intervals of fitted curves, which are half of what a small evaluation takes."""
+    monkeypatch.setattr("program.evaluation.intervals._SLOW_RESAMPLES", 50)
+
+
+@pytest.fixture
 def unlogged(monkeypatch: pytest.MonkeyPatch) -> None:
     """Put neither the program's files nor its prompts into MLflow, which is a third of what a small compile takes."""
     monkeypatch.setattr("optimizers.report.log_program", lambda run, folder, sha256: run.link_model(sha256))

@@ -13,6 +13,8 @@ from data import check, prepare
 from program import AgenticIQA, assess, compile, evaluate, serve
 from program.agent.saving import save
 
+pytestmark = pytest.mark.usefixtures("coarse")
+
 
 @pytest.fixture
 def photo(tmp_path: Path, rng: np.random.Generator) -> Path:

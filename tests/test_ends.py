@@ -13,7 +13,7 @@ from PIL import Image
 from program import calibrate, evaluate
 from program import compile as compiler
 
-pytestmark = pytest.mark.usefixtures("undrawn")
+pytestmark = pytest.mark.usefixtures("undrawn", "coarse")
 
 FULL = "CREATE TRIGGER full BEFORE INSERT ON {} BEGIN SELECT RAISE(FAIL, 'database or disk is full'); END"
 

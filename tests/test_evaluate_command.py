@@ -38,7 +38,9 @@ def cache(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 @pytest.fixture(autouse=True)
-def _shared(store: Path, cache: Path, tmp_path: Path, _hermetic: None, monkeypatch: pytest.MonkeyPatch) -> None:
+def _shared(
+    store: Path, cache: Path, tmp_path: Path, _hermetic: None, coarse: None, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setenv("AGENTICIQA_MLRUNS_DIR", str(store))  # making one takes MLflow seconds
     monkeypatch.setenv("AGENTICIQA_CACHE_DIR", str(cache))  # the photographs are those of every test
     traced(tmp_path, monkeypatch, 0)  # a trace takes half a second

@@ -20,6 +20,8 @@ from program.evaluation.publishing import render, worst_rows, write_report
 from program.evaluation.record import WORST, Dataset, WorstRows
 from tests.rows import labelled
 
+pytestmark = pytest.mark.usefixtures("coarse")
+
 EVIL = '<script>alert("x")</script><img src=http://evil.example/x onerror=alert(1)>"\'{{7*7}}$\\frac'
 
 

@@ -23,7 +23,7 @@ from program.evaluate import main as evaluate_command
 from program.evaluation.intervals import Figure, interval
 from program.running.row import Row
 
-pytestmark = pytest.mark.usefixtures("undrawn", "unlogged", "untraced", "unrefined")
+pytestmark = pytest.mark.usefixtures("undrawn", "coarse", "unlogged", "untraced", "unrefined")
 
 SMALL = """
 compile: {rerank: 2, baselines: false}
