@@ -148,6 +148,19 @@ def test_equal_questions_asked_at_once_go_out_once_though_each_built_its_own_sig
     assert len(lm.engine.requests) == 1
 
 
+@pytest.mark.spec("004/caching")
+def test_a_kept_answer_is_not_given_to_a_program_with_other_demos_or_settings(put, scripted_lm, tmp_path):
+    dspy.configure_cache(disk_cache_dir=str(tmp_path), enable_disk_cache=False)
+    lm = scripted_lm([{**GOOD, "number": n} for n in range(4)], model="scripted/taught", cache=True)
+    plain, taught = dspy.Predict(Question), dspy.Predict(Question)
+    taught.demos = [dspy.Example(question="Is it dark?", **EXAMPLE)]
+    numbers = []
+    for predictor, model in ((plain, lm), (taught, lm), (plain, lm.copy(temperature=0.7)), (taught, lm), (plain, lm)):
+        answer, _ = put([], predictor=predictor, lm=model)
+        numbers.append(answer.value[1])
+    assert numbers == [0, 1, 2, 1, 0]
+
+
 @pytest.mark.spec("003/6-logging-and-observability")
 def test_cost_is_summed_where_prices_are_known_and_none_elsewhere(put, monkeypatch):
     with meter() as usage:

@@ -121,6 +121,24 @@ def test_no_more_is_spent_than_each_flag_of_the_budget_allows(program, folder, m
     assert len(program.engine.requests) == 4
 
 
+def test_so_many_images_are_judged_at_once_as_were_asked_for(program, folder, monkeypatch):
+    both, forward = threading.Barrier(2), type(program).forward
+
+    def beside_another(self, **given):
+        both.wait(10)
+        return forward(self, **given)
+
+    monkeypatch.setattr(type(program), "forward", beside_another)
+    assert assess.main([str(folder / "a.png"), str(folder / "=cmd().png"), "--workers", "2"]) == 0
+
+
+def test_a_question_is_put_of_each_image_of_a_folder(program, folder, tmp_path):
+    out = tmp_path / "out.csv"
+    assert assess.main([str(folder), "--out", str(out), "--query", "Is it noisy?"]) == 0
+    assert [row["query"] for row in read_csv(out)] == ["Is it noisy?"] * 2
+    assert not program.engine.asked("quality_probs")
+
+
 def test_a_score_and_its_ends_have_equal_decimals_in_a_csv(program, folder, tmp_path):
     out, exact = tmp_path / "results.csv", tmp_path / "results.jsonl"
     assert assess.main([str(folder), "--out", str(out)]) == assess.main([str(folder), "--out", str(exact)]) == 0

@@ -317,6 +317,16 @@ def test_a_model_service_that_is_down_ends_an_evaluation_which_resumes(tmp_path)
     assert record.rows[3].error == "language model: down"
 
 
+def test_a_model_service_that_fails_now_and_then_costs_those_samples_alone():
+    def unsteady(*, image, **_):
+        if int(Path(image).stem) % 2:
+            raise dspy.LMError("busy")
+        return _by_name(image=image)
+
+    record = _run(unsteady, _scoring(9), workers=1)
+    assert [row.status for row in record.rows] == ["ok", "failed"] * 4 + ["ok"]
+
+
 def test_a_checkpoint_of_an_earlier_version_is_refused_in_a_line(tmp_path):
     path = tmp_path / "run.jsonl"
     header = {"checkpoint": "evaluation", "schema_version": 2, **Dataset().model_dump(), "context": {}}

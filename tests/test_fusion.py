@@ -10,7 +10,7 @@ from hypothesis import assume, given, settings
 from hypothesis import strategies as st
 
 from program.fusion import ScoreFusion, level_in_text
-from program.fusion.scores import FittedFusion, fusion_note
+from program.fusion.scores import FittedFusion, disagreement, fusion_note
 
 LEVELS = np.arange(1, 6)
 LOG_PROBABILITIES = {1: -3.2, 2: -0.5, 3: -0.1, 4: -2.1, 5: -4.5}
@@ -447,3 +447,11 @@ def test_the_note_says_what_the_score_was_made_of(fusion, given_, note):
 )  # fmt: skip
 def test_the_note_is_in_the_questions_language(fusion, given_, note):
     assert fusion_note(fusion, fusion.fuse_scores(*given_), *given_, chinese=True) == note
+
+
+@pytest.mark.spec("D28")
+def test_tools_and_model_disagree_from_one_and_a_half_levels_on():
+    model = {2: 0.5, 3: 0.5}
+    assert disagreement(4.0, model) == "The tools say 4.0 of 5 and the model 2.5: they disagree."
+    assert disagreement(1.0, model) == "The tools say 1.0 of 5 and the model 2.5: they disagree."
+    assert disagreement(3.99, model) == disagreement(None, model) == ""

@@ -90,6 +90,36 @@ def test_a_resumed_log_gives_back_what_the_same_work_wrote(tmp_path):
     assert _resumed(path, context={"a": 1}) == 2
 
 
+def _log(path):
+    return Journal(path, {"journal": "test"}, Row, mend="give another file")
+
+
+def test_a_request_that_failed_is_tried_again(tmp_path):
+    failed, done = Request(id="failed"), Request(id="done")
+    with _log(tmp_path / "log") as log:
+        log.resume()
+        log.keep(failed, 0, Row(id="failed", status="error", error="the service is busy"))
+        log.keep(done, 1, Row(id="done", status="ok"))
+    with _log(tmp_path / "log") as log:
+        assert log.resume() == 1
+        assert (log.find(failed, 0), log.find(done, 1)) == (None, Row(id="done", status="ok"))
+
+
+@pytest.mark.parametrize("changed", ["image", "reference"])
+def test_an_image_is_judged_again_where_it_or_its_reference_changed(tmp_path, changed):
+    files = {name: tmp_path / f"{name}.png" for name in ("image", "reference")}
+    for file in files.values():
+        file.write_bytes(b"before")
+    request = Request(id="a", **files)
+    with _log(tmp_path / "log") as log:
+        log.resume()
+        log.keep(request, 0, Row(id="a", status="ok"))
+    files[changed].write_bytes(b"and after")
+    with _log(tmp_path / "log") as log:
+        assert log.resume() == 1
+        assert log.find(request, 0) is None
+
+
 def test_a_log_of_other_work_is_refused_with_the_first_difference(tmp_path):
     path = tmp_path / "log"
     _resumed(path, context={"deep": {"a": 1, "b": [2]}})

@@ -16,7 +16,7 @@ from scipy import stats
 
 from data.manifest import Sample, read_manifest
 from optimizers.compiling import compile_program
-from optimizers.demos import LabelledDemo, choose_demos, distortion_truth
+from optimizers.demos import LabelledDemo, choose_demos, distortion_truth, labelled_demos
 from optimizers.examples import collect_examples
 from optimizers.job import prepare_job
 from optimizers.objectives import Objective, distortion_agreement, scoring_agreement
@@ -143,6 +143,16 @@ def test_demos_of_questions_show_every_answer_however_rare_it_is(seed) -> None:
     chosen = choose_demos(demos, 4, "ends", random.Random(seed))
     assert {answers[i] for i in chosen[:3]} == set(answers)
     assert len(set(chosen)) == 4
+
+
+@pytest.mark.parametrize(("quality", "said"), [(1.0, "unusable"), (3.2, "Moderate"), (5.0, "No distortion is visible")])
+def test_a_demo_says_what_its_score_means(tmp_path, quality, said) -> None:
+    inputs = {"query": "Rate it.", "distortion_analysis": "none"}
+    sample = Sample(id="a", image=tmp_path / "a.png", mos=quality)
+    (made,) = labelled_demos(sample, dspy.Example(quality=quality), [("summarizer.score", inputs)], None)
+    assert said in made.demo.quality_reasoning
+    probabilities = made.demo.quality_probs.by_level()
+    assert sum(level * p for level, p in probabilities.items()) == pytest.approx(quality)
 
 
 def test_every_role_gets_demos_from_what_it_was_really_asked(blurred_manifest) -> None:

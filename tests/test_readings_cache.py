@@ -88,6 +88,12 @@ def test_no_reading_is_lost_from_the_count_when_two_threads_end_at_once(tmp_path
     assert dict(runner.counts.items()) == {"fresh": 2}
 
 
+def test_the_size_of_the_cache_is_told_in_the_unit_of_its_limit(tmp_path, monkeypatch):
+    monkeypatch.setattr(PlainCache, "volume", lambda self: self._limit // 2)
+    state = _runner(tmp_path, cache_mb=8).cache_state()
+    assert (state["size_mb"], state["limit_mb"]) == (4.0, 8)
+
+
 def test_floats_come_back_exactly(tmp_path, rng):
     cache = PlainCache(tmp_path)
     values = [*rng.standard_normal(50).tolist(), 1e-308, 0.1 + 0.2, -0.0]

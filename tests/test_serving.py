@@ -2,6 +2,7 @@
 
 import base64
 import contextlib
+import hashlib
 import http.client
 import io
 import json
@@ -114,6 +115,15 @@ def test_two_images_are_compared_as_in_python(service_program, served, encoded):
     assert "broken.png" in error_of(
         post(url, "/compare", files=[files[0], ("image", ("broken.png", b"no image"))]), 422
     )
+
+
+def test_two_images_are_compared_against_the_reference_that_was_sent(service_program, served, encoded):
+    program, data = service_program(), [encoded(), encoded(7), encoded(8)]
+    files = [(name, (f"{name}.png", each)) for name, each in zip(("image", "image", "reference"), data, strict=True)]
+    assert post(served(program), "/compare", files=files).status_code == 200
+    first, second, reference = (hashlib.sha256(each).hexdigest() for each in data)
+    measured = [(image, against) for _, image, against, _ in program.resources.runner.measured]
+    assert measured == [(first, reference), (second, reference)]
 
 
 def test_upload_and_json_give_the_assessment_that_python_gives(service_program, served, encoded):

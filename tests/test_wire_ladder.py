@@ -6,6 +6,7 @@ import json
 import logging
 import time
 from concurrent.futures import ThreadPoolExecutor
+from types import SimpleNamespace
 
 import dspy
 import pytest
@@ -184,6 +185,23 @@ def test_retry_after_goes_before_the_backoff_and_holds_every_thread(loopback, iq
     begun = time.perf_counter()
     assert iqa(image=picture()).status == "ok"
     assert time.perf_counter() - begun >= 0.3
+
+
+def test_a_pause_that_a_host_asks_for_holds_the_questions_of_other_threads(loopback, iqa_on, picture, monkeypatch):
+    server = loopback(faults=["rate_limit"], retry_after_s=0.3)
+    iqa, waited = iqa_on(server), []
+
+    def meanwhile(_seconds):
+        begun = time.perf_counter()
+        with ThreadPoolExecutor(1) as pool:
+            assert pool.submit(iqa, image=picture(1), query="How sharp is it?").result().status == "ok"
+        waited.append(time.perf_counter() - begun)
+
+    clock = SimpleNamespace(sleep=meanwhile, perf_counter=time.perf_counter)
+    monkeypatch.setattr("program.lms.call.time", clock)
+    assert iqa(image=picture()).status == "ok"
+    assert len(waited) == 1
+    assert waited[0] >= 0.25
 
 
 def test_a_pause_longer_than_allowed_is_not_waited_for(loopback, iqa_on, picture):

@@ -109,6 +109,9 @@ def test_region_and_heatmap_from_the_command(tmp_path: Path, capsys: pytest.Capt
     assert capsys.readouterr().out.startswith(("Bad", "Poor"))
     with Image.open(tmp_path / "new" / "map.png") as written:
         assert written.size == (384, 288)
+    assert assess.main([*asked, "--heatmap", str(tmp_path / "noise.png"), "--heatmap-of", "noise"]) == 0
+    assert (tmp_path / "noise.png").read_bytes() != (tmp_path / "new" / "map.png").read_bytes()
+    capsys.readouterr()
     assert assess.main([*asked, "--heatmap-of", "blur"]) == 2
     assert "--heatmap" in capsys.readouterr().err
     assert assess.main([*asked, "--heatmap", str(tmp_path / "map.nothing")]) == 2
@@ -133,6 +136,17 @@ def test_a_gate_may_be_not_sure(tmp_path: Path, capsys: pytest.CaptureFixture[st
     assert assess.main([image, image, "--min-score", "5", "--sure", "0.9"]) == 3
     assert assess.main([image, "--sure", "0.9"]) == 2
     assert "--min-score" in capsys.readouterr().err
+
+
+def test_a_score_at_the_minimum_passes_the_gate() -> None:
+    assert side_of_minimum(Row(id="a", status="ok", score=3.0), 3.0) == "above"
+
+
+def test_a_score_near_an_end_of_the_scale_is_no_surer_than_its_longer_side() -> None:
+    top = Row(id="a", status="ok", score=4.8, low=3.8, high=5.0)  # the scale cuts the upper end
+    bottom = Row(id="a", status="ok", score=1.2, low=1.0, high=2.2)
+    assert [side_of_minimum(top, m, 0.9) for m in (4.0, 4.4)] == ["above", "not sure"]
+    assert [side_of_minimum(bottom, m, 0.9) for m in (1.6, 2.0)] == ["not sure", "below"]
 
 
 def test_a_notebook_shows_picture_map_answer_and_escaped_words(iqa: AgenticIQA) -> None:
