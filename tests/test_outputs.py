@@ -125,3 +125,57 @@ def test_a_program_folder_with_other_files_is_replaced_by_nothing(photos, capsys
     assert main("compile --data m.jsonl --out prog --force --repeat 2".split()) == 2
     assert "'thesis.txt'" in capsys.readouterr().err
     assert (photos / "prog/thesis.txt").read_text("utf-8") == "mine"
+
+
+def refused(words: str, capsys: pytest.CaptureFixture[str]) -> str:
+    """Run a command that refuses in one line, and leaves what is there."""
+    before = state(Path()), sorted(os.listdir())
+    assert main([*words.split(), "--force"]) == 2
+    error = capsys.readouterr().err
+    assert error.count("\n") == 1
+    assert (state(Path()), sorted(os.listdir())) == before
+    return error
+
+
+@pytest.mark.spec("issue-65/only-own-files")
+@pytest.mark.parametrize("kind", ["link", "dangling", "pipe"])
+@pytest.mark.parametrize(
+    "words",
+    [
+        "assess refs --out out.csv",
+        "assess p.png --heatmap out.png",
+        "evaluate m.jsonl --checkpoint out.jsonl",
+        "calibrate m.jsonl --out out.json",
+        "data prepare table --root t.csv --out out.jsonl",
+    ],
+)
+def test_no_file_takes_the_place_of_a_link_or_a_pipe(photos, capsys, words, kind):
+    path = Path(words.split()[-1])
+    if kind == "pipe":
+        os.mkfifo(path)
+    else:
+        path.symlink_to("t.csv" if kind == "link" else "nowhere")
+    fault = "is no plain file" if kind == "pipe" else "is a link"
+    assert f"{str(path)!r}: {fault}; give another name" in refused(words, capsys)
+    assert path.is_symlink() == (kind != "pipe")
+
+
+@pytest.mark.parametrize("kind", ["text", "link", "pipe"])
+def test_the_copy_of_an_earlier_checkpoint_replaces_nothing_else(photos, capsys, kind):
+    Path("c.jsonl").write_text('{"checkpoint": "evaluation", "schema_version": 1}\n', "utf-8")
+    if kind == "text":
+        Path("c.jsonl.previous").write_text("mine\n", "utf-8")
+    elif kind == "link":
+        Path("c.jsonl.previous").symlink_to("m.jsonl")
+    else:
+        os.mkfifo("c.jsonl.previous")
+    assert "file 'c.jsonl.previous': is " in refused("evaluate m.jsonl --checkpoint c.jsonl", capsys)
+
+
+def test_asking_servers_again_removes_only_what_they_said(photos, capsys, monkeypatch):
+    monkeypatch.setenv("AGENTICIQA_CACHE_DIR", str(photos))
+    Path("models").mkdir()
+    for name in ("weights.bin", "settings.json", f"{'0' * 16}.json"):
+        Path("models", name).write_text("{}", "utf-8")
+    assert main("evaluate none.jsonl --fresh".split()) == 2
+    assert sorted(os.listdir("models")) == ["settings.json", "weights.bin"]

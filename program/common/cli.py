@@ -10,7 +10,6 @@ import logging
 import math
 import os
 import re
-import shutil
 import sys
 from collections.abc import Callable, Iterable
 from contextvars import ContextVar
@@ -305,5 +304,7 @@ def settings_from(arguments: argparse.Namespace, **overrides: Any) -> "Settings"
         arguments.lm, arguments.api_base, {role: getattr(arguments, f"{role}_lm") for role in _ROLE_FLAGS}
     )
     if arguments.fresh:
-        shutil.rmtree(settings.cache_dir / MODEL_RECORDS, ignore_errors=True)
+        for record in (settings.cache_dir / MODEL_RECORDS).glob("*.json"):
+            if re.fullmatch("[0-9a-f]{16}", record.stem):  # registered programs are copied to the same folder
+                record.unlink(missing_ok=True)
     return settings

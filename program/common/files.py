@@ -301,6 +301,19 @@ def leads_out(path: Path, folder: Path) -> bool:
         return True
 
 
+def check_plain(path: Path, name: str) -> None:
+    """Raise InputError, beginning with `name`, where a file cannot be written: for a link, a pipe, a device.
+
+    A folder passes, and a link to one.
+    """
+    if os.path.isdir(path) or not os.path.lexists(path):
+        return
+    mode = os.lstat(path).st_mode
+    if not stat.S_ISREG(mode):
+        fault = "is a link" if stat.S_ISLNK(mode) else "is no plain file"
+        raise InputError(f"{name}: {fault}; give another name")
+
+
 @contextlib.contextmanager
 def open_file(place: Place) -> Iterator[IO[bytes]]:
     """Open a file to read its bytes. Raises OSError where it is not there or cannot be read."""
@@ -355,7 +368,12 @@ def list_files(folder: Place, *, recursive: bool) -> Iterator[tuple[str, Place]]
 
 
 def check_output(flag: str, out: Place, inputs: Iterable[Place], *, force: bool) -> None:
-    """Raise InputError where writing to `out` would destroy an input, or, without `force`, what is there already."""
+    """Raise InputError where writing to `out` would destroy an input, or, without `force`, what is there already.
+
+    That is so with `force`, too, for a link, which a file would replace, and for a pipe or a device.
+    """
+    if isinstance(out, Path):
+        check_plain(out, f"{flag} {str(out)!r}")
     if not exists(out):
         return
     for given in inputs:

@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import IO, Any, Generic, Self, TypeVar
 
 from program.common.errors import InputError
-from program.common.files import digest_of, lock_file, temporary_database
+from program.common.files import check_plain, digest_of, lock_file, temporary_database, whole_file
 from program.running.request import Request
 from program.running.row import Row
 
@@ -25,9 +25,10 @@ class LineLog:
         """Open or make the file and its folder, for this writer alone. `mend` is what errors tell the user to do.
 
         `name` is what they call it, where the file stands for something else. Raises InputError where it cannot be
-        written or another run writes it.
+        written or another run writes it, and for a link or a pipe.
         """
         self.path, self._mend, self._name = path, mend, name or f"file {str(path)!r}"
+        check_plain(path, f"file {str(path)!r}")
         try:
             path.parent.mkdir(parents=True, exist_ok=True)
             self._file: IO[bytes] = path.open("ab", buffering=0)
@@ -125,10 +126,20 @@ class Journal(LineLog, Generic[R]):
         self.close()
 
     def set_aside(self) -> None:
-        """Begin again: what is there is kept beside the file as `<name>.previous`. InputError for a file of others."""
+        """Begin again: what is there is kept beside the file as `<name>.previous`.
+
+        Raises InputError where either is a file of others.
+        """
         if not self.empty:
             self._parsed(next(self.lines(), None))
-            shutil.copyfile(self.path, self.path.with_name(f"{self.path.name}.previous"))
+            previous = self.path.with_name(f"{self.path.name}.previous")
+            name = f"file {str(previous)!r}"
+            check_plain(previous, name)
+            if previous.exists():
+                with previous.open("rb") as file:
+                    self._parsed(file.readline() or b"{}", name)
+            with whole_file(previous) as copy:
+                shutil.copyfile(self.path, copy)
             os.truncate(self.path, 0)
 
     def resume(self) -> int:
@@ -209,8 +220,11 @@ class Journal(LineLog, Generic[R]):
             self._ahead.remove(self.first_open)
             self.first_open += 1
 
-    def _parsed(self, line: bytes | None) -> dict[str, Any]:
-        """Return the header in the first line, empty where there is half a one. Raises InputError for another file."""
+    def _parsed(self, line: bytes | None, name: str = "") -> dict[str, Any]:
+        """Return the header in the first line, empty where there is half a one. Raises InputError for another file.
+
+        `name` is what the error calls it, where it is not this one.
+        """
         if line is None:  # a kill leaves half a header, other files do not
             start, half = json.dumps({self._kind: self._value})[:-1].encode(), self.path.read_bytes()
             if half.startswith(start) or start.startswith(half):
@@ -220,7 +234,7 @@ class Journal(LineLog, Generic[R]):
                 other = json.loads(line)
                 if isinstance(other, dict) and other.get(self._kind) == self._value:
                     return other
-        raise InputError(f"{self._name}: is no {self._value} {self._kind}; {self._mend}")
+        raise InputError(f"{name or self._name}: is no {self._value} {self._kind}; {self._mend}")
 
     def _check(self, line: bytes) -> None:
         other = self._parsed(line)
