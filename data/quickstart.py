@@ -1,11 +1,12 @@
 """The quickstart data: distorted photographs with scores and questions, made on first use. Nothing is downloaded."""
 
+import contextlib
 import hashlib
 import io
 import json
 import logging
 import os
-import shutil
+import re
 from collections import defaultdict
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from importlib.resources import files
@@ -332,27 +333,40 @@ def build_quickstart(cache_dir: Path, *, progress: bool = True, plan: Quickstart
 def _build(folder: Path, plan: QuickstartPlan, *, progress: bool) -> None:
     if folder.exists():  # damaged, or left by a killed run; the lock keeps out others
         logger.warning("quickstart folder %s is incomplete; it is made again", folder.name)
-        shutil.rmtree(folder)
+        _clear(folder)
     try:
         place = folder / "images"
-        place.mkdir(parents=True)
+        place.mkdir(parents=True, exist_ok=True)
         images = _make_images(place, plan, progress=progress)
         scoring = list(_scoring_lines(images, place))
         write_manifest(folder / "manifest-fr.jsonl", _in_hash_order(scoring))
         made_up = [*map(_by_the_house, scoring), *_question_lines(images, place)]
         write_manifest(folder / "manifest.jsonl", _in_hash_order(made_up))
-        record = {"images": len(os.listdir(place)), "revision": plan.revision()}
+        record = {"images": len(_images_in(folder)), "revision": plan.revision()}
         # Last: without it the folder is not whole.
         write_whole(folder / _RECORD, json.dumps(record) + "\n")
     except BaseException:
-        shutil.rmtree(folder, ignore_errors=True)
+        _clear(folder)
         raise
+
+
+def _clear(folder: Path) -> None:
+    """Remove what the quickstart wrote into its folder, and the folder where a user has put nothing there."""
+    for path in (folder / _RECORD, *(folder / name for name in GENERATED.values()), *_images_in(folder)):
+        path.unlink(missing_ok=True)
+    for place in (folder / "images", folder):
+        with contextlib.suppress(OSError):
+            place.rmdir()
+
+
+def _images_in(folder: Path) -> list[Path]:
+    return [path for path in folder.glob("images/*.png") if re.fullmatch("[0-9a-f]{20}", path.stem)]
 
 
 def _is_whole(folder: Path) -> bool:
     try:
         record = json.loads((folder / _RECORD).read_text(encoding="utf-8"))
-        images = len(os.listdir(folder / "images"))
+        images = len(_images_in(folder))
     except (OSError, ValueError, RecursionError):
         return False
     whole = isinstance(record, dict) and record.get("images") == images

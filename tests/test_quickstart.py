@@ -249,10 +249,14 @@ def test_a_damaged_folder_is_made_anew(tmp_path: Path, damage: str, caplog: pyte
     digest = manifest_sha256(manifest)
     victim = next((manifest.parent / "images").iterdir()) if damage == "image" else manifest.with_name(damage)
     victim.unlink()
+    own = [manifest.parent / name for name in ("notes.txt", "images/mine.png")]
+    for path in own:
+        path.write_text("mine", "utf-8")
     again = build_quickstart(tmp_path, progress=False, plan=TINY)
     assert manifest_sha256(again) == digest
     assert victim.is_file()
     assert "is incomplete; it is made again" in caplog.text
+    assert [path.read_text("utf-8") for path in own] == ["mine", "mine"]
     assert sorted(os.listdir(tmp_path)) == [again.parent.name, "quickstart.lock"]
 
 
