@@ -1,7 +1,6 @@
 """What `python -m program.compile` runs: the compiles of one or several seeds, as one run of MLflow."""
 
 import logging
-import shutil
 from collections.abc import Mapping, Sequence
 from contextlib import AbstractContextManager, ExitStack, closing, nullcontext
 from dataclasses import asdict, dataclass, replace
@@ -15,7 +14,7 @@ from optimizers.job import Job
 from optimizers.plan import CallPlan, folder_lock
 from optimizers.report import Compiled, log_compile, show, spread, step, waiting
 from optimizers.selection import label, leading_metric
-from program.agent.saving import load
+from program.agent.saving import check_folder, copy_program, load
 from program.common.errors import InputError
 from program.common.files import path_lock
 from program.evaluation.evaluating import run_samples
@@ -68,14 +67,15 @@ class Tracked:
             step(console, "registered", f"{new.uri} ({leads}: {new.why})")
 
 
-def check_folders(out: Path, seed: int, repeat: int) -> None:
-    """Raise InputError where a folder of a compile that is begun again holds a program already."""
+def check_folders(out: Path, seed: int, repeat: int, *, replace: bool) -> None:
+    """Raise InputError where a folder of a compile holds what it must not replace: a program only with `replace`."""
     for folder in dict.fromkeys((out, *_seed_folders(out, seed, repeat))):
-        if (folder / "program.json").is_file():
+        if not replace and (folder / "program.json").is_file():
             raise InputError(
                 f"folder {str(folder)!r}: holds a program; give --force to replace it, --resume to continue its "
                 "compile, or another --out"
             )
+        check_folder(folder)
 
 
 def compile_tracked(
@@ -139,8 +139,7 @@ def _best(results: Sequence[Compiled], out: Path) -> Compiled:
     """Return the compile that did best on validation, its program in `out`."""
     best = max(results, key=lambda r: r.validation[r.chosen]["score"] if r.validation else 0.0)
     if best.folder != out:
-        shutil.rmtree(out, ignore_errors=True)
-        shutil.copytree(best.folder, out)
+        copy_program(best.folder, out)
     return best
 
 

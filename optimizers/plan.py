@@ -1,7 +1,6 @@
 """A compile's plan before it starts (runs, calls, time, cost), and the log from which one that was stopped resumes."""
 
 import json
-import shutil
 import statistics
 import time
 from collections.abc import Callable, Iterator, Mapping
@@ -21,6 +20,7 @@ from program.agent.resources import Resources
 from program.agent.saving import save
 from program.common.errors import InputError
 from program.common.files import plain_file
+from program.common.outputs import PROGRAM, remove_outputs
 from program.running.journal import LineLog
 
 _TOKENS_IN, _TOKENS_OUT = 1500, 200
@@ -243,14 +243,16 @@ class CompileLog:
     def begin(self, program: AgenticIQA) -> None:
         """Save the uncompiled program, unless a resumed compile left a better one, until something is better."""
         if self._saved_score == _UNSCORED:
-            run = {"run.json": json.dumps({"key": self._key}, indent=1) + "\n"}
+            files = {"run.json": json.dumps({"key": self._key}, indent=1) + "\n"}
+            if not self._resume:
+                files["candidates.jsonl"] = ""  # the folder is known to hold it before its first line
             record = {"chosen": "uncompiled", "finished": False}
-            save(program, self.folder, record=record, keep=_LOGS if self._resume else (), files=run)
+            save(program, self.folder, record=record, keep=_LOGS if self._resume else (), files=files)
 
     def withdraw(self) -> None:
         """Leave no folder behind of a compile whose data turned out to be unusable."""
         if not self._resume:
-            shutil.rmtree(self.folder, ignore_errors=True)
+            remove_outputs(self.folder, PROGRAM)
 
     @property
     def is_finished(self) -> bool:

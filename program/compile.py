@@ -68,8 +68,9 @@ def _compile(arguments: argparse.Namespace) -> int:
     if arguments.resume and not named:
         raise InputError("--resume: give the folder of the compile to continue as --out DIR")
     settings, console = cli.settings_from(arguments), Console(stderr=True, soft_wrap=True)
-    if named and not (arguments.resume or arguments.force or arguments.dry_run):
-        check_folders(arguments.out, settings.seed, repeat)
+    if named:
+        replace = arguments.resume or arguments.force or arguments.dry_run
+        check_folders(arguments.out, settings.seed, repeat, replace=replace)
     data = arguments.data or settings.compile.data
     job = prepare_job(
         settings, data, arguments.optimizer, console=console, cluster=cluster_from(arguments, settings.compile.workers),

@@ -352,7 +352,7 @@ def test_a_folder_that_cannot_be_written_is_named_and_left_as_it_was(tmp_path, t
     def full(self, *_, **__):
         raise OSError(28, "No space left on device")
 
-    monkeypatch.setattr(Path, "write_text", full)
+    monkeypatch.setattr(Path, "write_bytes", full)
     with pytest.raises(InputError, match=r"^folder '.*p': cannot be written \(No space left on device\)"):
         save(taught, folder)
     assert (folder / "program.json").read_bytes() == before

@@ -6,9 +6,7 @@ import json
 import logging
 import os
 import re
-import shutil
-import tempfile
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Set
 from pathlib import Path
 from typing import Any
 
@@ -18,7 +16,8 @@ from program.agent.labels import Corrections, Neighbours
 from program.agent.loop import AgenticIQA
 from program.agent.module import ProgramFile, digest, rest_sha256
 from program.common.errors import ImageError, InputError
-from program.common.files import CONFIGS
+from program.common.files import CONFIGS, remove_leftovers, write_whole
+from program.common.outputs import PROGRAM, check_outputs_in, names_of, replacing
 from program.common.settings import PLACES, Settings, load_settings
 from program.expert import MODEL
 from program.fusion.scores import FIELDS, FittedFusion
@@ -32,6 +31,7 @@ from program.tracking.models import SCHEME, fetch
 
 logger = logging.getLogger(__name__)
 
+_PROGRAM = "program.json"
 _ARRAYS: Mapping[str, type[Neighbours | Corrections]] = {"neighbours": Neighbours, "corrections": Corrections}
 """What of a Summarizer has a file of its own, whose hash `program.json` holds, both by this name."""
 _REFERENCE = re.compile(re.escape(HOST) + r"[0-9a-f]{64}\.[a-z]+")
@@ -41,11 +41,6 @@ _SHOWN = re.compile(
     + re.escape(r"\"}}]" + CUSTOM_TYPE_END_IDENTIFIER)
 )
 """A demo's image as DSPy writes it, inside JSON."""
-_OWN = {
-    "program.json", *(f"{name}.json" for name in _ARRAYS), "images", "run.json", "candidates.jsonl", "diff.md",
-    "report.html", "record.json",
-}  # fmt: skip
-"""What a program's folder holds: its own, a compile's and an evaluation's files."""
 
 
 def save(
@@ -56,13 +51,16 @@ def save(
     files: Mapping[str, str] | None = None,
     keep: Iterable[str] = (),
 ) -> Path:
-    """Write a program to `folder`, whole or not at all: state without LMs, demo images, and a record of its making.
+    """Write a program to `folder`: state without LMs, demo images, and a record of its making.
 
-    Replaces an earlier program of the same folder; refuses a folder that holds anything else. `files` are further
-    texts to write there by name, `keep` names files of the earlier one that stay. Raises InputError where it cannot be
-    written.
+    Replaces an earlier program of the same folder, which can be loaded until the new one can. Refuses a folder that
+    holds anything else. `files` are further texts to write there by name. `keep` names files of the earlier one that
+    stay, of a compile that goes on: what came to lie there since it began stays, too. Raises InputError where it cannot
+    be written.
     """
-    check_folder(folder)
+    kept = set(keep)
+    if not kept:
+        check_folder(folder)
     try:
         state, arrays = _state(program), _arrays(program)
         document = {
@@ -76,49 +74,70 @@ def save(
             **{name: each.sha256 for name, each in arrays.items()},
             "state": state,
         }
-        folder.parent.mkdir(parents=True, exist_ok=True)
-        with tempfile.TemporaryDirectory("", f".{folder.name}-", folder.parent, ignore_cleanup_errors=True) as new:
-            partial, old = Path(new), Path(f"{new}-old")
-            (partial / "images").mkdir()
-            for url in sorted(set(_REFERENCE.findall(json.dumps(state)))):
-                digest, suffix = parse_url(url)
-                (partial / "images" / f"{digest}{suffix}").write_bytes(IMAGES.read(url))
-            texts = {f"{name}.json": each.text for name, each in arrays.items()}
-            texts["program.json"] = json.dumps(document, ensure_ascii=False, indent=1)
-            for name in keep:
-                if (folder / name).is_file():
-                    shutil.copy2(folder / name, partial / name)
-            for name, text in {**texts, **(files or {})}.items():
-                (partial / name).write_text(text, "utf-8")
-            partial.chmod(0o755)
-            if folder.exists():
-                folder.rename(old)
-            partial.rename(folder)
-            if old.exists():
-                shutil.rmtree(old)
+        content = {}
+        for url in sorted(set(_REFERENCE.findall(json.dumps(state)))):
+            digest, suffix = parse_url(url)
+            content[f"images/{digest}{suffix}"] = IMAGES.read(url)
+        texts = {f"{name}.json": each.text for name, each in arrays.items()}
+        texts |= {_PROGRAM: json.dumps(document, ensure_ascii=False, indent=1), **(files or {})}
+        _write(folder, content | {name: text.encode() for name, text in texts.items()}, kept)
     except OSError as error:
         reason = f"cannot be written ({error.strerror}); check its permissions, free space, or give another"
         raise InputError(f"folder {str(folder)!r}: {reason}") from error
     return folder
 
 
-def check_folder(folder: Path) -> None:
-    """Raise InputError for a folder that holds something other than a program: to replace it would destroy that.
+def copy_program(source: Path, folder: Path) -> None:
+    """Put a copy of a program, with its compile's files, in the place of the one in `folder`, as `save` does."""
+    _write(folder, {name: (source / name).read_bytes() for name in names_of(source, PROGRAM)}, kept=set())
 
-    A link is refused, too: the program would take its place, and what it leads to would stay as it is.
+
+def _write(folder: Path, content: Mapping[str, bytes], kept: Set[str]) -> None:
+    """Write a program's files by name, and remove those of the earlier program that it has no more.
+
+    Whatever ends the process meanwhile, one of the two can be loaded. `program.json` turns the one into the other: what
+    it names lies there before, under a name that holds its hash, and what only the earlier one named goes after.
     """
-    own = Path(os.path.realpath(folder.parent), folder.name)  # new/../data is data, even where new does not exist
+    arrays = {f"{name}.json" for name in _ARRAYS} & set(content)
+    staged = {name: _staged(name, hashlib.sha256(content[name]).hexdigest()) for name in arrays}
+    named = {name: name for name in content if name.startswith("images/")} | staged
+    folder.mkdir(parents=True, exist_ok=True)
+    stale = set(names_of(folder, PROGRAM)) - set(content) - kept
+    with replacing(folder, PROGRAM, {*content, *named.values(), *stale}):
+        (folder / "images").mkdir(exist_ok=True)
+        for name, place in named.items():
+            write_whole(folder / place, content[name])
+        write_whole(folder / _PROGRAM, content[_PROGRAM])
+        for name, place in staged.items():
+            os.replace(folder / place, folder / name)
+        for name in content.keys() - named.keys() - {_PROGRAM}:
+            write_whole(folder / name, content[name])
+        for name in stale:
+            (folder / name).unlink(missing_ok=True)
+    for place in (folder, folder / "images"):
+        remove_leftovers(place)
+
+
+def _staged(name: str, sha256: str) -> str:
+    """Return where an array's file lies until `program.json` is there that names its hash."""
+    return f"{name.removesuffix('.json')}-{sha256[:16]}.json"
+
+
+def check_folder(folder: Path) -> None:
+    """Raise InputError for a folder that a program must not take: where something lies that this program did not write.
+
+    A link is refused, too.
+    """
+    own = folder
+    if ".." in folder.parts:  # new/../data is data, even where new does not exist
+        own = Path(os.path.realpath(folder.parent), folder.name)
     if own.is_symlink():
         raise InputError(f"folder {str(folder)!r}: is a link; give the folder that it leads to")
     there = next((path for path in (own, *own.parents) if path.exists()), own)
     if there.exists() and not there.is_dir():
         which = "" if there == own else f"{str(there)!r} "
         raise InputError(f"folder {str(folder)!r}: {which}is a file; give a new or empty folder")
-    names = {path.name for path in own.iterdir()} if own.exists() else set()
-    foreign = min((name for name in names - _OWN if not name.startswith(".")), default="")
-    if names and (foreign or "program.json" not in names):
-        first = f" (the first: {foreign[:60]!r})" if foreign else ""
-        raise InputError(f"folder {str(folder)!r}: holds other files; give a new or empty folder{first}")
+    check_outputs_in(own, PROGRAM)
 
 
 def load(
@@ -165,7 +184,7 @@ def load(
 
 def _read(path: Path, name: str) -> ProgramFile:
     try:
-        return ProgramFile.parse((path / "program.json").read_bytes())
+        return ProgramFile.parse((path / _PROGRAM).read_bytes())
     except (FileNotFoundError, NotADirectoryError) as error:
         fault = "no program.json in it" if path.is_dir() else "no such folder"
         raise InputError(f"{name}: {fault}; give a folder that compile wrote") from error
@@ -175,8 +194,9 @@ def _read(path: Path, name: str) -> ProgramFile:
 
 def _read_arrays(path: Path, name: str, part: str, sha256: str) -> Neighbours | Corrections:
     file = f"{part}.json"
+    staged = path / _staged(file, sha256)
     try:
-        saved = (path / file).read_bytes()
+        saved = (staged if staged.is_file() else path / file).read_bytes()
         if hashlib.sha256(saved).hexdigest() != sha256:
             raise ValueError("was altered")
         return _ARRAYS[part].from_json(json.loads(saved))

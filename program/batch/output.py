@@ -6,6 +6,7 @@ import io
 import json
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
+from contextlib import AbstractContextManager, nullcontext
 from itertools import chain, count, islice, takewhile
 from pathlib import Path
 from typing import Any
@@ -18,6 +19,7 @@ from program.agent.assessment import Assessment, Comparison, answer_line
 from program.agent.state import ExecutorOutput
 from program.common.errors import InputError, did_you_mean, one_line, showable
 from program.common.files import Place, exists, join_place, open_file, output_file, place_of, remove, remove_leftovers
+from program.common.outputs import TABLE, check_outputs_in, replacing
 from program.common.text import is_chinese
 from program.fusion import LETTERS
 from program.fusion.scores import score_line
@@ -76,9 +78,10 @@ def _write_parts(out: Place, first: int, rows: Iterable[Row]) -> None:
         if number and row is None:
             break
         write_part(out, number, () if row is None else chain([row], islice(left, PART_ROWS - 1)))
-    longer = list(takewhile(exists, (_part(out, left_over) for left_over in count(number))))
-    for part in reversed(longer):  # a kill leaves no gap, behind which others would stay
-        remove(part)
+    longer = [_part_name(left) for left in takewhile(lambda left: exists(_part(out, left)), count(number))]
+    with _replacing(out, longer):
+        for name in reversed(longer):  # a kill leaves no gap, behind which others would stay
+            remove(join_place(out, name))
 
 
 def write_part(out: Place, number: int, rows: Iterable[Row]) -> None:
@@ -92,18 +95,30 @@ def write_part(out: Place, number: int, rows: Iterable[Row]) -> None:
     left = iter(rows)
     try:
         if isinstance(out, Path):
-            if out.is_file():  # a table of an earlier version
-                out.unlink()
             out.mkdir(parents=True, exist_ok=True)
-        with output_file(_part(out, number)) as file, pyarrow.parquet.ParquetWriter(file, schema) as table:
+        with (
+            _replacing(out, [_part_name(number)]), output_file(_part(out, number)) as file,
+            pyarrow.parquet.ParquetWriter(file, schema) as table,
+        ):  # fmt: skip
             while some := [row.model_dump() for row in islice(left, _ROWS_AT_ONCE)]:
                 table.write_table(pyarrow.Table.from_pylist(some, schema))
     except OSError as error:
         raise _unwritable(out, error) from error
 
 
+def _replacing(out: Place, names: Sequence[str]) -> AbstractContextManager[None]:
+    """Return what guards and records the parts of a folder; of one elsewhere nothing does."""
+    if isinstance(out, Path) and names:
+        return replacing(out, TABLE, names)
+    return nullcontext()
+
+
 def _part(out: Place, number: int) -> Place:
-    return join_place(out, f"part-{number:06}.parquet")
+    return join_place(out, _part_name(number))
+
+
+def _part_name(number: int) -> str:
+    return f"part-{number:06}.parquet"
 
 
 def _cell(name: str, value: Any) -> Any:
@@ -135,9 +150,14 @@ class TableLog(Journal[Row]):
     """The log of a run whose rows become a table. A folder's parts are written as soon as all their rows are there."""
 
     def __init__(self, out: Place, cache_dir: Path, header: Mapping[str, Any]) -> None:
-        """Open or make the log, beside the table or, of one elsewhere, in the cache folder; see Journal."""
+        """Open or make the log, beside the table or, of one elsewhere, in the cache folder; see Journal.
+
+        Raises InputError for a folder of parts where something else has the name of one.
+        """
         self._out, self._number, self._in_parts = out, 0, format_of(out) == ".parquet"
         self._mark = None if isinstance(out, Path) or not self._in_parts else join_place(out, _MARK)
+        if isinstance(out, Path) and self._in_parts:
+            check_outputs_in(out, TABLE)
         super().__init__(_log_of(out, cache_dir), header, Row, mend="give another --out")
         if isinstance(out, Path):
             remove_leftovers(out if self._in_parts else out.parent)

@@ -22,7 +22,7 @@ CONFIGS = Path(__file__).resolve().parents[2] / "configs"
 """What the program ships with, found by its place: a working folder may hold a package `configs` of its own."""
 
 
-_PARTIAL = re.compile(r"\..{1,50}\.[0-9a-f]{8}\.agentic-iqa\.tmp", re.DOTALL)
+PARTIAL = re.compile(r"\..{1,50}\.[0-9a-f]{8}\.agentic-iqa\.tmp", re.DOTALL)
 """Names of files that are being written, and that a kill leaves."""
 _ABANDONED_S = 24 * 60 * 60
 """Age from which such a file is a killed run's where the system has no locks."""
@@ -63,7 +63,7 @@ def remove_leftovers(folder: Path) -> None:
     """Remove the half-written files that killed runs left in a folder; not those of runs that go on."""
     with contextlib.suppress(OSError), os.scandir(folder) as entries:
         for entry in entries:
-            if _PARTIAL.fullmatch(entry.name) and entry.is_file(follow_symlinks=False):
+            if PARTIAL.fullmatch(entry.name) and entry.is_file(follow_symlinks=False):
                 _remove_left(Path(entry.path))
 
 

@@ -23,6 +23,7 @@ from program.agent.resources import ROLES
 from program.agent.saving import program_sha256
 from program.common.errors import InputError
 from program.common.files import Place, remove_leftovers, write_whole
+from program.common.outputs import REPORT, check_outputs_in, replacing
 from program.common.settings import Settings
 from program.evaluation.charts import (
     baseline_tables,
@@ -110,9 +111,10 @@ def write_report(record: EvaluationRecord, samples: Iterable[Sample], folder: Pa
     `samples` are looked through for the images of the worst misses.
     """
     page, table = report_files(folder)
-    with _writing(folder):
-        write_whole(table, json.dumps(record.summary(), indent=2, ensure_ascii=False) + "\n")
-        write_whole(page, render(record, samples))
+    summary, rendered = json.dumps(record.summary(), indent=2, ensure_ascii=False) + "\n", render(record, samples)
+    with _writing(folder), replacing(folder, REPORT, (page.name, table.name)):
+        write_whole(table, summary)
+        write_whole(page, rendered)
     return page
 
 
@@ -122,8 +124,12 @@ def report_files(folder: Path) -> tuple[Path, Path]:
 
 
 def check_report_folder(folder: Path) -> None:
-    """Make the folder of a report; InputError, before hours of work, where none can be written there."""
+    """Make the folder of a report; InputError, before hours of work, where none can be written there.
+
+    That is also where something else is in its way.
+    """
     with _writing(folder), tempfile.TemporaryFile(dir=folder):
+        check_outputs_in(folder, REPORT)
         remove_leftovers(folder)
 
 

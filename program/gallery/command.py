@@ -25,6 +25,7 @@ from program.batch.output import write_rows
 from program.common.cli import EXIT_PROBLEMS
 from program.common.errors import InputError, showable
 from program.common.files import is_remote, leads_out, new_file, read_bounded, remove_leftovers, write_whole
+from program.common.outputs import GALLERY, check_outputs_in, replacing
 from program.common.settings import Settings
 from program.gallery.choice import KEPT_STARS, Choosing, Decisions, choose, groups_of, read_decisions
 from program.gallery.packets import Fields
@@ -84,12 +85,11 @@ def _checked(arguments: argparse.Namespace) -> tuple[Path, Path]:
         raise InputError(f"--out {str(out)!r}: is a file; name a folder")
     if folder.resolve().is_relative_to(out.resolve()):
         raise InputError(f"--out {str(out)!r}: holds the pictures; give another folder")
-    if leads_out(out / _DECISIONS, out):
-        raise InputError(f"--out {str(out)!r}: its {_DECISIONS} is a link out of it; put a copy in its place")
     if (to is None) != (arguments.apply is None):
         raise InputError("--to: goes with --apply copy; give both")
     if to is not None and to.resolve().is_relative_to(folder.resolve()):
         raise InputError(f"--to {str(to)!r}: lies among the pictures; give a folder elsewhere")
+    check_outputs_in(out, GALLERY)
     return folder, out
 
 
@@ -207,13 +207,14 @@ def _fields_of(picture: Picture) -> Fields:
 def _write(
     arguments: argparse.Namespace, pictures: Sequence[Picture], paths: Mapping[str, Path], decisions: Decisions
 ) -> None:
-    out, single = arguments.out, arguments.single_file
+    out, single, tables = arguments.out, arguments.single_file, ("gallery.csv", "gallery.jsonl")
     entries = [Entry(**picture.model_dump(include=set(Entry.model_fields))) for picture in shown_order(pictures)]
-    for name in ("gallery.csv", "gallery.jsonl"):
-        write_rows(out / name, entries, kind=Entry)
     title, preview = arguments.folder.resolve().name or "Pictures", 0 if single else arguments.preview
     shown = page(pictures, paths, out, title=title, decisions=decisions, preview=preview, single=single)
-    write_whole(out / "gallery.html", shown)
+    with replacing(out, GALLERY, ("gallery.html", *tables)):
+        for name in tables:
+            write_rows(out / name, entries, kind=Entry)
+        write_whole(out / "gallery.html", shown)
 
 
 def _copy(arguments: argparse.Namespace, pictures: Sequence[Picture], paths: Mapping[str, Path]) -> int:

@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING, Any
 from packaging.requirements import Requirement
 
 from program.common.errors import InputError
+from program.common.outputs import RECORD
 from program.running.request import DEFAULT_QUERY
 from program.tracking.runs import reason
 from program.tracking.store import open_client, short_hash
@@ -30,7 +31,7 @@ if TYPE_CHECKING:
 
 SCHEME = "models:/"
 CHAMPION = "champion"
-_OF_THE_COMPILE = shutil.ignore_patterns("report.html", "run.json", "candidates.jsonl")
+_OF_THE_COMPILE = shutil.ignore_patterns("report.html", "run.json", "candidates.jsonl", RECORD)
 _ROOT = Path(__file__).resolve().parents[2]
 _PACKAGES = ("program", "signatures", "optimizers", "data", "configs")
 _URI = re.compile(r"models:/+(?P<name>[^/@]+)(?:@(?P<alias>[^/@]+)|/(?P<version>\d+))")
