@@ -3,6 +3,7 @@
 import importlib
 import sys
 from collections.abc import Sequence
+from importlib.util import find_spec
 
 from program.common.cli import EXIT_UNUSABLE, STARTED_AS
 from program.common.errors import did_you_mean
@@ -30,12 +31,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     for name, (place, _) in COMMANDS.items():
         parts = name.split()
         if words[: len(parts)] == parts:
-            started = STARTED_AS.set("agentic-iqa")
-            try:
-                module, _, function = place.partition(":")
-                return int(getattr(importlib.import_module(module), function or "main")(words[len(parts) :]))
-            finally:
-                STARTED_AS.reset(started)
+            return _run(name, place, words[len(parts) :])
     if words[:1] == ["--version"]:
         from program.tools.registry import installed_version
 
@@ -48,6 +44,22 @@ def main(argv: Sequence[str] | None = None) -> int:
         sys.stderr.write(f"error: command {command[:100]!r}: is not known{hint}\n")
         return EXIT_UNUSABLE
     return 0
+
+
+def _run(name: str, place: str, words: list[str]) -> int:
+    module, _, function = place.partition(":")
+    started = STARTED_AS.set("agentic-iqa")
+    try:
+        return int(getattr(importlib.import_module(module), function or "main")(words))
+    except ModuleNotFoundError as error:
+        package = (error.name or "").partition(".")[0]
+        if not package or find_spec(package):  # then it is not the installation that lacks something
+            raise
+        mend = "`pip install .` brings all that this project needs"
+        sys.stderr.write(f"error: {name}: the package {package!r} is not installed; {mend}\n")
+        return EXIT_UNUSABLE
+    finally:
+        STARTED_AS.reset(started)
 
 
 def _help() -> str:

@@ -120,6 +120,24 @@ def test_an_unknown_command_is_one_line(capsys: pytest.CaptureFixture[str]) -> N
         assert hint in told.err
 
 
+def test_a_package_that_is_not_installed_is_one_line(tmp_path, monkeypatch, capsys) -> None:
+    (tmp_path / "one_command.py").write_text("import no_such_package.part\n")
+    monkeypatch.syspath_prepend(tmp_path)
+    monkeypatch.setitem(COMMANDS, "compile", ("one_command", ""))
+    assert main(["compile"]) == 2
+    told = capsys.readouterr()
+    assert (told.out, told.err.count("\n")) == ("", 1)
+    assert "compile: the package 'no_such_package' is not installed; `pip install .`" in told.err
+
+
+def test_a_fault_of_ours_is_not_taken_for_a_missing_package(tmp_path, monkeypatch) -> None:
+    (tmp_path / "another_command.py").write_text("import program.no_such_part\n")
+    monkeypatch.syspath_prepend(tmp_path)
+    monkeypatch.setitem(COMMANDS, "compile", ("another_command", ""))
+    with pytest.raises(ModuleNotFoundError, match="no_such_part"):
+        main(["compile"])
+
+
 def test_a_command_speaks_of_itself_as_it_was_started(capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["calibrate"]) == 2
     assert "`agentic-iqa calibrate quickstart-fr`" in capsys.readouterr().err
