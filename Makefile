@@ -1,14 +1,15 @@
 # Two commands for a newcomer: `make compile` and `make test`. Both need python3 (3.11 to 3.14) and make, nothing else.
 # PERMISSIVE=1 with any of them: without pyiqa (noncommercial) and pillow-heif (GPL parts), in an environment of its own.
+# UV=0 with any of them: pip installs, not uv.
 PYTHON ?= python3
 VENV ?= $(if $(PERMISSIVE),.venv-permissive,.venv)
 BIN := $(VENV)/bin
 ARGS ?=
-PIP := $(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt
-# pip cannot leave one dependency of a project out: it gets the others by name.
-OTHERS := $(BIN)/python -c 'import sys, tomllib; project = tomllib.load(open("pyproject.toml", "rb"))["project"]; extras = project["optional-dependencies"]; names = sys.argv[1:] and list(extras); listed = sum((extras[name] for name in names), project["dependencies"]); print(*(each for each in listed if not each.startswith(("pyiqa", "pillow-heif", "agentic-iqa["))), sep="\n")'
+UV ?= 1
+INSTALL := $(PYTHON) install.py $(VENV) $(if $(PERMISSIVE),--permissive) $(if $(filter 0,$(UV)),--pip)
+LISTS := pyproject.toml requirements.lock constraints.txt
 
-.PHONY: compile runs test install lint clean
+.PHONY: compile runs test test-slow install lint lock clean
 
 compile: $(VENV)/.installed
 	$(BIN)/python -m program.compile $(ARGS)
@@ -17,9 +18,12 @@ runs: $(VENV)/.installed
 	$(BIN)/python -m program.runs $(ARGS)
 
 # In each process one thread of BLAS and PyTorch: those of several would spin while they wait for each other.
-test: export OMP_NUM_THREADS ?= 1
+test test-slow: export OMP_NUM_THREADS ?= 1
 test: $(VENV)/.installed-dev
 	$(BIN)/python -m pytest -p no:cacheprovider -n auto --dist loadfile $(ARGS)
+
+test-slow: $(VENV)/.installed-slow
+	$(BIN)/python -m pytest -p no:cacheprovider -n auto --dist loadfile -m slow $(ARGS)
 
 install: $(VENV)/.installed
 
@@ -28,17 +32,30 @@ lint: $(VENV)/.installed-dev
 	$(BIN)/mypy --cache-dir=/dev/null
 	$(BIN)/lint-imports --no-cache
 
-$(VENV)/bin/python:
-	@$(PYTHON) -c 'import sys; v = sys.version_info[:2]; sys.exit(0 if (3, 11) <= v <= (3, 14) else "error: $(PYTHON) is Python %d.%d; 3.11 to 3.14 is needed (make PYTHON=python3.12 ...)" % v)'
-	$(PYTHON) -m venv $(VENV)
-
-$(VENV)/.installed: pyproject.toml constraints.txt | $(VENV)/bin/python
-	@$(if $(PERMISSIVE),$(OTHERS) > $(VENV)/others.txt && $(PIP) -r $(VENV)/others.txt && $(PIP) --no-deps -e .,$(PIP) -e .)
+$(VENV)/.installed: $(LISTS)
+	@$(INSTALL)
 	@touch $@
 
-$(VENV)/.installed-dev: $(VENV)/.installed
-	@$(if $(PERMISSIVE),$(OTHERS) all > $(VENV)/others.txt && $(PIP) -r $(VENV)/others.txt,$(PIP) -e ".[dev]")
-	@touch $@
+$(VENV)/.installed-dev: $(LISTS)
+	@$(INSTALL) dev
+	@touch $(VENV)/.installed $@
+
+$(VENV)/.installed-slow: $(LISTS)
+	@$(INSTALL) slow
+	@touch $(VENV)/.installed $(VENV)/.installed-dev $@
+
+# Versions stay where pyproject.toml allows them; ARGS=--upgrade takes the newest, ARGS="--upgrade-package NAME" one.
+# Cut is what each line of the lock would say: for Python before 3.15, and not for a browser's.
+P := python_full_version < '3\.15'
+B := sys_platform != 'emscripten'
+CUT := sed -e "s/$P and //g" -e "s/ and $P//g" -e "s/ ; $P//" -e "s/$B and //g" -e "s/ and $B//g" -e "s/ ; $B//"
+lock:
+	@test -x $(BIN)/uv || { $(PYTHON) -m venv $(VENV) && $(BIN)/python -m pip install --quiet -c constraints.txt uv; }
+	@$(BIN)/uv pip compile pyproject.toml --universal --python-version 3.11 --all-extras --generate-hashes \
+	  --custom-compile-command "make lock" --quiet --output-file requirements.lock $(ARGS)
+	@$(CUT) requirements.lock > requirements.cut && mv requirements.cut requirements.lock
+	@{ echo "# For pip: the versions of requirements.lock, which has the hashes too. \`make lock\` writes both."; \
+	  sed -e "/^ *#/d" -e "/^ *--hash/d" -e 's/ \\$$//' requirements.lock; } > constraints.txt
 
 clean:
 	rm -rf $(VENV)
