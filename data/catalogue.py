@@ -15,8 +15,8 @@ from data.manifest import GENERATED, Sample
 from data.tables import HUB, csv_table, is_manifest, number_of
 from program.common import load_offers
 from program.common.backends import Section
-from program.common.errors import DataError, did_you_mean
-from program.common.files import CONFIGS, Place, is_remote, place_of
+from program.common.errors import DataError, InputError, did_you_mean
+from program.common.files import CONFIGS, Place, is_remote, named_in, place_of
 
 
 class Scale(Section):
@@ -165,6 +165,13 @@ class Row:
         if not math.isfinite(number):
             raise self.error(f"{column} {self.cells[column]!r} is no number; correct or remove the row")
         return number
+
+    def image(self, folder: Path, column: str) -> Path:
+        """Return the file that a cell names, seen from a folder; DataError where that is on another machine."""
+        try:
+            return Path(named_in(folder, str(self.cells[column]), None))
+        except InputError as error:
+            raise self.error(str(error)) from error
 
     def error(self, fault: str) -> DataError:
         """Return an error that names the table and the place."""

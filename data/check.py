@@ -6,7 +6,7 @@ import sys
 from collections import Counter
 from typing import TYPE_CHECKING
 
-from program.common.cli import EXIT_PROBLEMS, Parser, run_command, whole_number
+from program.common.cli import EXIT_PROBLEMS, Parser, add_remote_flag, run_command, whole_number
 
 if TYPE_CHECKING:
     from data.preparing import CheckReport
@@ -23,6 +23,7 @@ def main(argv: list[str] | None = None) -> int:
     parser.add_argument(
         "--dataset", metavar="NAME", help="compare counts with this release (default: what it was prepared from)"
     )
+    add_remote_flag(parser)
     parser.add_argument("--no-decode", action="store_true", help="hash the files, do not decode them")
     parser.add_argument("--workers", metavar="N", type=whole_number(1), help="threads (default: one a core)")
     parser.add_argument("--json", action="store_true", help="print the report as JSON")
@@ -37,7 +38,7 @@ def _check(arguments: argparse.Namespace) -> int:
     with progress("Checking files", None) as advance:
         report = check_manifest(
             arguments.manifest, dataset=arguments.dataset, decode=not arguments.no_decode,
-            workers=arguments.workers, on_file=advance,
+            workers=arguments.workers, on_file=advance, remote=arguments.remote,
         )  # fmt: skip
     values = {"clean": report.clean, **report.model_dump()}
     text = json.dumps(values, indent=2, ensure_ascii=False) if arguments.json else _as_text(report)

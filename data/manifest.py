@@ -6,7 +6,7 @@ Reading streams and opens no image; ids are kept on disk, to find duplicates (`b
 import hashlib
 import json
 import os
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Collection, Iterable, Iterator, Mapping
 from contextlib import closing
 from dataclasses import dataclass, field
 from difflib import get_close_matches
@@ -18,7 +18,7 @@ from pydantic import ConfigDict, Field, StrictBool, StrictStr, ValidationError, 
 
 from data.tables import HUB, scan_rows, unreadable
 from program.common.errors import DataError
-from program.common.files import IdSet, Place, is_remote, join_place, open_file, place_of, whole_file
+from program.common.files import IdSet, Place, folder_of, is_remote, named_in, open_file, place_of, whole_file
 from program.running.request import Request
 
 GENERATED: Mapping[str, str] = {"quickstart": "manifest.jsonl", "quickstart-fr": "manifest-fr.jsonl"}
@@ -175,7 +175,7 @@ class ScaleDoubt:
 
 @dataclass(frozen=True)
 class Layout:
-    """What a manifest's rows leave unsaid: which columns they have, and the scale of their scores."""
+    """What a manifest's rows leave unsaid: columns, the scale of their scores, and which addresses may be opened."""
 
     columns: Mapping[str, str] = field(default_factory=dict)
     """By field, the column that holds it."""
@@ -183,6 +183,9 @@ class Layout:
     """Of every score, whatever its row says; None leaves it to the rows."""
     lower_is_better: bool = False
     """Of every score, likewise."""
+    remote: Collection[str] = ()
+    """Kinds of address (s3, gs) that rows may name; without, they name files of this machine, or files below their
+    manifest's own address."""
 
     @property
     def scale(self) -> dict[str, Any]:
@@ -252,14 +255,14 @@ def scan_manifest(path: Place, layout: Layout = _AS_WRITTEN) -> Iterator[tuple[i
     file as a whole cannot be read or is empty.
     """
     path = str(path) if str(path).startswith(HUB) else place_of(path)
-    folder = path.resolve().parent if isinstance(path, Path) else path.rpartition("/")[0]
+    folder = None if str(path).startswith(HUB) else folder_of(path)
     number = 0
     with closing(IdSet()) as ids:
         for number, row in scan_rows(path, layout.columns):
             try:
                 if isinstance(row, Exception):
                     raise row
-                sample = _sample(row, folder, layout.scale)
+                sample = _sample(row, folder, layout)
                 if not ids.add(sample.id):
                     raise ValueError(f'"id" {_shortened(sample.id)} was there before; give each line its own')
             except (ValueError, RecursionError) as error:
@@ -298,11 +301,12 @@ def manifest_sha256(path: Place) -> str:
         raise unreadable(path, error) from error
 
 
-def _sample(row: Any, folder: Place, scale: Mapping[str, Any]) -> Sample:
+def _sample(row: Any, folder: Place | None, layout: Layout) -> Sample:
+    """Return the sample of a row, its images seen from the manifest's folder; None: of a streamed dataset."""
     if not isinstance(row, dict):
         raise ValueError(f"holds {_shortened(row)}, not an object; write it as {{...}}")
     fields = {key: value for key, value in row.items() if key in KEYS and value is not None}
-    fields.update(scale)
+    fields.update(layout.scale)
     own = {key: value for key, value in row.items() if key not in KEYS}
     if {"other", "better"} <= own.keys():
         raise ValueError("is a pair; make a manifest of the pairs with python -m data.prepare pairs")
@@ -316,8 +320,19 @@ def _sample(row: Any, folder: Place, scale: Mapping[str, Any]) -> Sample:
         raise ValueError(f'has no "image"{but}; give it, or name its column with --columns image=NAME')
     fields.setdefault("id", str(fields["image"]))
     sample = Sample.model_validate(fields)
-    paths = {key: str(path) for key in ("image", "reference") if (path := getattr(sample, key)) is not None}
-    return sample.model_copy(update={key: join_place(folder, path) for key, path in paths.items()})
+    named = {key: str(fields[key]) for key in ("image", "reference") if key in fields}
+    if folder is None:
+        _check_streamed(named.values())
+    places = {key: named_in(folder or Path(), name, layout.remote) for key, name in named.items()}
+    return sample.model_copy(update=places)
+
+
+def _check_streamed(names: Iterable[str]) -> None:
+    """Raise ValueError for an image that a streamed dataset names instead of holding it: no folder lies beside it."""
+    for name in names:
+        if not is_remote(name):
+            mend = "name the column that holds images with --columns image=NAME"
+            raise ValueError(f"image {_shortened(name)} is a name, and a streamed dataset has no folder; {mend}")
 
 
 def _row(sample: Sample, folder: Path) -> dict[str, Any]:

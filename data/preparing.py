@@ -6,7 +6,7 @@ import logging
 import os
 import tempfile
 from collections import Counter
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from functools import partial
 from pathlib import Path
 from string import ascii_uppercase
@@ -17,7 +17,17 @@ from pydantic import BaseModel
 from data import readers_questions as questions
 from data import readers_scores as scores
 from data.catalogue import DatasetEntry, Release, entry_of
-from data.manifest import KEYS, Sample, ScaleDoubt, Split, manifest_sha256, read_manifest, scan_manifest, write_manifest
+from data.manifest import (
+    KEYS,
+    Layout,
+    Sample,
+    ScaleDoubt,
+    Split,
+    manifest_sha256,
+    read_manifest,
+    scan_manifest,
+    write_manifest,
+)
 from data.readers_scores import pairs, parts_apart, score_within_splits
 from data.splits import FRACTIONS, SplitsByKey, group_of, plan_splits
 from program.common import load_offers
@@ -235,19 +245,21 @@ def check_manifest(
     decode: bool = True,
     workers: int | None = None,
     on_file: Callable[[], None] = lambda: None,
+    remote: Collection[str] = (),
 ) -> CheckReport:
     """Read a manifest and all its images and report what is wrong.
 
     `dataset` names the release whose counts must be met (default: the one in the manifest's record). Without `decode`
-    files are read and hashed, not decoded. Raises DataError when the manifest cannot be read at all.
+    files are read and hashed, not decoded. `remote` are the kinds of address that rows may name (see `Layout`). Raises
+    DataError when the manifest cannot be read at all.
     """
-    path = Path(place_of(path))
+    path, layout = Path(place_of(path)), Layout(remote=remote)
     if dataset is not None:
         entry_of(dataset)
     report = CheckReport(manifest=str(path), sha256=manifest_sha256(path), dataset=dataset, decoded=decode)
     names = {
         str(file): None
-        for _, sample in scan_manifest(path)
+        for _, sample in scan_manifest(path, layout)
         if isinstance(sample, Sample)
         for file in (sample.image, sample.reference)
         if file is not None
@@ -256,7 +268,7 @@ def check_manifest(
     read = partial(_read, decode=decode, on_file=on_file)
     files = in_order(read, names, workers=workers or os.cpu_count() or 1)
     checker, doubt = _Checker(dict(zip(names, files, strict=True))), ScaleDoubt()
-    for number, sample in scan_manifest(path):
+    for number, sample in scan_manifest(path, layout):
         report.lines += 1
         if isinstance(sample, DataError):
             report.add("line", number, str(sample).partition(f"line {number}: ")[2])

@@ -15,9 +15,9 @@ from pydantic import ValidationError
 
 from data.catalogue import Release, Row, read_csv
 from data.manifest import Sample, Split, fault_of, misnamed_key
-from data.tables import json_object
+from data.tables import as_stored, check_card, json_object
 from program.common.errors import DataError, one_line
-from program.common.files import join_place, write_whole
+from program.common.files import named_in, write_whole
 
 SPLIT_WORDS: Mapping[str, Split] = {
     "train": "train", "training": "train", "validation": "validation", "valid": "validation", "val": "validation",
@@ -113,7 +113,7 @@ def _fields(release: Release, row: Row, folder: Path) -> dict[str, Any]:
     if word and word not in SPLIT_WORDS:
         raise row.error(f"split {word!r} is none of {', '.join(SPLIT_WORDS)}; correct it")
     paths: dict[str, Path] = {
-        name: Path(join_place(folder, str(cells.pop(name)))) for name in ("image", "reference") if name in cells
+        name: row.image(folder, name) for name in ("image", "reference") if cells.pop(name, None) is not None
     }
     content = paths.get("reference", paths["image"])
     fields: dict[str, Any] = {
@@ -214,6 +214,7 @@ def huggingface(release: Release) -> Iterator[Sample]:
 def _splits(root: Path) -> Iterator[tuple[str, Any]]:
     import datasets
 
+    check_card(root)
     try:
         if (root / "dataset_dict.json").is_file() or (root / "state.json").is_file():
             loaded = datasets.load_from_disk(str(root))
@@ -255,13 +256,8 @@ def _image_columns(rows: Any, release: Release) -> dict[str, str]:
 def _undecoded(rows: Any, columns: Mapping[str, str], release: Release) -> Iterator[Mapping[str, Any]]:
     import datasets
 
-    for column, feature in dict(rows.features).items():
-        if column in columns.values():
-            rows = rows.cast_column(column, datasets.Image(decode=False))
-        elif isinstance(feature, datasets.Image):  # it would only be decoded and thrown away
-            rows = rows.remove_columns(column)
     try:
-        yield from rows
+        yield from as_stored(rows, columns.values())
     except (OSError, ValueError, RuntimeError, datasets.exceptions.DatasetsError) as error:
         reason = one_line(error)[:200]
         raise DataError(f"dataset {str(release.root)!r}: stopped in the middle ({reason}); fetch it again") from error
@@ -272,7 +268,7 @@ def _store(image: Mapping[str, Any], folder: Path, where: str) -> Path:
     from PIL import Image
 
     try:
-        data = image["bytes"] or Path(image["path"]).read_bytes()
+        data = image["bytes"] or Path(named_in(Path(), image["path"], None)).read_bytes()
         with Image.open(io.BytesIO(data)) as opened:
             suffix = SUFFIXES.get(opened.format or "", ".img")
     except OSError as error:

@@ -16,7 +16,7 @@ from data.distortions import DISTORTIONS, LIVE_NAMES
 from data.manifest import Sample, Split
 from data.tables import scan_rows
 from program.common.errors import DataError
-from program.common.files import join_place
+from program.common.files import named_in
 
 _SHARES = {"image": 1.0, "other": 0.0, "tie": 0.5}
 
@@ -59,7 +59,7 @@ def pairs(release: Release) -> Iterator[Sample]:
         won = {f"{release.entry.name}/{other}": round(n, 6) for other, n in votes[name].items() if n}
         yield release.sample(
             name, Path(path), preferred_over=won, group=group,
-            reference=None if reference is None else join_place(folder, str(reference)),
+            reference=None if reference is None else named_in(folder, str(reference), None),
         )  # fmt: skip
 
 
@@ -131,7 +131,7 @@ def _end(row: Row, column: str, folder: Path, names: dict[str, str]) -> str:
     text = row.cells.get(column)
     if not isinstance(text, str) or not text.strip():
         raise row.error(f"has no {column!r}; give image, other and better (or --columns)")
-    return names.setdefault(str(join_place(folder, text)), text)
+    return names.setdefault(str(row.image(folder, column)), text)
 
 
 def _share(row: Row) -> float:

@@ -7,12 +7,14 @@ import json
 import re
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping
+from contextlib import suppress
 from itertools import chain
 from pathlib import Path
 from typing import Any
 
+from program.common.addresses import kinds_elsewhere
 from program.common.errors import DataError, one_line
-from program.common.files import Place, check_text, exists, is_folder, open_file, place_of, system_of
+from program.common.files import Place, check_text, exists, is_folder, is_remote, open_file, place_of, system_of
 
 HUB = "hf:"
 """hf:NAME or hf:NAME:SPLIT is a dataset of Hugging Face's, streamed."""
@@ -61,9 +63,11 @@ def _said(row: dict[str, Any], columns: Mapping[str, str], source: Place) -> dic
     said = {name: value for name, value in row.items() if name not in FOUND and value is not None}
     for name in {"image", "reference"} & said.keys():
         # As it was named where `assess` ran, which may be elsewhere than the table.
-        named = place_of(str(said[name]))
-        if isinstance(source, Path) and isinstance(named, Path) and not exists(source.parent / named) and exists(named):
-            said[name] = str(named.resolve())
+        text = str(said[name])
+        if isinstance(source, Path) and not is_remote(text) and not kinds_elsewhere(text):
+            named = Path(place_of(text))
+            if not exists(source.parent / named) and exists(named):
+                said[name] = str(named.resolve())
     if isinstance(said.get("options"), str):
         said["options"] = _parsed(said["options"])
     options = said.get("options")
@@ -210,16 +214,61 @@ def _hub(source: Place) -> Iterator[tuple[int, Any]]:
 
     name = str(source)
     dataset, _, split = name.removeprefix(HUB).partition(":")
+    check_card(Path(dataset))
     try:
         rows = datasets.load_dataset(dataset, split=split or "train", streaming=True)
-        for column, feature in (rows.features or {}).items():
-            if isinstance(feature, datasets.Image):
-                rows = rows.cast_column(column, datasets.Image(decode=False))
+        features = rows.features or {}
+        rows = as_stored(rows, [name for name, feature in features.items() if isinstance(feature, datasets.Image)])
         for number, row in enumerate(rows, start=1):
             row.setdefault("id", f"{number:08}")
             yield number, {key: _inline(value) for key, value in row.items()}
     except Exception as error:  # border: the library raises kinds of its own for a name, a split, the network
         raise DataError(f"dataset {name!r}: cannot be read ({one_line(error)[:200]}); check name and split") from error
+
+
+def check_card(folder: Path) -> None:
+    """Raise DataError for a dataset of this machine whose card names files elsewhere: `datasets` would fetch them."""
+    import yaml
+    from huggingface_hub import DatasetCard
+
+    card: dict[str, Any] = {}
+    with suppress(ValueError, yaml.YAMLError):  # `datasets` refuses such a card
+        if (path := folder / "README.md").is_file():
+            card |= DatasetCard.load(path).data.to_dict()
+        if (path := folder / ".huggingface.yaml").is_file():
+            card |= yaml.safe_load(path.read_text("utf-8")) or {}
+    for text in _texts(card.get("configs")):
+        if kinds_elsewhere(text):
+            raise DataError(f"dataset {str(folder)!r}: its card names {text[:200]!r}; download that, and name the file")
+
+
+def _texts(value: Any) -> Iterator[str]:
+    """Yield the texts in what YAML holds."""
+    if isinstance(value, str):
+        yield value
+    elif isinstance(value, Mapping):
+        for each in value.values():
+            yield from _texts(each)
+    elif isinstance(value, Iterable):
+        for each in value:
+            yield from _texts(each)
+
+
+def as_stored(rows: Any, columns: Iterable[str]) -> Any:
+    """Return a dataset whose image columns of these names give what is stored; others that would be decoded go.
+
+    Decoding opens whatever address stands in a row.
+    """
+    import datasets
+    from datasets.features.features import require_decoding
+
+    wanted = set(columns)
+    for column, feature in dict(rows.features or {}).items():
+        if column in wanted:
+            rows = rows.cast_column(column, datasets.Image(decode=False))
+        elif require_decoding(feature):
+            rows = rows.remove_columns(column)
+    return rows
 
 
 def _inline(value: Any) -> Any:

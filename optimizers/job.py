@@ -221,7 +221,7 @@ def prepare_job(
         recipe.check(rewords=job.rewords, reflection=lambda: job.reflection, teacher=teacher_lm is not None)
     check_folder(out)
     manifest = resolve_dataset(data, settings.cache_dir, progress=console is not None)
-    job = _divided(job, manifest, layout or Layout())
+    job = _divided(job, manifest, replace(layout or Layout(), remote=settings.images.remote))
     # Whose labels these are: people's where any is.
     judge = min(sample.judge for members in job.splits.values() for sample in members)
     by_rule = request is None and not job.rewords and judge != "people"

@@ -62,6 +62,7 @@ def main(argv: list[str] | None = None) -> int:
                       "strong), as 'defocus blur>=moderate,too dark'")  # fmt: skip
     many.add_argument("--workers", metavar="N", type=cli.whole_number(1), default=min(4, os.cpu_count() or 2),
                       help="images at a time (default: one a core, at most 4: more threads gain little)")  # fmt: skip
+    cli.add_remote_flag(many)
     cli.add_engine_flags(many)
     cli.add_settings_flags(parser)
     cli.add_budget_flags(parser)

@@ -6,7 +6,15 @@ import sys
 from collections.abc import Sequence
 from pathlib import Path
 
-from program.common.cli import EXIT_PROBLEMS, Parser, add_settings_flags, check_outputs, run_command, settings_from
+from program.common.cli import (
+    EXIT_PROBLEMS,
+    Parser,
+    add_remote_flag,
+    add_settings_flags,
+    check_outputs,
+    run_command,
+    settings_from,
+)
 
 CALIBRATION = Path("configs/calibration.json")
 STRENGTHS = Path("configs/strengths.json")
@@ -30,6 +38,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     parser.add_argument("--out", metavar="FILE", type=Path, help=f"default: {CALIBRATION}, or {STRENGTHS}")
     parser.add_argument("--force", action="store_true", help="write into an existing --out")
     parser.add_argument("--json", action="store_true", help="print the result as JSON")
+    add_remote_flag(parser)
     add_settings_flags(parser)
     arguments = parser.parse_args(argv)
     return run_command(lambda: _calibrate(arguments))
@@ -50,7 +59,8 @@ def _calibrate(arguments: argparse.Namespace) -> int:
         raise InputError("no dataset is named; give one or more, as `python -m program.calibrate quickstart-fr`")
     out = arguments.out or (STRENGTHS if arguments.strengths else CALIBRATION)
     check_outputs(arguments, "--out", out)
-    datasets = [LabelledSet.read(name, arguments.split, settings.cache_dir) for name in arguments.data]
+    remote = settings.images.remote
+    datasets = [LabelledSet.read(name, arguments.split, settings.cache_dir, remote) for name in arguments.data]
     tracker, runner = Tracker(settings.mlruns_dir, experiment_name(datasets[0].name)), ToolRunner(settings)
     names = arguments.tools.split(",") if arguments.tools else None
     with progress("measuring", sum(len(data.samples) for data in datasets)) as advance:

@@ -25,6 +25,7 @@ def main(argv: list[str] | None = None) -> int:
     parser.add_argument("--data", metavar="NAME|MANIFEST", help="quickstart, quickstart-fr or a manifest "
                         "(.jsonl, .csv, .parquet)")  # fmt: skip
     cli.add_layout_flags(parser, columns="")
+    cli.add_remote_flag(parser)
     parser.add_argument("--optimizer", metavar="NAME[,NAME]",
                         help=f"{', '.join(OPTIMIZERS)}, or several in turn (default: finetune,fusion for the "
                         "embedded expert, rubric for made-up labels, nearest,fusion for others)")  # fmt: skip

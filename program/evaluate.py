@@ -31,6 +31,7 @@ def main(argv: list[str] | None = None) -> int:
     parser.add_argument("--reasons", action="store_true",
                         help="count how often the faults that people saw are named: NAME is their JSONL")  # fmt: skip
     parser.add_argument("--json", action="store_true", help="print the record as JSON")
+    cli.add_remote_flag(parser)
     cli.add_engine_flags(parser)
     cli.add_settings_flags(parser)
     cli.add_budget_flags(parser)

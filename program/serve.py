@@ -31,6 +31,7 @@ def offer(argv: Sequence[str] | None = None) -> int:
         "/mcp, where the settings and the token of `serve` hold.",
     )
     parser.add_argument("--http", action="store_true", help="serve streamable HTTP instead")
+    cli.add_remote_flag(parser, "a client", "none; with --http none at all")
     _add_address(parser, "with --http: address to serve on (default: 127.0.0.1)", "with --http (default: 8000)")
     return _run(parser, argv, _offer)
 
@@ -68,6 +69,8 @@ def _offer(arguments: argparse.Namespace) -> int:
 
     if not arguments.http and _address(arguments):
         raise InputError("--host, --port: are for --http; give it too")
+    if arguments.http and arguments.remote:
+        raise InputError("--remote: is not for --http, whose clients have serve.image_hosts; leave it out")
     cli.check_installed("mcp", "mcp", "prometheus_client")
     from program.agent.saving import program_from
 

@@ -480,8 +480,8 @@ SERVICE_SCRIPT = {
 def service_program(scripted_iqa):
     """Make a program that answers at once, for services: `service_program(serve={...}, script={...})`."""
 
-    def make(serve=None, script=None):
-        return scripted_iqa({**SERVICE_SCRIPT, **(script or {})}, settings={"serve": serve or {}})
+    def make(serve=None, script=None, **settings):
+        return scripted_iqa({**SERVICE_SCRIPT, **(script or {})}, settings={"serve": serve or {}, **settings})
 
     return make
 

@@ -49,8 +49,9 @@ def test_an_image_without_an_id_is_called_as_it_is_written(tmp_path: Path) -> No
     assert (sample.id, sample.image) == ("sub/a.png", tmp_path.resolve() / "sub/a.png")
 
 
-def test_addresses_stay_and_names_below_one_are_joined_to_it(tmp_path: Path) -> None:
-    (sample,) = read_manifest(write(tmp_path, row(image="s3://bucket/x/a.png", reference="gs://b/r.png")))
+def test_addresses_of_allowed_kinds_stay(tmp_path: Path) -> None:
+    path = write(tmp_path, row(image="S3://bucket/x/a.png", reference="gs://b/r.png"))
+    (sample,) = read_manifest(path, Layout(remote=["s3", "gs"]))
     assert (sample.image, sample.reference) == ("s3://bucket/x/a.png", "gs://b/r.png")
 
 

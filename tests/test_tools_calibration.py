@@ -313,7 +313,7 @@ def test_the_command_fits_writes_keeps_other_maps_and_takes_its_time_once(tmp_pa
 def test_two_manifests_of_a_folder_are_two_sources_and_addresses_stay_whole(tmp_path, manifest):
     other = tmp_path / "others.jsonl"
     other.write_text('{"id": "1", "image": "s3://photos/one.png", "mos": 3, "mos_range": [1, 5]}\n', "utf-8")
-    read = [LabelledSet.read(str(path), "all", tmp_path) for path in (manifest, other)]
+    read = [LabelledSet.read(str(path), "all", tmp_path, ["s3"]) for path in (manifest, other)]
     assert [each.source for each in read] == [f"{manifest.parent.name} (all)", f"{tmp_path.name}/others (all)"]
     assert read[1].samples[0].image == "s3://photos/one.png"
 

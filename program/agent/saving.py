@@ -272,7 +272,8 @@ def program_sha256(program: AgenticIQA) -> str:
 def context_of(program: AgenticIQA, *, baselines: bool = False) -> dict[str, Any]:
     """Return what an answer depends on besides the sample: a checkpoint of another context is not continued."""
     resources, settings = program.resources, program.resources.settings
-    values = settings.model_dump(mode="json", exclude={*PLACES, "compile", "optimizers", "serve", "seed", "wire"})
+    elsewhere = dict.fromkeys((*PLACES, "compile", "optimizers", "serve", "seed", "wire"), True)
+    values = settings.model_dump(mode="json", exclude={**elsewhere, "images": {"remote"}})
     shipped = {None: "calibration.json", PAPER: "paper_calibration.yaml"}
     name = settings.tools.calibration and str(settings.tools.calibration)
     calibration = CONFIGS / shipped[name] if name in shipped else Path(str(name))

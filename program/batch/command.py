@@ -189,7 +189,7 @@ def _opened(name: Place, settings: Settings) -> ImageRef:
 def _many(arguments: argparse.Namespace, settings: Settings) -> int:
     items = find_items(
         arguments.image, recursive=arguments.recursive, globs=arguments.glob or (), columns=arguments.columns,
-        reference=place_of(arguments.reference) if arguments.reference else None,
+        reference=place_of(arguments.reference) if arguments.reference else None, remote=settings.images.remote,
     )  # fmt: skip
     tally = _tally(arguments)
     left_out = items.left_out()

@@ -3,7 +3,7 @@
 import fnmatch
 import os
 from collections import Counter
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from contextlib import closing
 from dataclasses import dataclass, field
 from itertools import chain
@@ -17,9 +17,9 @@ from program.common.files import (
     Place,
     exists,
     is_folder,
-    join_place,
     list_files,
     name_of,
+    named_in,
     path_mend,
     place_of,
     readable,
@@ -46,6 +46,8 @@ class Items:
     globs: Sequence[str] = ()
     reference: Place | None = None
     columns: Mapping[str, str] = field(default_factory=dict)
+    remote: Collection[str] = ()
+    """Kinds of address that rows may name (see `data.manifest.Layout`)."""
 
     def __iter__(self) -> Iterator[Request]:
         return self._all() if len(self.sources) == 1 else self._distinct()
@@ -62,7 +64,7 @@ class Items:
 
     def _of(self, source: str) -> Iterator[Request]:
         if is_manifest(source):
-            for number, sample in scan_manifest(source, Layout(self.columns)):
+            for number, sample in scan_manifest(source, Layout(self.columns, remote=self.remote)):
                 if isinstance(sample, DataError):
                     yield Request(id=f"{readable(place_of(source))}:{number}", error=str(sample))
                 else:
@@ -76,7 +78,11 @@ class Items:
         for below, path, why in _of_folder(place, self.recursive, self.globs):
             if isinstance(path, OSError):
                 yield Request(id=below, error=f"folder {below!r}: cannot be read ({path.strerror}); {_MEND}")
-            elif why is None:
+            elif why is not None:
+                continue
+            elif isinstance(path, InputError):
+                yield Request(id=below, error=str(path))
+            else:
                 yield _item(below, path, self.reference, paired=paired)
 
     def left_out(self) -> dict[str, int]:
@@ -127,15 +133,18 @@ def find_items(
     globs: Sequence[str] = (),
     reference: Place | None = None,
     columns: Mapping[str, str] | None = None,
+    remote: Collection[str] = (),
 ) -> Items:
     """Return the items in order: images as given, a folder's by name, a manifest's (.jsonl, .csv, .parquet) by line.
 
     Sources are paths or URIs, or hf:NAME:SPLIT for a dataset of Hugging Face's; nothing is held in memory. `globs` keep
     files of folders whose name or path below the folder fits one; "!*.gif" leaves such files out. `reference` is one
     image for all, or a folder with one of the same name for each. `columns` says which column of a manifest is which
-    field. Raises InputError for a source that is not there, and when nothing is left to judge.
+    field. Sources and the reference are the user's own word; what a manifest names elsewhere than below itself is an
+    error of its row, unless `remote` holds its kind ("s3"). Raises InputError for a source that is not there, and when
+    nothing is left to judge.
     """
-    items = Items(sources, recursive, globs, reference, columns or {})
+    items = Items(sources, recursive, globs, reference, columns or {}, remote)
     for source in sources:
         if not is_manifest(source) and not exists(place_of(source)):
             raise InputError(f"image {source[:200]!r}: no such file or folder; {path_mend(source)}")
@@ -147,7 +156,7 @@ def find_items(
 
 def _of_folder(
     folder: Place, recursive: bool, globs: Sequence[str]
-) -> Iterator[tuple[str, Place | OSError, str | None]]:
+) -> Iterator[tuple[str, Place | OSError | InputError, str | None]]:
     """Yield a folder's files by their names below it, and the folders below it that are not looked into.
 
     Beside each stands why it is no image to judge, as `_why_not` says it. A folder that cannot be read comes with its
@@ -180,7 +189,9 @@ def _of_folder(
         yield readable(Path(fault.filename).relative_to(folder)), fault, ""
 
 
-def _of_folder_elsewhere(folder: str, recursive: bool, globs: Sequence[str]) -> Iterator[tuple[str, Place, str | None]]:
+def _of_folder_elsewhere(
+    folder: str, recursive: bool, globs: Sequence[str]
+) -> Iterator[tuple[str, Place | InputError, str | None]]:
     passed: set[str] = set()
     for below, place in list_files(folder, recursive=recursive):
         parents = below.split("/")[:-1]
@@ -221,7 +232,12 @@ def _item(name: str, place: Place, reference: Place | None, *, paired: bool, bel
         return Request(id=name, image=place, reference=reference)
     # Joined to the folder, the path of an image that was named itself could lead back to the image.
     names = [name, name_of(place)] if below else [name_of(place)]
-    matches = [at for each in names if exists(at := join_place(reference, each)) and not is_folder(at)][:1]
+    try:
+        # Names in a listing are data: none of them leads away from the folder of references.
+        places = [named_in(reference, each, None) for each in names]
+    except InputError as error:
+        return Request(id=name, image=place, error=str(error))
+    matches = [at for at in places if exists(at) and not is_folder(at)][:1]
     if not matches and isinstance(reference, Path):
         stem, folders = Path(name_of(place)).stem, [reference / Path(each).parent for each in names]
         matches = next(filter(None, (_of_stem(each, stem) for each in folders if each.is_dir())), [])

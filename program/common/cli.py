@@ -229,6 +229,23 @@ def add_layout_flags(parser: argparse.ArgumentParser, *, columns: str, scale: st
     parser.add_argument("--lower-is-better", action="store_true", help=f"{scale}low scores are good")
 
 
+def add_remote_flag(
+    parser: argparse._ActionsContainer, who: str = "rows of a table", usual: str = "only below the table's own address"
+) -> None:
+    """Add the flag that lets data name images elsewhere."""
+    parser.add_argument("--remote", metavar="KIND,...", type=_kinds, default=(),
+                        help=f"kinds of address that {who} may name, such as s3,gs (default: {usual})")  # fmt: skip
+
+
+def _kinds(text: str) -> tuple[str, ...]:
+    from program.common.addresses import kind_of_address
+
+    try:
+        return tuple(map(kind_of_address, filter(str.strip, text.split(","))))
+    except ValueError as error:
+        raise argparse.ArgumentTypeError(str(error)) from None
+
+
 def add_budget_flags(parser: argparse.ArgumentParser) -> None:
     """Add the flags that limit what model calls may cost."""
     parser.add_argument("--max-calls", metavar="N", type=whole_number(), help="stop before more model calls than this")
@@ -300,6 +317,8 @@ def settings_from(arguments: argparse.Namespace, **overrides: Any) -> "Settings"
         overrides["assessment"] = {**overrides.get("assessment", {}), **given}
     if arguments.no_cache:
         overrides["cache"] = False
+    if remote := getattr(arguments, "remote", ()):
+        overrides["images"] = {"remote": remote}
     settings = load_settings(arguments.config, overrides).with_model(
         arguments.lm, arguments.api_base, {role: getattr(arguments, f"{role}_lm") for role in _ROLE_FLAGS}
     )

@@ -11,11 +11,12 @@ import stat
 import tempfile
 import time
 import uuid
-from collections.abc import Iterable, Iterator
+from collections.abc import Collection, Iterable, Iterator
 from pathlib import Path, PurePosixPath
 from typing import IO, Any
 from urllib.parse import unquote
 
+from program.common.addresses import DATA, FILE, URI, WEB, is_below, joined, kinds_elsewhere, parent, path_in
 from program.common.errors import InputError, one_line
 
 CONFIGS = Path(__file__).resolve().parents[2] / "configs"
@@ -198,33 +199,59 @@ class IdSet:
 Place = Path | str
 """A local path, or the URI of a file elsewhere."""
 
-_URI = re.compile(r"([A-Za-z][A-Za-z0-9+.-]+)://")
-_FILE = re.compile(r"file:(?://(?:localhost(?=/))?|(?=/))", re.IGNORECASE)
-_WEB = ("http", "https")
-_DATA = re.compile(r'data:(?:[^,"]|"[^"]*"){0,500}?;\s*base64,', re.IGNORECASE)
-
 
 def is_remote(place: Place) -> bool:
     """Tell whether a name is the URI of a file that is not local, or an image itself as a data: URI."""
-    named = isinstance(place, str) and (_URI.match(place) is not None or _DATA.match(place) is not None)
-    return named and _FILE.match(str(place)) is None
+    named = isinstance(place, str) and (URI.match(place) is not None or DATA.match(place) is not None)
+    return named and FILE.match(str(place)) is None
 
 
 def place_of(name: Place) -> Place:
-    """Return a name as a local path, or as it is where it is a URI. Raises InputError for a web page's."""
-    if isinstance(name, str) and (scheme := _FILE.match(name)):
+    """Return a name as a local path, or a URI with its kind in small letters. Raises InputError for a web page's.
+
+    It takes the user's word: `named_in` is for names that stand in data.
+    """
+    if isinstance(name, str) and (scheme := FILE.match(name)):
         path = unquote(name[scheme.end() :], errors="surrogateescape")
         return Path(path.removeprefix("/") if re.match("/[A-Za-z]:", path) else path)  # file:///C:/photos
-    if not is_remote(name):
+    if isinstance(name, Path) or not is_remote(name):
         return Path(name)
-    if str(name).partition("://")[0].casefold() in _WEB:
-        raise InputError(f"file {str(name)[:200]!r}: is a URL; download it and give its path")
-    return name
+    if WEB.intersection(kinds_elsewhere(name)):
+        raise InputError(f"file {name[:200]!r}: is a URL; download it and give its path")
+    return URI.sub(lambda kind: kind[0].casefold(), name, count=1) if URI.match(name) else name
+
+
+def named_in(folder: Place, name: str, allowed: Collection[str] | None = ()) -> Place:
+    """Return the image that data calls `name` in a folder: a table's cell, an agent's argument, a file in a listing.
+
+    Such a name leads to a file of this machine, to a data: URI, or, from a folder elsewhere, below that folder. It
+    leads elsewhere only where the user `allowed` each kind of address on the way; None: no user can. Raises InputError
+    for any other name, before anything is opened.
+    """
+    kinds = kinds_elsewhere(name)
+    if not kinds and (isinstance(folder, Path) or DATA.match(name)):
+        return join_place(folder, str(place_of(name)))
+    place = join_place(folder, str(place_of(path_in(name))))
+    if isinstance(folder, str) and isinstance(place, str) and is_below(place, folder):
+        return place
+    fault = "is on another machine" if kinds else "leads out of the table's folder"
+    kinds = kinds or kinds_elsewhere(str(place))
+    if allowed is None:
+        raise InputError(f"image {name[:200]!r}: {fault}; download it and give its path")
+    if set(kinds) <= set(allowed):
+        return place
+    mend = f"allow its kind with --remote {','.join(dict.fromkeys(kinds))} (images.remote), or download it"
+    raise InputError(f"image {name[:200]!r}: {fault}; {mend}")
+
+
+def folder_of(place: Place) -> Place:
+    """Return the folder that a file lies in."""
+    return place.resolve().parent if isinstance(place, Path) else parent(place)
 
 
 def from_base64(text: str) -> bytes:
     """Return the bytes of a base64 text: plain, URL-safe, or a data: address of whatever type; or ValueError."""
-    address = _DATA.match(text)
+    address = DATA.match(text)
     body = unquote(text[address.end() :]) if address else text
     compact = re.sub(r"\s+", "", body).rstrip("=").translate(str.maketrans("-_", "+/"))
     return base64.b64decode(compact + "=" * (-len(compact) % 4), validate=True)
@@ -258,7 +285,7 @@ def join_place(folder: Place, name: str) -> Place:
         # A table that was written on Windows.
         other = path if exists(path) else Path(os.path.normpath(folder / name.replace("\\", "/")))
         return other if exists(other) else path
-    return f"{folder.rstrip('/')}/{name}"
+    return joined(folder, name)
 
 
 def path_mend(name: Place, other: str = "check the path") -> str:
@@ -358,13 +385,16 @@ def is_folder(place: Place) -> bool:
         return bool(system.isdir(path))
 
 
-def list_files(folder: Place, *, recursive: bool) -> Iterator[tuple[str, Place]]:
-    """Yield the files of a folder elsewhere in order, by their names below it."""
+def list_files(folder: str, *, recursive: bool) -> Iterator[tuple[str, Place | InputError]]:
+    """Yield the files of a folder elsewhere in order, by their names below it; or why one cannot be addressed."""
     with _store_of(folder) as (system, path):
         found = sorted(system.find(path, maxdepth=None if recursive else 1))
     for each in found:
         below = each.removeprefix(path.rstrip("/")).lstrip("/")
-        yield below, f"{str(folder).rstrip('/')}/{below}"
+        if "::" in below:  # it would be read as a chain of links, which may lead anywhere
+            yield below, InputError(f"image {below[:200]!r}: has '::' in its name, which no address can; rename it")
+        else:
+            yield below, joined(folder, below)
 
 
 def check_output(flag: str, out: Place, inputs: Iterable[Place], *, force: bool) -> None:

@@ -9,8 +9,9 @@ from pathlib import Path
 from typing import Any, ClassVar, Literal, Self
 
 import yaml
-from pydantic import Field, ValidationError, model_validator
+from pydantic import Field, ValidationError, field_validator, model_validator
 
+from program.common.addresses import kind_of_address
 from program.common.backends import ROLES, Frozen, LanguageModels, Section, takes_api_base
 from program.common.errors import SettingsError, did_you_mean, first_fault, keys_at, one_line
 from program.common.files import CONFIGS
@@ -31,6 +32,12 @@ class ImageSettings(Section):
     """The images that are judged."""
 
     max_pixels: int = Field(gt=0)
+    remote: tuple[str, ...]
+
+    @field_validator("remote")
+    @classmethod
+    def _kinds(cls, kinds: tuple[str, ...]) -> tuple[str, ...]:
+        return tuple(map(kind_of_address, kinds))
 
 
 class AssessmentSettings(Section):

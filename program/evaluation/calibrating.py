@@ -2,7 +2,7 @@
 
 import datetime
 import itertools
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from pathlib import Path, PurePosixPath
 from typing import TYPE_CHECKING, Any, NamedTuple
 
@@ -11,7 +11,7 @@ from numpy.typing import NDArray
 
 from data.catalogue import resolve_dataset
 from data.distortions import category_named
-from data.manifest import GENERATED, Sample, manifest_sha256, read_manifest
+from data.manifest import GENERATED, Layout, Sample, manifest_sha256, read_manifest
 from program.common.errors import ImageError, InputError, SettingsError, ToolError
 from program.common.files import Place, is_remote, remove_leftovers, write_whole
 from program.common.pool import in_order
@@ -72,8 +72,11 @@ class LabelledSet(NamedTuple):
     samples: Sequence[Labelled]
 
     @classmethod
-    def read(cls, name: str, split: str, cache_dir: Path) -> "LabelledSet":
-        """Return the images of a dataset or manifest that people scored. Raises InputError where there is none."""
+    def read(cls, name: str, split: str, cache_dir: Path, remote: Collection[str] = ()) -> "LabelledSet":
+        """Return the images of a dataset or manifest that people scored. Raises InputError where there is none.
+
+        `remote` are the kinds of address that its rows may name (see `data.manifest.Layout`).
+        """
         manifest = resolve_dataset(name, cache_dir)
         # Several questions on one image are one image.
         distinct = {
@@ -83,7 +86,7 @@ class LabelledSet(NamedTuple):
                 # The quickstart's score of an image is KADID-10k's mean over others, and its deviation is among those.
                 s.metadata.get("label_std", 0.0) if name in GENERATED else 0.0,
             )
-            for s in read_manifest(manifest)
+            for s in read_manifest(manifest, Layout(remote=remote))
             if split in ("all", s.split) and s.quality is not None and not s.is_made_up
         }  # fmt: skip
         if not distinct:

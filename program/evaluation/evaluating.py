@@ -7,7 +7,7 @@ import time
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence, Sized
 from contextlib import closing, nullcontext
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path, PurePosixPath
 from typing import Any, Self, TypeAlias, get_args
 
@@ -278,7 +278,8 @@ def samples_of(
     InputError for an empty split or one without a single label, and DataError for a group in two splits, as compiling
     does.
     """
-    manifest, layout = resolve_dataset(data, settings.cache_dir, progress=progress), layout or Layout()
+    manifest = resolve_dataset(data, settings.cache_dir, progress=progress)
+    layout = replace(layout or Layout(), remote=settings.images.remote)
     if split is not None:
         check_leaks(read_manifest(manifest, layout))
     doubt, samples = ScaleDoubt(), read_manifest(manifest, layout)

@@ -14,6 +14,7 @@ from scipy import special
 
 from data.manifest import read_manifest
 from program.common.errors import InputError
+from program.common.files import Place, named_in
 from program.evaluation.intervals import CONFIDENCE, MIN_GROUPS, Figure, wilson
 from program.evaluation.metrics import agreements, mean
 from program.evaluation.record import LabelledRow
@@ -120,7 +121,7 @@ class Annotated(NamedTuple):
     """One picture as somebody saw it."""
 
     id: str
-    image: Path
+    image: Place
     strengths: Mapping[str, str]
     """Fault -> slight, moderate or strong."""
     main: str | None
@@ -142,7 +143,7 @@ def read_annotations(file: Path) -> list[Annotated]:
     pictures = []
     for number, record in enumerate(records, 1):
         try:
-            image = file.parent / record["image"] if "image" in record else images[record["id"]]
+            image = named_in(file.parent, record["image"], None) if "image" in record else images[record["id"]]
             strengths = {fault["fault"]: fault["strength"] for fault in record["faults"]}
             pictures.append(Annotated(record["id"], image, strengths, record["main"]))
         except (KeyError, TypeError) as error:

@@ -23,7 +23,7 @@ from numpy.typing import NDArray
 from PIL import Image
 
 from program.common.errors import ImageError, InputError
-from program.common.files import Place, from_base64, is_remote, open_file, path_mend, readable
+from program.common.files import Place, from_base64, is_remote, open_file, path_mend, place_of, readable
 from program.images.decode_worker import decode_bounded
 from program.images.decoding import MAX_PIXELS, encode_png
 from program.images.detail import Detail
@@ -31,7 +31,7 @@ from program.images.refs import HOST, Area, Box, ImageRef, parse_url, reduction,
 
 __all__ = ("HOST", "Box", "ImageRef", "parse_url")
 
-_WEB = re.compile("https?:/")
+_WEB = re.compile("(?:.*::)?https?:/", re.IGNORECASE)
 LARGE = 2**21
 """Pixels of an image that is looked at as it is, full HD among them; more are averaged down where a caller allows it.
 Tools take up to 3 KB of memory a pixel, and the images they are calibrated on have at most 0.4 million."""
@@ -108,7 +108,9 @@ class ImageStore:
                 raise ImageError(f"image {source[:40]!r}: {fault}; give data:image/...;base64,...") from error
         if isinstance(source, str | PathLike):
             elsewhere = isinstance(source, str) and is_remote(source) and not _WEB.match(source)
-            return self._add_file(str(source) if elsewhere else Path(source), str(source), max_pixels, detailed)
+            return self._add_file(
+                place_of(str(source)) if elsewhere else Path(source), str(source), max_pixels, detailed
+            )
         if isinstance(source, bytes | bytearray | memoryview):
             kind, data = "bytes", bytes(source)
         else:

@@ -68,7 +68,7 @@ class AgentTools:
     def __init__(self, program: AgenticIQA, *, local: bool) -> None:
         self.program, self.assessor = program, Assessor(program)
         self.settings = self.assessor.settings
-        self.sources = Sources(self.settings, local=local)
+        self.sources = Sources(self.settings, local=local, remote=program.resources.settings.images.remote)
 
     async def assess_image(
         self, image: Picture, reference: Reference = None, query: str | None = None,

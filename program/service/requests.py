@@ -4,7 +4,7 @@ import logging
 import os
 import re
 import time
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, replace
 from functools import partial
@@ -20,9 +20,10 @@ from starlette.datastructures import UploadFile
 from starlette.exceptions import HTTPException
 from starlette.requests import Request as HttpRequest
 
+from program.common.addresses import kinds_elsewhere
 from program.common.backends import Frozen
 from program.common.errors import UNSHOWABLE, ImageError, InputError, first_fault
-from program.common.files import from_base64, plain_file
+from program.common.files import from_base64, name_of, named_in, open_file, plain_file
 from program.common.settings import ServeSettings, Settings
 from program.images.store import IMAGES, Box, ImageRef
 from program.running.request import DEFAULT_QUERY, Request
@@ -107,9 +108,12 @@ def open_images(request: Request, max_megapixels: float) -> Request:
 class Sources:
     """Reads what a request names, within the settings' allow-lists. Blocking: call it in a thread."""
 
-    def __init__(self, settings: ServeSettings, *, local: bool = False) -> None:
-        """`local` admits any file of this machine, for a client that is its user's own program."""
-        self._local = local
+    def __init__(self, settings: ServeSettings, *, local: bool = False, remote: Collection[str] = ()) -> None:
+        """`local` admits any file of this machine, for a client that is its user's own program.
+
+        So are addresses of the kinds in `remote` ("s3"), for such a client alone.
+        """
+        self._local, self._remote = local, remote
         self._folders = (
             [Path.cwd()] if local else [Path(os.path.expanduser(f)).resolve() for f in settings.image_folders]
         )
@@ -119,6 +123,8 @@ class Sources:
     def file(self, named: str) -> Sent:
         """Return a file of an allowed folder. Symbolic links are followed first, then judged by where they lead."""
         what = f"path {named[:200]!r}"
+        if self._local and kinds_elsewhere(named):
+            return self._elsewhere(named, what)
         for path in self._found(named):
             if path.is_file():
                 return Sent(self._read(path, what), shown_name(path.name))
@@ -130,6 +136,8 @@ class Sources:
 
     def folder(self, named: str) -> Path:
         """Return a folder that may be looked into. Raises Refused."""
+        if kinds_elsewhere(named):
+            raise Refused(422, "path", f"folder {named[:200]!r}: is on another machine; name a folder of this one")
         for path in self._found(named):
             if path.is_dir():
                 return path
@@ -151,7 +159,21 @@ class Sources:
             raise Refused(422, "url", f"{what}: cannot be read ({type(error).__name__})") from error
         return Sent(data, shown_name(url.path))
 
+    def _elsewhere(self, named: str, what: str) -> Sent:
+        try:
+            place = named_in(Path.cwd(), named, self._remote)
+            with open_file(place) as file:
+                data = file.read(self._limit + 1)
+        except InputError as error:
+            raise Refused(403, "path", str(error)) from error
+        except OSError as error:
+            raise Refused(422, "path", f"{what}: cannot be read ({error.strerror})") from error
+        self._check_size(data, what)
+        return Sent(data, shown_name(name_of(place)))
+
     def _found(self, named: str) -> Iterator[Path]:
+        if kinds_elsewhere(named):  # even to look would ask the other machine
+            return
         for folder in self._folders:
             with suppress(OSError, ValueError, RuntimeError):  # missing, a zero byte, a loop of links
                 path = (folder / os.path.expanduser(named)).resolve(strict=True)
@@ -360,9 +382,10 @@ def assess_rows(
     """Return one answer a row, in order; a row that cannot be assessed has status "failed" and says why.
 
     A row's image is base64 (plain, URL-safe or a data: URL) in `image`, bytes in `image_bytes`, or a file or URL that
-    the settings under `serve` allow (with `local` any file); `options` and `regions` are JSON. The reference likewise.
+    the settings under `serve` allow (with `local` any file, and addresses of `images.remote`); `options` and `regions`
+    are JSON. The reference likewise.
     """
-    sources = Sources(settings.serve, local=local)
+    sources = Sources(settings.serve, local=local, remote=settings.images.remote)
     return [_assess(program, row, settings, sources) for row in rows]
 
 
