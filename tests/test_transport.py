@@ -63,25 +63,33 @@ def test_images_are_carried_by_their_own_request_alone():
     ("environment", "proxied"),
     [
         ({}, False),
-        ({"http_proxy": "PROXY"}, True),
-        ({"all_proxy": "PROXY"}, True),
-        ({"https_proxy": "PROXY"}, False),
-        ({"http_proxy": "PROXY", "no_proxy": "127.0.0.1"}, False),
-        ({"http_proxy": "PROXY", "no_proxy": "*"}, False),
+        ({"http_proxy": "http://proxy:1"}, True),
+        ({"all_proxy": "http://proxy:1"}, True),
+        ({"https_proxy": "http://proxy:1"}, False),
+        ({"http_proxy": "http://proxy:1", "no_proxy": "lab.example"}, False),
+        ({"http_proxy": "http://proxy:1", "no_proxy": "*"}, False),
     ],
 )
-def test_the_environments_proxy_is_used(environment, proxied, loopback, monkeypatch):
-    server, proxy = loopback(), loopback()
+def test_the_environments_proxy_is_used(environment, proxied, monkeypatch):
     for name, value in environment.items():
-        monkeypatch.setenv(name, value.replace("PROXY", proxy.base.removesuffix("/v1")))
-    lm = AgenticIQA(load_settings().with_model("openai/small-vlm", server.base)).resources.lm("planner")
-    try:
-        lm.copy(num_retries=0, cache=False)("Give a JSON object")
-        assert not proxied
-    except dspy.utils.exceptions.LMError as error:
-        assert "not served here" in str(error)  # noqa: PT017 - the proxy sees the whole address and serves none
-        assert proxied
-    assert bool(server.asked) is not proxied
+        monkeypatch.setenv(name, value)
+    assert (ImageTransport(ADDRESS)._proxy == "http://proxy:1") is proxied
+
+
+@pytest.mark.parametrize("variable", ["http_proxy", "all_proxy"])
+@pytest.mark.parametrize("host", ["127.0.0.1", "localhost"])
+def test_this_machines_own_server_is_never_asked_through_a_proxy(variable, host, loopback, monkeypatch):
+    server = loopback()
+    monkeypatch.setenv(variable, "http://127.0.0.1:9")  # nobody listens there
+    base = server.base.replace("127.0.0.1", host)
+    iqa = AgenticIQA(load_settings().with_model("openai/small-vlm", base))
+    assert iqa.resources.traits("planner").reads_images is not None
+    iqa.resources.lm("planner").copy(num_retries=0, cache=False)("Give a JSON object")
+    assert server.asked
+    planner = {"backend": "anthropic/claude-sonnet-4-5", "api_base": base}
+    gateway = AgenticIQA(load_settings(overrides={"models": {"planner": planner}})).resources.lm("planner")
+    with pytest.raises(dspy.utils.exceptions.LMError, match="not served here"):  # it speaks OpenAI's protocol alone
+        gateway.copy(num_retries=0, cache=False)("Give a JSON object")
 
 
 def test_a_proxy_gets_the_requests(loopback, picture, monkeypatch):

@@ -23,7 +23,13 @@ from program.common.settings import Settings
 from program.expert import MODEL, NAME
 from program.fusion import ScoreFusion
 from program.lms.dspy_private import LM15Engine, say_once_of_truncation
-from program.lms.reference_engine import AsyncReferenceEngine, Connection, ImageTransport, ReferenceEngine
+from program.lms.reference_engine import (
+    AsyncReferenceEngine,
+    Connection,
+    ImageTransport,
+    ReferenceEngine,
+    ServerTransport,
+)
 from program.lms.traits import ModelTraits, as_listed, known_traits, record_of, traits_of
 from program.tools.registry import ToolRegistry
 from program.tools.runner import ToolRunner
@@ -123,7 +129,9 @@ def _at_address(name: str, api_base: str, key: str | None) -> Connection:
 
         return Connection(f"server-{digest}/{model}", config, _SERVER_CAPABILITIES, is_asked=True)
     keys = {route.provider: key or "none"}
-    gateway = lm15.RouterConfig(env={}, base_urls={route.provider: api_base}, api_keys=keys)
+    gateway = lm15.RouterConfig(
+        env={}, base_urls={route.provider: api_base}, api_keys=keys, transport=ServerTransport(api_base)
+    )
     return Connection(f"{provider}-{digest}/{model}", lambda _: gateway, _declared_capabilities(name), wire_model=name)
 
 

@@ -1,8 +1,9 @@
-"""What an address says: whether a file lies on this machine, and by which kinds of address elsewhere."""
+"""What an address says: whether a file lies on this machine, and by which kinds of address elsewhere; proxies."""
 
+import ipaddress
 import os
 import re
-from urllib.parse import unquote
+from urllib.parse import unquote, urlsplit
 
 URI = re.compile(r"(?:[A-Za-z][A-Za-z0-9+.-]+::)*[A-Za-z][A-Za-z0-9+.-]+://")
 """Of a chain of links (simplecache::s3://..., zip://a.png::s3://...), what goes before the file's own name."""
@@ -105,3 +106,23 @@ def is_below(address: str, folder: str) -> bool:
 
 def _as_folder(own: str) -> str:
     return own if own.endswith("://") else own.rstrip("/") + "/"
+
+
+def proxies_for(address: str) -> dict[str, str]:
+    """Return the environment's proxies for a server, by kind; none for a server of this machine.
+
+    A proxy is another machine: it would be told what this one's own servers are asked.
+    """
+    from urllib.request import getproxies, proxy_bypass
+
+    host = urlsplit(address).hostname or ""
+    return {} if _is_own(host) or proxy_bypass(host) else getproxies()
+
+
+def _is_own(host: str) -> bool:
+    """Tell whether a server's name or address is always this machine's."""
+    try:
+        number = ipaddress.ip_address(host)
+    except ValueError:
+        return host.rstrip(".") == "localhost" or host.rstrip(".").endswith(".localhost")
+    return number.is_loopback or number.is_unspecified

@@ -14,7 +14,6 @@ from dataclasses import dataclass, field, replace
 from functools import lru_cache
 from typing import Any, NamedTuple
 from urllib.parse import urlsplit
-from urllib.request import getproxies, proxy_bypass
 
 import dspy
 import numpy as np
@@ -22,6 +21,7 @@ from cachetools import LRUCache, cached
 from dspy import lm15
 from numpy.typing import NDArray
 
+from program.common.addresses import proxies_for
 from program.common.backends import ImageLimits, WireImage
 from program.common.errors import EndpointError, ImageError, ImagesRefused, redact, scrub
 from program.images.store import HOST, IMAGES, ImageRef
@@ -169,14 +169,17 @@ def token_for(sha256: str) -> str:
     return _PREFIX + sha256[:32]
 
 
-class ImageTransport(StdlibTransport):
-    """The client's own transport to one server, which puts a request's images in."""
+class ServerTransport(StdlibTransport):
+    """The client's own transport to one server that the user named; to one of this machine without a proxy."""
 
     def __init__(self, address: str) -> None:
         """Look up the environment's proxy for a server once: that takes 0.1 ms, which every request would cost."""
-        url, proxies = urlsplit(address), getproxies()
-        proxy = None if proxy_bypass(url.hostname or "") else proxies.get(url.scheme) or proxies.get("all")
-        super().__init__(proxy=proxy or None, trust_env=False)
+        proxies = proxies_for(address)
+        super().__init__(proxy=proxies.get(urlsplit(address).scheme) or proxies.get("all") or None, trust_env=False)
+
+
+class ImageTransport(ServerTransport):
+    """A transport that puts a request's images in."""
 
     def stream(self, request: Any) -> Any:
         """Send one request."""

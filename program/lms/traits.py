@@ -17,6 +17,7 @@ import dspy
 from dspy import lm15
 from pydantic import BaseModel, ConfigDict, ValidationError
 
+from program.common.addresses import proxies_for
 from program.common.cli import MODEL_RECORDS
 from program.common.errors import EndpointError, ImagesRefused
 from program.common.files import write_whole
@@ -87,7 +88,8 @@ def _page(
     data = None if body is None else json.dumps(body).encode()
     request = urllib.request.Request(url, data, {**headers, "Content-Type": "application/json"})  # noqa: S310 (checked in settings: http or https)
     try:
-        with urllib.request.urlopen(request, timeout=LISTING_TIMEOUT_S) as answer:  # noqa: S310
+        opener = urllib.request.build_opener(urllib.request.ProxyHandler(proxies_for(url)))
+        with opener.open(request, timeout=LISTING_TIMEOUT_S) as answer:
             page = json.loads(answer.read(4 << 20))
     except ValueError:
         return None
