@@ -33,6 +33,7 @@ EXTRAS: Mapping[str, tuple[str, tuple[str, ...]]] = {
     "heif": ("images in HEIF (.heic)", ("pillow-heif",)),
     "gallery": ("agentic-iqa gallery", ("ImageHash",)),
     "dev": ("make test and make lint", ("hatchling", "hypothesis", "import-linter", "mypy", "pytest", "ruff")),
+    "slow": ("make test-slow", ("moto", "s3fs", "torchmetrics", "xllamacpp")),
 }
 """What an extra of the installation is for, and packages by which it is known to be there."""
 KEYS = ("AGENTICIQA_API_KEY", "OPENAI_API_KEY", "ANTHROPIC_API_KEY", "GEMINI_API_KEY")
