@@ -135,6 +135,9 @@ KINDS: dict[str, tuple[bytes, str]] = {
     "two RDF": (META.format(2 * f"<rdf:RDF {RDF}>{described()}</rdf:RDF>").encode(), "several <rdf:RDF>"),
     "RDF inside": (rdf(described(f"<dc:x><rdf:RDF>{described()}</rdf:RDF></dc:x>")).encode(), "merged"),
     "no RDF": (META.format("").encode(), "no <rdf:RDF>"),
+    "no prefix before a colon": (rdf(described("", ':x=""')).encode(), "is no XML"),
+    "two colons": (rdf(described("", 'xmlns:a:b="urn:1"')).encode(), "is no XML"),
+    "prefix without a namespace": (rdf(described("", 'xmlns:a=""')).encode(), "is no XML"),
     "unbound prefix": (rdf(described("<none:x/>")).encode(), "is no XML"),
     "an attribute twice": (
         rdf(described("", 'xmlns:c2="http://purl.org/dc/elements/1.1/" dc:x="" c2:x=""')).encode(),

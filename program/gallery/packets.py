@@ -395,8 +395,9 @@ class _Reading:
         for name, address in attributes.items():
             if _is_declaration(name):
                 prefix = name[6:]
-                if prefix and not address:
-                    raise ValueError("is no XML (undeclaring prefix)")
+                is_default = name == "xmlns"
+                if not is_default and (not prefix or ":" in prefix or not address):
+                    raise ValueError("is no XML (a prefix is declared wrongly)")
                 self._addresses.setdefault(prefix, []).append(address)
                 declared.append(prefix)
         return declared
@@ -435,9 +436,9 @@ class _Reading:
             self.packet.is_read_only = True
 
     def _name(self, written: str) -> Name:
-        prefix, _, name = written.rpartition(":")
+        prefix, colon, name = written.rpartition(":")
         addresses = self._addresses.get(prefix)
-        if not addresses or not name:
+        if not addresses or not name or (colon and not prefix):
             raise ValueError("is no XML (unbound prefix)")
         return addresses[-1], name
 
