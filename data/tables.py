@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import Any
 
 from program.common.addresses import kinds_elsewhere
+from program.common.cells import plain_cell
 from program.common.errors import DataError, one_line
 from program.common.files import Place, check_text, exists, is_folder, is_remote, open_file, place_of, system_of
 
@@ -103,16 +104,25 @@ def distinct(names: Iterable[str], table: object) -> list[str]:
     return stripped
 
 
+class _Cells(csv.DictReader):  # type: ignore[type-arg] # only Python 3.12 takes one here
+    """A reader that gives what cells stand for (`plain_cell`)."""
+
+    def __next__(self) -> dict[str | Any, str | Any]:
+        cells = super().__next__()
+        return {name: plain_cell(cell) if isinstance(cell, str) else cell for name, cell in cells.items()}
+
+
 def csv_table(lines: Iterator[str], table: object, *, strict: bool = False) -> "csv.DictReader[str]":
     """Return the reader of a CSV table with a header: commas, semicolons, tabs or bars part its cells.
 
+    Cells are read as `program.common.cells.plain_cell` does, in any table: people shorten and mend ours.
     Raises DataError where two columns have one name. `strict` refuses quotes that are not closed.
     """
     first = next((line for line in lines if line.strip()), "")
     hint = re.fullmatch(r"sep=(.)\s*", first)  # a spreadsheet's own word
     head = next(lines, "") if hint else first
     separator = hint[1] if hint else max(",;\t|", key=lambda mark: len(next(csv.reader([head], delimiter=mark), ())))
-    reader = csv.DictReader(chain([head], lines), delimiter=separator, skipinitialspace=True, strict=strict)
+    reader = _Cells(chain([head], lines), delimiter=separator, skipinitialspace=True, strict=strict)
     reader.fieldnames = distinct(reader.fieldnames or (), table)
     return reader
 

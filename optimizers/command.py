@@ -7,14 +7,13 @@ from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any
 
-from rich.console import Console
-
 from optimizers.compiling import Compile
 from optimizers.job import Job
 from optimizers.plan import CallPlan, folder_lock
 from optimizers.report import Compiled, log_compile, show, spread, step, waiting
 from optimizers.selection import label, leading_metric
 from program.agent.saving import check_folder, copy_program, load
+from program.common.console import Console
 from program.common.errors import InputError
 from program.common.files import path_lock
 from program.evaluation.evaluating import run_samples

@@ -15,7 +15,6 @@ from typing import Any
 
 import dspy
 from dspy.utils.exceptions import AdapterParseError, LMError
-from rich.console import Console
 
 from data.manifest import Sample
 from optimizers.demos import showable_demos
@@ -39,6 +38,7 @@ from optimizers.student import EvidenceReplay, Reflections, SearchStopped, optim
 from program.agent.loop import AgenticIQA
 from program.agent.rating import Asks
 from program.agent.saving import program_sha256
+from program.common.console import Console
 from program.common.errors import InputError
 from program.common.pool import progress, time_phase
 from program.evaluation.evaluating import BaselineAnswers, OtherAnswers, run_samples, with_baselines

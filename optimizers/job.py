@@ -7,7 +7,6 @@ from pathlib import Path
 from typing import Any, TypeAlias, get_args
 
 import dspy
-from rich.console import Console
 
 from data.catalogue import resolve_dataset
 from data.manifest import Layout, Sample, ScaleDoubt, Split, left_out, manifest_sha256, read_manifest
@@ -19,6 +18,7 @@ from program.agent.loop import AgenticIQA
 from program.agent.module import digest
 from program.agent.resources import ROLES, Resources, lm_of
 from program.agent.saving import check_folder, context_of, tool_versions
+from program.common.console import Console
 from program.common.errors import InputError, did_you_mean
 from program.common.files import Place
 from program.common.settings import PLACES, RecipeSettings, Settings

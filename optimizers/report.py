@@ -16,7 +16,6 @@ from pathlib import Path
 from typing import Any
 
 from pydantic import TypeAdapter
-from rich.console import Console
 
 from optimizers.job import Job
 from optimizers.recipes import recipe_named
@@ -24,6 +23,7 @@ from optimizers.search import Candidate
 from optimizers.selection import CrossValidation, Verdict, best_baseline, label, leading_metric
 from program.agent.loop import AgenticIQA
 from program.agent.saving import program_sha256
+from program.common.console import Console
 from program.evaluation.charts import comparison_table, scatter_plot
 from program.evaluation.intervals import METRICS, Figure
 from program.evaluation.publishing import added_lines, gains, headlines, learned_params, log_misses, log_origin

@@ -45,8 +45,7 @@ def main(argv: Sequence[str] | None = None) -> int:
 
 
 def _calibrate(arguments: argparse.Namespace) -> int:
-    from rich.console import Console
-
+    from program.common.console import Console
     from program.common.errors import InputError
     from program.common.pool import progress
     from program.evaluation.calibrating import LabelledSet, measure_all, results

@@ -52,12 +52,11 @@ def main(argv: list[str] | None = None) -> int:
 
 
 def _compile(arguments: argparse.Namespace) -> int:
-    from rich.console import Console
-
     from data.manifest import Layout
     from optimizers.command import check_folders, compile_tracked
     from optimizers.job import prepare_job
     from optimizers.plan import call_plan
+    from program.common.console import Console
     from program.common.errors import InputError
     from program.lms.limits import budget_from
     from program.running.on_ray import cluster_from

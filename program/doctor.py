@@ -39,9 +39,10 @@ def _examine(arguments: argparse.Namespace) -> int:
 
 
 def _show(checks: Sequence["Check"], *, works: bool) -> None:
-    from rich.console import Console
     from rich.markup import escape
     from rich.table import Table
+
+    from program.common.console import Console
 
     marks = {"ok": "[green]ok[/green]", "note": "[yellow]--[/yellow]", "failed": "[red]no[/red]"}
     table = Table(box=None, show_header=False, pad_edge=False)

@@ -24,13 +24,14 @@ from program.agent.assessment import compare_images, sureness, verdict
 from program.batch.command import judge
 from program.batch.inputs import find_items
 from program.batch.output import write_rows
+from program.common.cells import plain_cell, text_cell
 from program.common.errors import InputError
 from program.common.files import place_of
 from program.images.store import IMAGES
 from program.lms.limits import BudgetSpent
 from program.running.journal import Journal
 from program.running.request import Request
-from program.running.row import Row, safe_cell
+from program.running.row import Row
 from tests.rows import judged
 
 ROOT = Path(__file__).resolve().parents[1]
@@ -66,9 +67,13 @@ def test_a_second_run_into_the_same_table_is_told_so(folder, tmp_path, program, 
     assert "another run writes it; wait, or give another --out" in capsys.readouterr().err
 
 
-def read_csv(path):
+def cells_of(path):
     with path.open(encoding="utf-8", newline="") as file:
         return list(csv.DictReader(file))
+
+
+def read_csv(path):
+    return [{name: plain_cell(cell) for name, cell in row.items()} for row in cells_of(path)]
 
 
 def test_a_folder_becomes_a_table_and_no_image_is_lost(program, folder, tmp_path, capsys):
@@ -516,10 +521,10 @@ def test_what_cannot_run_is_told_in_one_line(program, folder, capsys, arguments,
 
 def test_cells_are_no_formulas():
     for text in ("=1+1", "+1", "-1+1", "@SUM(A1)", "\t=1", " =1", "\r=1", "＝1"):
-        assert safe_cell(text).startswith("'"), text
-    assert safe_cell("a=1") == "a=1"
-    assert safe_cell("x\n=1") == "x =1"
-    assert safe_cell(2.5) == 2.5
+        assert text_cell(text).startswith("'"), text
+    assert text_cell("a=1") == "a=1"
+    assert text_cell("x\n=1") == "x =1"
+    assert text_cell(2.5) == 2.5
 
 
 def test_a_resumed_run_judges_only_what_is_open(program, folder, tmp_path):
@@ -831,7 +836,7 @@ def test_no_name_steers_the_terminal(program, tmp_path, encoded, capsys, kind):
 
 
 @pytest.mark.spec("047/the-guard-changes-no-id")
-def test_the_guard_against_formulas_changes_what_would_run_and_never_a_name(program, tmp_path, encoded, monkeypatch):
+def test_what_would_run_as_a_formula_has_an_apostrophe_and_is_read_without(program, tmp_path, encoded, monkeypatch):
     names = ["+1.png", "-draft.png", "=1+1.png", "@home.png"]
     photos = tree(tmp_path / "in", *names, data=encoded())
     monkeypatch.chdir(photos)
@@ -840,11 +845,14 @@ def test_the_guard_against_formulas_changes_what_would_run_and_never_a_name(prog
     table.write_text("".join(json.dumps(row) + "\n" for row in rows), "utf-8")
     out = tmp_path / "first.csv"
     assert assess.main([str(table), "--out", str(out)]) == 0
+    columns = ("id", "group", "query")
+    assert [[row[column] for column in columns] for row in cells_of(out)] == [
+        [f"'{name}", f"'={name}", "'=HYPERLINK(1)"] for name in names
+    ]
     first = read_csv(out)
     assert [row["id"] for row in first] == names
     assert [row["group"] for row in first] == [f"={name}" for name in names]
     assert all(Path(row["image"]).is_file() for row in first)
-    assert {row["query"] for row in first} == {"'=HYPERLINK(1)"}
     # A second pass over the table itself, and a resumed one.
     again = tmp_path / "second.csv"
     assert assess.main([str(out), "--out", str(again), "--workers", "1", "--max-calls", "2"]) == 2

@@ -874,6 +874,11 @@ def test_hostile_names_links_and_broken_files_are_one_line_each(copy, tmp_path, 
     assert all(rows[name]["status"] == "ok" for name in [*names, "within.jpg", "\\xff.jpg"])
     assert (folder / os.fsdecode(b"\xff.jpg.xmp")).exists()
     assert rows["link.jpg"]["verdict"] == "look"
+    with (out / "gallery.csv").open(encoding="utf-8", newline="") as file:
+        cells = {row["file"]: row["id"] for row in csv.DictReader(file)}
+    assert {"'=cmd().jpg", '"\\u001b[2J.jpg"', "two\nlines.jpg"} <= cells.keys()
+    assert all(name == its_id for name, its_id in cells.items())
+    assert not {"\x1b"} & {*(out / "gallery.csv").read_text("utf-8"), *(out / "gallery.jsonl").read_text("utf-8")}
     page = (out / "gallery.html").read_text("utf-8")
     assert "<script>alert" not in page
     assert not (tmp_path / "secret.jpg.xmp").exists()

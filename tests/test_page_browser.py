@@ -90,7 +90,7 @@ def test_many_images_become_a_table_to_open_and_to_save(visit, service_program, 
         page.click("#csv")
     lines = Path(download.value.path()).read_text("utf-8").splitlines()
     assert lines[0] == "image,score,low,high,level,reasoning,error"
-    assert any(line.startswith("=other.png,2.") for line in lines)
+    assert any(line.startswith("'=other.png,2.") for line in lines)
     page.click("#answer button >> text=photo.png")
     assert "2.7 of 5" in page.inner_text("#answer")
 

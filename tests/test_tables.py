@@ -1,7 +1,9 @@
 """Tables as spreadsheets and Windows write them: separators, names, paths, and labels whose scale nobody stated."""
 
+import csv
 import json
 import os
+import re
 
 import pyarrow
 import pyarrow.parquet
@@ -41,6 +43,47 @@ def test_tables_are_read_as_spreadsheets_write_them(tmp_path, name, text):
         (tmp_path / "b.png").touch()
         prepare_job = [(s.image, s.mos) for s in load("table", tmp_path / name)]
         assert prepare_job == [(tmp_path / "a.png", 3.5), (tmp_path / "b.png", 2.0)]
+
+
+ODD = [
+    '=HYPERLINK("http:","x").png', "+1.png", "-3.5.png", "@x.png", "'=x.png", "''-x.png", "' x.png", "'a'.png",
+    " s.png", "\tt.png", "\rr.png", "\n=n.png", "two\nlines.png", "a\x1b]0;title\x07.png", "a\x9b2J.png", "a\x7f.png",
+    "＝wide.png",
+    '"a\\u001b.png"', '"a.png"', '"', "a\\x1b.png", "\u202egnp.png", "\u200c.png", "plain.png",
+]  # fmt: skip
+"""Names of files that a spreadsheet, a terminal or a reader of CSV takes for something else."""
+
+
+@pytest.mark.skipif(os.name == "nt", reason="no such names on Windows")
+def test_names_of_any_kind_stand_harmless_in_a_table_and_are_read_as_they_are(
+    service_program, encoded, tmp_path, monkeypatch
+):
+    program = service_program()
+    monkeypatch.setattr("program.agent.saving.AgenticIQA", lambda *_: program)
+    rows = [{"id": name, "image": name, "reference": name, "group": name} for name in ODD]
+    for name in ODD:
+        (tmp_path / name).write_bytes(encoded())
+    (tmp_path / "m.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows), "utf-8")
+    monkeypatch.chdir(tmp_path)
+    assert assess.main(["m.jsonl", "--out", "out.csv"]) == 0
+    assert assess.main(["m.jsonl", "--out", "out.jsonl"]) == 0
+    for table in ("out.csv", "out.jsonl"):
+        text = (tmp_path / table).read_bytes().decode()
+        assert not re.search("[\x00-\x08\x0b\x0c\x0e-\x1f\x7f-\x9f]", text)
+        read = [(s.id, s.image, s.reference, s.group) for s in read_manifest(tmp_path / table)]
+        assert read == [(name, tmp_path / name, tmp_path / name, name) for name in ODD]
+    with (tmp_path / "out.csv").open(encoding="utf-8", newline="") as file:
+        cells = [cell for row in csv.reader(file) for cell in row]
+    assert not [
+        cell for cell in cells if re.match(r"\s*[=+\-@＝＋－＠\t\r]", cell) and not re.fullmatch(r"-?[\d.]+", cell)
+    ]
+    # The table itself is judged again, and cut short it is still read so.
+    assert assess.main(["out.csv", "--out", "again.csv"]) == 0
+    assert [s.id for s in read_manifest(tmp_path / "again.csv")] == ODD
+    (tmp_path / "cut.csv").write_text("image,mos\n'-3.5.png,'-0.5\n", "utf-8")
+    assert [(s.id, s.mos) for s in read_manifest(tmp_path / "cut.csv", Layout(mos_range=(-1, 1)))] == [
+        ("-3.5.png", -0.5)
+    ]
 
 
 @pytest.mark.spec("047/two-columns-of-one-name-are-refused")

@@ -1,8 +1,10 @@
 """Terminals that lack letters and users without a home folder: output is escaped, commands work or say one line."""
 
+import contextlib
 import io
 import json
 import os
+import re
 import subprocess
 import sys
 from pathlib import Path
@@ -10,8 +12,11 @@ from pathlib import Path
 import numpy as np
 import pytest
 from PIL import Image
+from rich.text import Text
 
 from agentic_iqa.__main__ import COMMANDS, main
+from program.common.cli import run_command
+from program.common.console import Console
 
 
 @pytest.fixture
@@ -105,3 +110,71 @@ def test_without_a_home_folder_commands_work_or_say_one_line(photos, tmp_path):
         assert (code, error.count("\n")) == (2, 1)
     for _, _, error in found[5:]:
         assert "set HOME to one, or give another cache_dir" in error
+
+
+STEERING = "a\x1b]0;title\x07\x9b2J\u202egnp.png"
+"""A name that sets a terminal's title, clears it, and turns the direction of writing."""
+
+
+@pytest.mark.skipif(sys.platform == "win32", reason="no such names there")
+def test_no_command_writes_what_steers_a_terminal(service_program, encoded, tmp_path, monkeypatch, capfd):
+    program = service_program()
+    monkeypatch.setattr("program.agent.saving.AgenticIQA", lambda *_: program)
+    monkeypatch.chdir(tmp_path)
+    folder, table = Path(f"in{STEERING}"), f"{STEERING}.jsonl"
+    folder.mkdir()
+    image = str(folder / STEERING)
+    Path(image).write_bytes(encoded())
+    rows = [
+        {"id": STEERING, "image": image, "mos": 3, "group": STEERING},
+        {"id": "b", "image": f"none{STEERING}", "mos": 3},
+    ]
+    Path(table).write_text("".join(json.dumps(row) + "\n" for row in rows), "utf-8")
+    shown = ""
+    for words in (
+        ["assess", "--compare", image, image], ["assess", "--compare", "--json", image, image], ["assess", image],
+        ["assess", "--compare", image, f"none{STEERING}"], ["assess", table, "--out", f"{STEERING}.csv"],
+        ["assess", image, "--columns", STEERING], ["assess", f"--{STEERING}"], ["assess", image, "--seed", STEERING],
+        ["data", "check", table], ["data", "check", table, "--json"], [STEERING],
+        ["data", "prepare", STEERING, "--root", STEERING, "--out", f"{STEERING}.jsonl"],
+        ["data", "prepare", "table", "--root", table, "--out", f"out{STEERING}.jsonl", "--fractions", "0,0,1"],
+        ["evaluate", table], ["evaluate", STEERING], ["compile", "--data", table, "--dry-run"], ["runs", STEERING],
+        ["gallery", STEERING, "--out", "out"], ["tools", STEERING], ["calibrate", STEERING, "--out", "c.json"],
+    ):  # fmt: skip
+        with contextlib.suppress(SystemExit):
+            main(words)
+        said = "".join(capfd.readouterr())
+        assert not {"\x1b", "\x07", "\x9b", "\u202e"} & {*said}, words
+        shown += said
+    assert shown.count("title") > 20
+
+
+def test_json_with_any_name_is_json(service_program, encoded, tmp_path, monkeypatch, capsys):
+    program = service_program()
+    monkeypatch.setattr("program.agent.saving.AgenticIQA", lambda *_: program)
+    name = "a\x9b2J\u202e\u200d.png" if sys.platform == "win32" else STEERING
+    (tmp_path / name).write_bytes(encoded())
+    assert main(["assess", str(tmp_path / name), "--json"]) == 0
+    assert json.loads(capsys.readouterr().out)["state"]["image_path"] == name
+
+
+def test_the_traceback_of_a_bug_steers_no_terminal(tmp_path, monkeypatch, capsys):
+    monkeypatch.setattr(sys, "excepthook", sys.excepthook)
+
+    def bug():
+        raise RuntimeError(STEERING)
+
+    with pytest.raises(RuntimeError) as raised:
+        run_command(bug)
+    sys.excepthook(raised.type, raised.value, raised.tb)
+    said = capsys.readouterr().err
+    assert "in bug" in said
+    assert "RuntimeError: a\\u001b]0;title" in said
+
+
+def test_a_console_shows_colours_of_its_own_alone():
+    file = io.StringIO()
+    console = Console(file=file, force_terminal=True, width=80)
+    console.print(f"[red]{STEERING}[/red]", Text("\x1b[2J"))
+    assert "\x1b[31m" in file.getvalue()
+    assert not {"\x1b]", "\x1b[2J", "\x07", "\x9b", "\u202e"} & set(re.findall(r"\x1b.*?[a-zA-Z\]]|.", file.getvalue()))

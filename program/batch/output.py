@@ -12,11 +12,12 @@ from pathlib import Path
 from typing import Any
 
 from rich import markup
-from rich.console import Console
 from rich.table import Table
 
 from program.agent.assessment import Assessment, Comparison, answer_line
 from program.agent.state import ExecutorOutput
+from program.common.cells import json_line, name_cell, text_cell
+from program.common.console import Console
 from program.common.errors import InputError, did_you_mean, one_line, showable
 from program.common.files import Place, exists, join_place, open_file, output_file, place_of, remove, remove_leftovers
 from program.common.outputs import TABLE, check_outputs_in, replacing
@@ -24,7 +25,7 @@ from program.common.text import is_chinese
 from program.fusion import LETTERS
 from program.fusion.scores import score_line
 from program.running.journal import Journal
-from program.running.row import Row, safe_cell, side_of_minimum
+from program.running.row import Row, side_of_minimum
 from signatures.schemas import CATEGORY_WORDS, FAULTS, GLOBAL, LEVEL_WORDS
 
 FORMATS = (".csv", ".jsonl", ".parquet")
@@ -32,7 +33,7 @@ PART_ROWS = 10_000
 """Of one Parquet file in the folder; each is written as soon as its rows are judged."""
 _ROWS_AT_ONCE = 1000
 _NAMES = {"id", "file", "image", "reference", "group", "split"}
-"""Columns that rows are found and joined by: they stand as they are, whatever a spreadsheet makes of them."""
+"""Columns that rows are found and joined by: reading their cells again gives the same names (`cells.plain_cell`)."""
 
 _SCORES, _DECIMALS = {"score", "low", "high", "tool_mean"}, 6
 """Columns on the scale, and their decimals in a CSV: those of the beliefs that scores are made of."""
@@ -59,7 +60,7 @@ def write_rows(out: Place | str, rows: Iterable[Row], first: int = 0, kind: type
         with output_file(out) as file:
             text = io.TextIOWrapper(file, "utf-8", newline="" if suffix == ".csv" else "\n", write_through=True)
             if suffix == ".jsonl":
-                text.writelines(json.dumps(row.model_dump(), ensure_ascii=False) + "\n" for row in rows)
+                text.writelines(json_line(row.model_dump()) + "\n" for row in rows)
             else:
                 table = csv.writer(text)
                 table.writerow(kind.model_fields)
@@ -124,7 +125,7 @@ def _part_name(number: int) -> str:
 def _cell(name: str, value: Any) -> Any:
     if name in _SCORES and value is not None:
         return round(value, _DECIMALS)
-    return value if name in _NAMES else safe_cell(value)
+    return name_cell(value) if name in _NAMES else text_cell(value)
 
 
 def _unwritable(out: Place, error: OSError) -> InputError:
@@ -325,7 +326,7 @@ def comparison_text(result: Comparison, names: Sequence[str]) -> str:
     percent = "over 99%" if sure > 0.99 else f"{sure:.0%}"  # nothing is certain, whatever the rounding says
     ahead = f", by {abs(result.difference):.2f} points, {percent} sure" if "better" in result.verdict else ""
     lines = [
-        f"A {names[0]}: {result.score_a:.2f} of 5", f"B {names[1]}: {result.score_b:.2f} of 5",
+        f"A {showable(names[0])}: {result.score_a:.2f} of 5", f"B {showable(names[1])}: {result.score_b:.2f} of 5",
         f"{result.verdict}{ahead}", *(f"- {reason}" for reason in result.reasons),
     ]  # fmt: skip
     return "\n".join(lines) + "\n"

@@ -21,6 +21,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, NoReturn, TypeVar
 
 from program.common.errors import InputError, ShowableLines, fault_and_mend, showable
+from program.common.terminal import showable_output
 
 if TYPE_CHECKING:
     from program.common.files import Place
@@ -94,7 +95,7 @@ class Parser(argparse.ArgumentParser):
             first = unknown.split()[0]
             close = get_close_matches(first.partition("=")[0], self._option_string_actions, n=1)
             named = f"{first}: unknown; " + (f"did you mean {close[0]}?" if close else "--help shows what there is")
-        self.exit(2, f"error: {' '.join(named.split())}\n")
+        self.exit(2, f"error: {showable(' '.join(named.split()))}\n")
 
 
 def whole_number(least: int = 0, most: float = math.inf) -> Callable[[str], int]:
@@ -149,6 +150,7 @@ def _leave_objects() -> None:
         gc.freeze()
 
 
+@showable_output()
 def run_command(body: Callable[[], int], *, kept: str = "") -> int:
     """Run a command's body and return its exit code: input errors become one line on stderr and 2.
 

@@ -13,7 +13,7 @@ from weakref import WeakValueDictionary
 from threadpoolctl import threadpool_limits
 
 if TYPE_CHECKING:
-    from rich.console import Console
+    from program.common.console import Console
 
 _LINE_EVERY_S = 15.0
 
@@ -30,8 +30,9 @@ def progress(
     if not shown or total == 0:
         yield lambda steps=1, facts="": None
         return
-    from rich.console import Console
     from rich.progress import Progress, TextColumn, TimeElapsedColumn
+
+    from program.common.console import Console
 
     console = console or Console(stderr=True)
     if console.is_terminal:

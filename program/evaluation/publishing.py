@@ -14,13 +14,13 @@ from typing import Any
 
 import jinja2
 from matplotlib.figure import Figure as Plot
-from rich.console import Console
 
 from data.manifest import Sample
 from program.agent.loop import AgenticIQA
 from program.agent.module import digest
 from program.agent.resources import ROLES
 from program.agent.saving import program_sha256
+from program.common.console import Console
 from program.common.errors import InputError
 from program.common.files import Place, remove_leftovers, write_whole
 from program.common.outputs import REPORT, check_outputs_in, replacing

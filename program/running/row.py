@@ -13,7 +13,6 @@ from program.common.backends import Frozen
 from program.running.request import Request
 from signatures.schemas import GLOBAL
 
-_FORMULA = tuple("=+-@\t\r\n＝＋－＠")
 _MOST_DISTORTIONS = 8
 
 
@@ -142,18 +141,3 @@ def side_of_minimum(row: Row, minimum: float, sure: float | None = None) -> Lite
         if 1 - sure < below < sure:
             return "not sure"
     return "below" if row.score < minimum else "above"
-
-
-def safe_cell(value: Any) -> Any:
-    r"""Return a cell that no spreadsheet takes for a formula; texts on one line.
-
-    >>> safe_cell("=1+1"), safe_cell("-x"), safe_cell(-1.5), safe_cell("a\nb"), safe_cell(None)
-    ("'=1+1", "'-x", -1.5, 'a b', '')
-    """
-    if value is None:
-        return ""
-    if not isinstance(value, str):
-        return value
-    # Spreadsheets skip leading spaces before they look for a formula.
-    text = " ".join(value.split()) if any(c in value for c in "\r\n\t") else value
-    return f"'{text}" if value.startswith(_FORMULA) or text.lstrip().startswith(_FORMULA) else text

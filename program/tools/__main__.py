@@ -59,7 +59,7 @@ def _list(arguments: argparse.Namespace) -> int:
     if arguments.json:
         sys.stdout.write(json.dumps(rows) + "\n")
     else:
-        from rich.console import Console
+        from program.common.console import Console
 
         whole = bool(arguments.all or arguments.names)
         Console().print(_table(rows, checked=arguments.check, whole=whole))

@@ -71,7 +71,7 @@ class RunHandle:
 
     def show(self) -> None:
         """Print where the run is, if it is whole."""
-        from rich.console import Console
+        from program.common.console import Console
 
         if self.where:
             Console(soft_wrap=True).print(f"MLflow run  {self.where}", highlight=False)

@@ -42,10 +42,12 @@ export function difference(image, reference) {
 }
 
 const quoted = (text) => (/[",\r\n]/.test(text) ? `"${text.replaceAll('"', '""')}"` : text);
-const cell = (value) => {
-  const text = String(value ?? "");
-  return quoted(/^[=+\-@\t\r]/.test(text) && Number.isNaN(Number(text)) ? `'${text}` : text); // no spreadsheet takes it for a formula
-};
+// As program/common/cells.py makes cells: no spreadsheet takes one for a formula, and none holds control marks.
+const control = /[\x00-\x08\x0b-\x1f\x7f-\x9f]/g;
+const code = (mark) => `\\u${mark.charCodeAt(0).toString(16).padStart(4, "0")}`;
+const guarded = (text) => (/^'*[\s=+\-@＝＋－＠]/.test(text) ? `'${text}` : text);
+const nameCell = (name) => quoted(name.search(control) < 0 ? guarded(name) : JSON.stringify(name).replace(control, code));
+const cell = (value) => quoted(guarded(String(value ?? "").replace(control, code)));
 const words = (result) => result.summary || String(result.final_answer);
 
 // Judges many files one after the other and lists them, lowest score first; `open` shows one of them.
@@ -53,9 +55,9 @@ export async function many(files, ask, open, signal, tell) {
   const rows = [];
   const body = el("tbody");
   const table = el("table", {}, el("thead", {}, el("tr", {}, ...["Image", "Score", "Why"].map((name) => el("th", { scope: "col" }, name)))), body);
-  const csv = el("button", { type: "button", class: "quiet add", id: "csv", title: "A text that a spreadsheet would take for a formula begins with an apostrophe; names of images stay as they are" }, "Download CSV");
+  const csv = el("button", { type: "button", class: "quiet add", id: "csv", title: "A text that a spreadsheet would take for a formula begins with an apostrophe, which the program takes off when it reads the table" }, "Download CSV");
   csv.addEventListener("click", () => {
-    const lines = rows.map(({ file, result, error }) => [quoted(file.name), ...[result?.quality_score?.toFixed(3), ...(result?.score_interval ?? ["", ""]).map((end) => (end === "" ? "" : end.toFixed(3))),
+    const lines = rows.map(({ file, result, error }) => [nameCell(file.name), ...[result?.quality_score?.toFixed(3), ...(result?.score_interval ?? ["", ""]).map((end) => (end === "" ? "" : end.toFixed(3))),
       result?.level, result ? words(result) : "", error].map(cell)].join(","));
     save("agenticiqa.csv", "text/csv", ["image,score,low,high,level,reasoning,error", ...lines].join("\r\n"));
   });
