@@ -7,7 +7,10 @@ from typing import Literal
 
 import dspy
 
+from signatures import require_docstrings
 from signatures.schemas import DistortionFinding, RegionBox, RegionDistortions, ToolChoice
+
+require_docstrings()
 
 
 class _Shown(dspy.Signature):

@@ -2,7 +2,10 @@
 
 import dspy
 
+from signatures import require_docstrings
 from signatures.schemas import Plan
+
+require_docstrings()
 
 
 class PlanAssessment(dspy.Signature):

@@ -7,7 +7,10 @@ what it has just argued for. So the level comes first where tokens are read, and
 
 import dspy
 
+from signatures import require_docstrings
 from signatures.schemas import LevelProbabilities, QualityLevel
+
+require_docstrings()
 
 
 class _Shown(dspy.Signature):

@@ -1,7 +1,10 @@
 """The commands as a shell sees them: exit codes, output, one-line errors, nothing half-written."""
 
 import json
+import os
 import re
+import subprocess
+import sys
 from pathlib import Path
 
 import numpy as np
@@ -298,3 +301,32 @@ def test_a_reader_that_stops_reading_is_no_error(tmp_path):
         process.stdout.close()
         assert process.stderr.read() == b""
         assert process.wait() == 1
+
+
+_STRIPPED = """
+import json, sys, types
+from agentic_iqa.__main__ import main
+codes = [main(words) for words in json.loads(sys.argv[1])]
+sys.modules["dspy"] = types.ModuleType("dspy")  # it would be compiled anew, which takes seconds
+try:
+    import signatures.planner
+except RuntimeError as error:
+    print(json.dumps([codes, str(error)]))
+"""
+
+
+def test_python_without_docstrings_is_refused(tmp_path):
+    commands = [
+        ["assess", "a.png"], ["serve"], ["mcp"], ["evaluate", "m.jsonl"], ["compile"], ["gallery", ".", "--out", "o"],
+        ["data", "prepare", "table", "--root", "t.csv", "--out", "m.jsonl"], ["data", "check", "m.jsonl"],
+    ]  # fmt: skip
+    done = subprocess.run(
+        [sys.executable, "-OO", "-c", _STRIPPED, json.dumps(commands)], capture_output=True, text=True, check=False,
+        cwd=tmp_path, env={**os.environ, "PYTHONPATH": str(Path(__file__).resolve().parents[1])},
+    )  # fmt: skip
+    codes, error = json.loads(done.stdout)
+    assert codes == [2] * len(commands)
+    assert error.startswith(
+        "Python with -OO (PYTHONOPTIMIZE=2): drops the instructions that are sent to a model; run it"
+    )
+    assert done.stderr.splitlines() == [f"error: {error}"] * len(commands)

@@ -156,6 +156,12 @@ def run_command(body: Callable[[], int], *, kept: str = "") -> int:
 
     `kept` says what is left of a run that is stopped in the middle, and how to go on.
     """
+    from signatures import require_docstrings
+
+    try:
+        require_docstrings()
+    except RuntimeError as error:
+        return _complain(str(error))
     # Offline, LiteLLM would try to download a price list at first use; libraries' tqdm bars would tear our own.
     os.environ.setdefault("LITELLM_LOCAL_MODEL_COST_MAP", "True")
     os.environ.setdefault("TQDM_DISABLE", "1")
