@@ -16,6 +16,7 @@ from program.agent.saving import check_folder, copy_program, load
 from program.common.console import Console
 from program.common.errors import InputError
 from program.common.files import path_lock
+from program.common.keys import redact
 from program.evaluation.evaluating import run_samples
 from program.evaluation.figures import compare
 from program.evaluation.intervals import Figure
@@ -156,7 +157,7 @@ def _registered(name: str, job: Job, record: EvaluationRecord, tracker: Tracker,
     except Exception as error:  # border: MLflow, SQLAlchemy, the network and the disk each raise their own kinds
         logger.warning(
             "the program in %r is not registered as %r (%s); once it is corrected, run the same command with --resume",
-            str(job.out), name, " ".join(str(error).split())[:200],
+            str(job.out), name, " ".join(redact(str(error)).split())[:200],
         )  # fmt: skip
         return None
 

@@ -19,7 +19,8 @@ from program.agent.assessment import Assessment
 from program.agent.loop import AgenticIQA
 from program.agent.resources import Role
 from program.agent.state import AssessmentState
-from program.common.errors import InputError, redact
+from program.common.errors import InputError
+from program.common.keys import redact
 from program.images.store import IMAGES
 from program.lms.call import ModelCall, meter, one_line
 from program.lms.dspy_private import wire_scope

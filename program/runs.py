@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING
 
 from program.common import cli
 from program.common.errors import InputError
+from program.common.keys import redact
 
 if TYPE_CHECKING:
     from mlflow import MlflowClient
@@ -57,24 +58,26 @@ def _serve(arguments: argparse.Namespace) -> int:
     sys.stderr.write(f"opening the runs{place} with MLflow, which takes some seconds\n")
     sys.stderr.flush()
     # After that line: these imports take a part of the seconds.
-    from program.tracking.store import open_client, runs_url, sigterm_as_exit
+    from program.tracking.store import open_client, page_of, runs_url, sigterm_as_exit
 
     client, store = open_client(folder)
     experiment = _experiment(client, store, arguments.data)
     if store.startswith("http"):
-        _tell(runs_url(store.rstrip("/"), experiment), browse=browse)
+        _tell(runs_url(page_of(store), experiment), browse=browse)
         return 0
     with socket.socket() as probe:
         if probe.connect_ex(("127.0.0.1", port)) == 0:
             raise InputError(f"port {port}: is taken, perhaps by another of these pages; give another with --port")
     command = [
-        sys.executable, "-m", "mlflow", "server", "--backend-store-uri", store, "--artifacts-destination",
+        sys.executable, "-m", "mlflow", "server", "--artifacts-destination",
         str(folder.resolve() / "artifacts"), "--host", "127.0.0.1", "--port", str(port), "--workers", "1",
     ]  # fmt: skip
+    # Other users see a command line, and an address may hold a password.
+    environment = {**os.environ, **_OFFLINE, "MLFLOW_BACKEND_STORE_URI": store}
     with (
         sigterm_as_exit(),
         tempfile.TemporaryFile() as output,
-        subprocess.Popen(command, env={**os.environ, **_OFFLINE}, stdout=output, stderr=output) as server,  # noqa: S603
+        subprocess.Popen(command, env=environment, stdout=output, stderr=output) as server,  # noqa: S603
     ):
         try:
             if not _is_up(f"http://127.0.0.1:{port}/health", server):
@@ -102,7 +105,7 @@ def _experiment(client: "MlflowClient", store: str, data: str | None) -> str:
         ids = [run.info.experiment_id for run in last]
     if not ids:
         of = f" over {data!r}" if data is not None else ""
-        raise InputError(f"MLflow store {store!r}: holds no run{of}; python -m program.compile makes the first")
+        raise InputError(f"MLflow store {redact(store)!r}: holds no run{of}; python -m program.compile makes the first")
     return str(ids[0])
 
 

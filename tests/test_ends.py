@@ -4,7 +4,9 @@ import json
 import shutil
 import sqlite3
 from contextlib import closing
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
+from threading import Thread
 
 import numpy as np
 import pytest
@@ -188,6 +190,70 @@ def test_a_server_that_does_not_answer_is_refused_before_any_work(
     assert not (out / "program.json").exists()
     assert not (out / "report.html").exists()
     assert not out.is_file()
+
+
+class Tracking(BaseHTTPRequestHandler):
+    """A tracking server that takes all there is, or refuses to begin a run (`refusal`)."""
+
+    refusal = ""
+
+    def answer(self) -> None:
+        length = int(self.headers.get("Content-Length") or 0)
+        self.rfile.read(length)
+        status, content = 200, {}
+        if self.path.startswith("/api/2.0/mlflow/experiments/get-by-name"):
+            content = {"experiment": {"experiment_id": "7", "name": "data", "lifecycle_stage": "active"}}
+        elif self.path.startswith("/api/2.0/mlflow/runs/create") and self.refusal:
+            status, content = 400, {"error_code": "INVALID_PARAMETER_VALUE", "message": self.refusal}
+        elif self.path.startswith(("/api/2.0/mlflow/runs/create", "/api/2.0/mlflow/runs/get")):
+            names = {"run_id": "f" * 32, "run_uuid": "f" * 32, "experiment_id": "7"}
+            content = {"run": {"info": {**names, "artifact_uri": "mlflow-artifacts:/7/f/artifacts"}, "data": {}}}
+        body = json.dumps(content).encode()
+        self.send_response(status)
+        self.send_header("Content-Type", "application/json")
+        self.send_header("Content-Length", str(len(body)))
+        self.end_headers()
+        self.wfile.write(body)
+
+    do_GET = do_POST = do_PUT = do_PATCH = answer  # noqa: N815 (the names that http.server looks for)
+
+    def log_message(self, *_: object) -> None:
+        """Say nothing."""
+
+
+@pytest.fixture
+def tracking(monkeypatch: pytest.MonkeyPatch):
+    """Serve `Tracking` at an address with a password, which MLFLOW_TRACKING_URI names."""
+    monkeypatch.setenv("MLFLOW_HTTP_REQUEST_MAX_RETRIES", "0")
+    monkeypatch.setattr(Tracking, "refusal", "")
+    server = ThreadingHTTPServer(("127.0.0.1", 0), Tracking)
+    thread = Thread(target=server.serve_forever)
+    thread.start()
+    monkeypatch.setenv("MLFLOW_TRACKING_URI", f"http://me:secret-word@127.0.0.1:{server.server_port}")
+    yield f"127.0.0.1:{server.server_port}"
+    server.shutdown()
+    thread.join()
+    server.server_close()
+
+
+@pytest.mark.parametrize("before", [0, 160])
+def test_a_server_that_breaks_is_told_without_its_password_or_half_of_a_key(
+    home, tracking, capsys, caplog, monkeypatch, before
+) -> None:
+    monkeypatch.setenv("MLFLOW_TRACKING_TOKEN", "a-token-that-is-cut-4f9c2a17e6")
+    monkeypatch.setattr(Tracking, "refusal", f"{'x' * before} a-token-that-is-cut-4f9c2a17e6 of secret-word")
+    assert evaluate.main(evaluation(home)) == 0
+    (line,) = warnings(caplog)
+    assert f"http://<password>@{tracking}" in line
+    said = "".join(capsys.readouterr()) + line
+    assert [word for word in ("secret-word", "a-token", "4f9c") if word in said] == []
+
+
+def test_the_page_of_a_run_is_told_without_the_servers_password(home, tracking, capsys) -> None:
+    assert evaluate.main(evaluation(home)) == 0
+    out, err = capsys.readouterr()
+    assert f"http://{tracking}/#/experiments/7/runs" in out
+    assert "secret-word" not in out + err
 
 
 @pytest.mark.parametrize("more", [["--resume"], ["--force", "--repeat", "2"]])

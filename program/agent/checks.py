@@ -16,7 +16,8 @@ from PIL import Image
 
 from program.agent.resources import lm_of
 from program.common.backends import ROLES, RoleSettings
-from program.common.errors import ImagesRefused, InputError, ModelError, did_you_mean, fault_and_mend, redact
+from program.common.errors import ImagesRefused, InputError, ModelError, did_you_mean, fault_and_mend
+from program.common.keys import KeyFormError, redact, usable_key
 from program.common.settings import Settings
 from program.lms.call import KeyScrubber
 from program.lms.dspy_private import adapter_for
@@ -51,16 +52,24 @@ class Check(NamedTuple):
 
 def local_checks(settings: Settings) -> list[Check]:
     """Return the checks that ask no model."""
-    names = [*KEYS, *(entry.key_env for entry in settings.models.backends.values() if entry.key_env)]
-    keys = ", ".join(f"{name} {'set' if os.environ.get(name) else 'not set'}" for name in dict.fromkeys(names))
     return [
         _packages(), _torch(settings.tools.device), _tools(settings), _store(settings), _cache(settings.cache_dir),
-        Check("keys", "ok", keys), _optional("pyiqa", PYIQA, ("pyiqa",), "pip install pyiqa"),
+        _keys(settings), _optional("pyiqa", PYIQA, ("pyiqa",), "pip install pyiqa"),
         *(
             _optional(f"[{name}]", use, packages, f"pip install 'agentic-iqa[{name}]'")
             for name, (use, packages) in EXTRAS.items()
         ),
     ]  # fmt: skip
+
+
+def _keys(settings: Settings) -> Check:
+    names = [*KEYS, *(entry.key_env for entry in settings.models.backends.values() if entry.key_env)]
+    keys = {name: os.environ.get(name, "") for name in names}
+    try:
+        shown = [f"{name} {'set' if usable_key(name, key) else 'not set'}" for name, key in keys.items()]
+    except KeyFormError as error:
+        return _failed("keys", error, "copy the key again")
+    return Check("keys", "ok", ", ".join(shown))
 
 
 def _packages() -> Check:
@@ -116,7 +125,7 @@ def _store(settings: Settings) -> Check:
     except InputError as error:
         return _failed("MLflow store", error, "set MLFLOW_TRACKING_URI or mlruns_dir")
     except Exception as error:  # MLflow, SQLAlchemy and the network each raise their own kinds
-        reason = " ".join(str(error).split())[:200]
+        reason = " ".join(redact(str(error)).split())[:200]
         return Check("MLflow store", "failed", reason, "set MLFLOW_TRACKING_URI or mlruns_dir")
     return Check("MLflow store", "ok", f"{redact(tracker.tracking_uri)} can be written")
 

@@ -18,6 +18,7 @@ from pydantic_core import from_json
 from program.agent.assessment import Assessment
 from program.agent.resources import ROLES, Resources, portable_lm
 from program.common.errors import InputError, ModelError, first_fault
+from program.common.keys import redact
 from program.expert import NAME
 from program.images.store import IMAGES
 from program.running.request import ARGUMENTS
@@ -166,9 +167,9 @@ class ProgramModule(dspy.Module):
 
         def take(index: int, result: Assessment | Exception) -> None:
             if isinstance(result, Exception):
-                logger.warning("sample %d failed: %s", index, " ".join(str(result).split()))
-                words = f"{type(result).__name__}: {result}"
-                results[index] = FailedSample(index, " ".join(words.split())[:300], result)
+                words = " ".join(redact(str(result)).split())
+                logger.warning("sample %d failed: %s", index, words)
+                results[index] = FailedSample(index, f"{type(result).__name__}: {words}"[:300], result)
             else:
                 results[index] = result
 

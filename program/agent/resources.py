@@ -17,8 +17,9 @@ from dspy.utils.exceptions import LMConfigurationError
 from program.agent.query import QueryType, read_query
 from program.common.backends import SERVER_PROVIDERS, BackendSettings, ImageLimits, RoleSettings
 from program.common.cache import share, use_lm_cache
-from program.common.errors import ModelError, keys_among
+from program.common.errors import ModelError
 from program.common.files import place_of
+from program.common.keys import holds_key, keys_named_after, usable_key, use_keys
 from program.common.settings import Settings
 from program.expert import MODEL, NAME
 from program.fusion import ScoreFusion
@@ -59,7 +60,8 @@ def model_name(backend: str) -> str:
 def build_lm(role: RoleSettings, *, cache_dir: Path | None) -> dspy.LM:
     """Return the LM a role's settings name. No connection is made; keys are read from the environment only.
 
-    Its answers are kept under `cache_dir`; with None each is asked for again.
+    Its answers are kept under `cache_dir`; with None each is asked for again. Raises ModelError for a backend without
+    its key, and KeyFormError for a key that no header takes.
     """
     entry = role.entry or BackendSettings()
     name = role_model(role)
@@ -68,9 +70,11 @@ def build_lm(role: RoleSettings, *, cache_dir: Path | None) -> dspy.LM:
         use_lm_cache(cache_dir / "lm-answers")
     api_base = entry.api_base or role.api_base
     variable = entry.key_env or (SERVER_KEY if api_base else "")  # else the provider's own is used
-    key = os.environ.get(variable) or None
+    key = usable_key(variable, os.environ.get(variable, "")) or None
     if entry.key_env and not key:
         raise ModelError(f"model {role.backend!r}: its key_env {entry.key_env} is not set; export it first")
+    if api_base is None and not entry.key_env:
+        use_keys(keys_named_after(name.partition("/")[0]))
     connection = _hosted(name, key) if api_base is None else _at_address(name, api_base, key)
     if connection is None:
         _check_provider(role.backend, name)
@@ -233,7 +237,7 @@ def portable_lm(lm: dspy.BaseLM | None) -> dspy.BaseLM | None:
             f"model {lm.model!r}: its engine holds a connection, which no file can; name the model in the settings, "
             "or save without it (set_lm(None)) and give it again after loading"
         )
-    secret = [name for name in lm.kwargs if name in keys_among(lm.kwargs) or name.endswith("headers")]
+    secret = [name for name in lm.kwargs if holds_key(name) or name.endswith("headers")]
     return lm.copy(**dict.fromkeys(secret))
 
 

@@ -20,7 +20,8 @@ from importlib.util import module_from_spec
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NoReturn, TypeVar
 
-from program.common.errors import InputError, ShowableLines, fault_and_mend, showable
+from program.common.errors import InputError, fault_and_mend, showable
+from program.common.keys import redact, scrub, use_keys
 from program.common.terminal import showable_output
 
 if TYPE_CHECKING:
@@ -183,6 +184,7 @@ def run_command(body: Callable[[], int], *, kept: str = "") -> int:
     except OSError as error:
         # What the system refuses (rights, space, a name too long) is no bug; who asks for logs gets the traceback.
         if error.strerror is None or logging.getLogger("program").isEnabledFor(logging.INFO):
+            scrub(error)
             raise
         where = f"{str(error.filename)[:200]!r}: " if error.filename is not None else ""
         return _complain(f"{where}{error.strerror}; check the path, its permissions and the space left (-v: where)")
@@ -191,13 +193,14 @@ def run_command(body: Callable[[], int], *, kept: str = "") -> int:
         if type(error).__name__.startswith("LM") and type(error).__module__.startswith("dspy"):
             fault, mend = fault_and_mend(error)
             return _complain("; ".join(filter(None, (f"language model: {fault}", mend, kept))))
+        scrub(error)
         raise
 
 
 def _complain(message: str) -> int:
     # A path joins the slashes of a URL.
     typed = re.sub(r"\b(https?):/(?!/)", r"\1://", " ".join(message.split()))
-    print(f"error: {showable(as_started(typed))}", file=sys.stderr)
+    print(f"error: {showable(redact(as_started(typed)))}", file=sys.stderr)
     return EXIT_UNUSABLE
 
 
@@ -291,18 +294,28 @@ def check_outputs(
     from program.common.files import check_output
 
     own = flag.lstrip("-").replace("-", "_")
-    values = [value for name, value in vars(arguments).items() if name != own]
-    given = [each for value in values for each in (value if isinstance(value, list) else [value])]
-    inputs = [*(each for each in given if isinstance(each, str | Path)), *read]
+    inputs = [*_places(arguments, but=own), *read]
     for out in written:
         check_output(flag, out, inputs, force=arguments.force or begun)
 
 
-def settings_from(arguments: argparse.Namespace, **overrides: Any) -> "Settings":
-    """Return the settings a command's flags ask for, and set up logging."""
-    from program.common.settings import load_settings
+def _places(arguments: argparse.Namespace, but: str = "") -> list[str | Path]:
+    """Return what may name a file or a dataset among a command's arguments."""
+    values = [value for name, value in vars(arguments).items() if name != but]
+    given = [each for value in values for each in (value if isinstance(value, list) else [value])]
+    return [each for each in given if isinstance(each, str | Path)]
 
-    level = {0: logging.ERROR, 1: logging.INFO}.get(arguments.verbose, logging.DEBUG)
+
+class ShowableLines(logging.Formatter):
+    """Log lines without keys that steer no terminal: a model's answer stands in some."""
+
+    def format(self, record: logging.LogRecord) -> str:
+        """Return the line."""
+        return showable(redact(super().format(record)))
+
+
+def _set_up_logging(verbose: int) -> None:
+    level = {0: logging.ERROR, 1: logging.INFO}.get(verbose, logging.DEBUG)
     handler = logging.StreamHandler()
     handler.setFormatter(ShowableLines("%(levelname)s %(name)s: %(message)s"))
     logging.basicConfig(level=logging.WARNING, handlers=[handler])
@@ -318,6 +331,15 @@ def settings_from(arguments: argparse.Namespace, **overrides: Any) -> "Settings"
         levels |= dict.fromkeys(("dspy.evaluate", "dspy.teleprompt"), logging.WARNING)
     for name, value in levels.items():
         logging.getLogger(name).setLevel(value)
+
+
+def settings_from(arguments: argparse.Namespace, **overrides: Any) -> "Settings":
+    """Return the settings a command's flags ask for, and set up logging."""
+    from program.common.settings import load_settings
+
+    _set_up_logging(arguments.verbose)
+    if any(str(place).startswith("hf:") for place in _places(arguments)):
+        use_keys(["HF_TOKEN", "HUGGING_FACE_HUB_TOKEN"])
     if arguments.seed is not None:
         overrides["seed"] = arguments.seed
     asked = {"scoring": arguments.scoring, "score_only": arguments.score_only or None}

@@ -17,7 +17,7 @@ from pydantic import BaseModel, ConfigDict, Field, JsonValue, model_validator
 
 from program.agent.assessment import Assessment
 from program.common.backends import Frozen, Usage
-from program.common.errors import redact
+from program.common.keys import redact
 from program.evaluation.intervals import METRICS, Figure
 from program.fusion import ScoreFusion
 from program.fusion.levels import expected_level

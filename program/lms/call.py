@@ -17,7 +17,8 @@ from dspy.utils.callback import BaseCallback
 from dspy.utils.exceptions import LMError, LMProviderError, LMUnexpectedError, is_retryable_lm_error
 
 from program.common.backends import StageUsage, Usage, WireImage
-from program.common.errors import InputError, keys_among, scrub
+from program.common.errors import InputError
+from program.common.keys import keys_among, keys_named_after, scrub, usable_options, use_keys
 from program.common.text import answer_span, breaks_off
 from program.lms import dspy_private
 from program.lms.limits import current_budget, gate_of
@@ -156,9 +157,14 @@ class ModelCall:
 
     @contextmanager
     def prepared_lm(self) -> Iterator[dspy.BaseLM]:
-        """Lend a copy of the LM that repeats nothing and whose requests are accounted for here."""
+        """Lend a copy of the LM that repeats nothing, whose key a header takes and whose requests are booked here."""
         own_engine = hasattr(self._engine, "complete")
-        lm = self._lm.copy(num_retries=0, **({"engine": self} if own_engine else {}))
+        if not own_engine:
+            dspy_private.keep_keys_out_of_answers()
+            if "api_key" not in self._lm.kwargs:
+                use_keys(keys_named_after(str(self._lm.model).partition("/")[0]))
+        usable = usable_options(self._lm.kwargs, f"dspy.LM({self._lm.model!r})")
+        lm = self._lm.copy(num_retries=0, **usable, **({"engine": self} if own_engine else {}))
         lm.update_history = self._note
         if not own_engine:
             with self._request() as self._whole_call:

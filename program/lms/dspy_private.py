@@ -21,7 +21,7 @@ from dspy._vendor.lm15.transports import StdlibTransport as StdlibTransport  # "
 from dspy.adapters.json_adapter import JSONAdapter
 from dspy.adapters.types.base_type import CUSTOM_TYPE_END_IDENTIFIER as CUSTOM_TYPE_END_IDENTIFIER
 from dspy.adapters.types.base_type import CUSTOM_TYPE_START_IDENTIFIER as CUSTOM_TYPE_START_IDENTIFIER
-from dspy.clients import costs
+from dspy.clients import costs, execution
 from dspy.clients._http import retry_after_seconds
 from dspy.clients.engines import LM15Engine as LM15Engine
 from dspy.clients.legacy_requests import _strict_json_schema
@@ -32,6 +32,7 @@ from dspy.utils.exceptions import AdapterParseError, LMError
 from pydantic import BaseModel
 from tqdm import tqdm
 
+from program.common.keys import keys_among, without_keys
 from program.common.settings import Settings, load_settings
 from program.common.text import final_answer
 from program.lms.traits import known_traits
@@ -322,6 +323,22 @@ def estimated_cost_usd(
     """Return what an answer cost by DSPy's price list; None where it lists no price."""
     cost, _ = costs.estimate_cost(response, provider=provider, requested_model=model, request=request)
     return None if cost is None else float(cost)
+
+
+_store_answer = execution._store
+
+
+def keep_keys_out_of_answers() -> None:
+    """Let DSPy keep, trace and hand out no answer that repeats a key, from engines that it chooses itself."""
+    execution._store = _store_without_keys
+
+
+def _store_without_keys(lm: dspy.BaseLM, call: Any, result: Any, asynchronous: bool) -> None:
+    secrets = keys_among(lm.kwargs)
+    result.responses, result.outputs, result.raw = (
+        without_keys(part, secrets) for part in (result.responses, result.outputs, result.raw)
+    )
+    _store_answer(lm, call, result, asynchronous)
 
 
 _KEPT_TOKENS: ContextVar[list[int] | None] = ContextVar("agentic_iqa_kept_tokens", default=None)

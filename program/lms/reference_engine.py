@@ -23,11 +23,12 @@ from numpy.typing import NDArray
 
 from program.common.addresses import proxies_for
 from program.common.backends import ImageLimits, WireImage
-from program.common.errors import EndpointError, ImageError, ImagesRefused, redact, scrub
+from program.common.errors import EndpointError, ImageError, ImagesRefused
+from program.common.keys import redact, scrub, without_keys
 from program.images.store import HOST, IMAGES, ImageRef
 from program.lms import traits
 from program.lms.call import FeatureRefused, note_change, note_image
-from program.lms.dspy_private import LM15Engine, StdlibTransport
+from program.lms.dspy_private import LM15Engine, StdlibTransport, events_of
 from program.lms.traits import ModelRecord, ModelTraits
 
 CACHE_MB = 24
@@ -267,7 +268,10 @@ class ReferenceEngine:
                 continue
 
     def attempt(self, request: lm15.Request) -> lm15.Response:
-        """Answer one request in one attempt. Raises FeatureRefused where another one would go without a feature."""
+        """Answer one request in one attempt, without the keys that the answer may repeat.
+
+        Raises FeatureRefused where another one would go without a feature.
+        """
         inner = self.inner
         with images_by_token() if self.transport else nullcontext() as images:
             sent = self._on_the_wire(request, images)
@@ -284,11 +288,12 @@ class ReferenceEngine:
                 raise cause from error
         self.has_answered, self.failures = True, 0
         self._note_changes(sent, response)
-        return response
+        cleared: lm15.Response = without_keys(response, self.secrets)
+        return cleared
 
     def stream(self, request: lm15.Request) -> Iterator[Any]:
         """Answer one request as a stream of events."""
-        yield from self.inner.stream(self._on_the_wire(request))
+        yield from events_of(self.complete(request))
 
     def close(self) -> None:
         """Close the wrapped engine's connections."""

@@ -21,6 +21,7 @@ from program.common.addresses import proxies_for
 from program.common.cli import MODEL_RECORDS
 from program.common.errors import EndpointError, ImagesRefused
 from program.common.files import write_whole
+from program.common.keys import redact
 
 logger = logging.getLogger(__name__)
 
@@ -50,10 +51,8 @@ def listed_traits(address: str, model: str, secrets: Mapping[str, str]) -> dict[
     `secrets` holds the server's key, if any, by the variable that it comes from. Raises EndpointError where no server
     answers or the key is refused.
     """
-    variable, key = next(iter(secrets.items()), ("AGENTICIQA_API_KEY", None))
-    headers = {"Authorization": f"Bearer {key}"} if key else {}
     root = re.sub(r"/v\d+$", "", address)
-    listing = _page(f"{address}/models", headers, key_variable=variable)
+    listing = _page(f"{address}/models", secrets, must_answer=True)
     entries = [entry for entry in (listing or {}).get("data") or () if isinstance(entry, Mapping)]
     names = tuple(str(entry.get("id")) for entry in entries)
     found: dict[str, Any] = {"models": names} if names else {}
@@ -64,13 +63,13 @@ def listed_traits(address: str, model: str, secrets: Mapping[str, str]) -> dict[
     lengths = [entry.get(name) for name in ("max_model_len", "context_length", "max_context_length")]
     lengths.append((entry.get("meta") or {}).get("n_ctx"))
     if entry.get("owned_by") == "llamacpp" or "n_ctx" in (entry.get("meta") or {}):
-        properties = _page(f"{root}/props", headers) or {}
+        properties = _page(f"{root}/props", secrets) or {}
         vision = (properties.get("modalities") or {}).get("vision")
         if isinstance(vision, bool):
             found["reads_images"] = vision
         lengths.insert(0, (properties.get("default_generation_settings") or {}).get("n_ctx"))
     elif entry.get("owned_by") == "library":  # Ollama's models
-        shown = _page(f"{root}/api/show", headers, {"model": model}) or {}
+        shown = _page(f"{root}/api/show", secrets, {"model": model}) or {}
         if isinstance(able := shown.get("capabilities"), list) and able:
             found["reads_images"] = "vision" in able
         lengths += [n for name, n in (shown.get("model_info") or {}).items() if name.endswith(".context_length")]
@@ -79,25 +78,27 @@ def listed_traits(address: str, model: str, secrets: Mapping[str, str]) -> dict[
 
 
 def _page(
-    url: str, headers: Mapping[str, str], body: Mapping[str, Any] | None = None, *, key_variable: str | None = None
+    url: str, secrets: Mapping[str, str], body: Mapping[str, Any] | None = None, *, must_answer: bool = False
 ) -> dict[str, Any] | None:
-    """Return the JSON object at an address; None for anything else, which a server need not have.
+    """Return the JSON object at an address, without the key; None for anything else, which a server need not have.
 
-    With `key_variable` something must answer, and take the key: EndpointError else.
+    With `must_answer` something has to, and to take the key: EndpointError else.
     """
+    variable, key = next(iter(secrets.items()), ("AGENTICIQA_API_KEY", None))
+    headers = {"Authorization": f"Bearer {key}"} if key else {}
     data = None if body is None else json.dumps(body).encode()
     request = urllib.request.Request(url, data, {**headers, "Content-Type": "application/json"})  # noqa: S310 (checked in settings: http or https)
     try:
         opener = urllib.request.build_opener(urllib.request.ProxyHandler(proxies_for(url)))
         with opener.open(request, timeout=LISTING_TIMEOUT_S) as answer:
-            page = json.loads(answer.read(4 << 20))
+            page = json.loads(redact(answer.read(4 << 20).decode("utf-8", "replace"), secrets))
     except ValueError:
         return None
     except OSError as error:
         server, status = url.removesuffix("/models"), getattr(error, "code", None)
-        if key_variable and status in {401, 403}:
-            raise EndpointError(f"{server} refuses the key; set the key of this server in {key_variable}") from None
-        if key_variable and status is None:
+        if must_answer and status in {401, 403}:
+            raise EndpointError(f"{server} refuses the key; set the key of this server in {variable}") from None
+        if must_answer and status is None:
             reason, mend = getattr(error, "reason", None) or error, "start it, or give its address with --api-base"
             raise EndpointError(f"no server answers at {server} ({reason}); {mend}") from None
         return None
@@ -123,7 +124,11 @@ def _probe(engine: Any, *, sighted: bool) -> bool:
             return _probe(engine, sighted=False)
         if isinstance(error, lm15.AuthError):
             raise
-        logger.info("%s: the question of one token failed (%s)", engine.name, " ".join(str(error).split())[:200])
+        logger.info(
+            "%s: the question of one token failed (%s)",
+            engine.name,
+            " ".join(redact(str(error), engine.secrets).split())[:200],
+        )
         return getattr(error, "status", None) not in _BUSY
     tokens = response.logprobs or ()
     alternatives = max((len(token.top or ()) for token in tokens), default=0)

@@ -10,6 +10,7 @@ from pydantic import field_validator
 from program.agent.assessment import Assessment
 from program.agent.query import read_query
 from program.common.backends import Frozen
+from program.common.keys import redact
 from program.running.request import Request
 from signatures.schemas import GLOBAL
 
@@ -109,7 +110,7 @@ class Row(Frozen):
     @classmethod
     def failed_row(cls, request: Request, error: str) -> Self:
         """Return the row of a request that got no assessment."""
-        text = " ".join(error.split())[:500]
+        text = " ".join(redact(error).split())[:500]
         return cls(**_named(request), status="error", query=request.query, error=text)
 
     def line(self) -> str:

@@ -24,6 +24,7 @@ from program.common.addresses import kinds_elsewhere
 from program.common.backends import Frozen
 from program.common.errors import UNSHOWABLE, ImageError, InputError, first_fault
 from program.common.files import from_base64, name_of, named_in, open_file, plain_file
+from program.common.keys import redact
 from program.common.settings import ServeSettings, Settings
 from program.images.store import IMAGES, Box, ImageRef
 from program.running.request import DEFAULT_QUERY, Request
@@ -72,7 +73,7 @@ def reason_of(error: BaseException) -> str:
 
 
 def _one_line(text: str) -> str:
-    return shorten(" ".join(text.split()), 300)
+    return shorten(" ".join(redact(text).split()), 300)
 
 
 def shorten(text: str, limit: int) -> str:

@@ -16,7 +16,8 @@ from typing import IO, TYPE_CHECKING, Any
 import uvicorn
 from uvicorn.protocols.http.h11_impl import H11Protocol
 
-from program.common.errors import SettingsError, redact
+from program.common.errors import SettingsError
+from program.common.keys import redact, usable_key, without_keys
 from program.common.settings import ServeSettings
 from program.service.guard import MIN_TOKEN_CHARS, is_loopback
 from program.service.requests import logger, shorten
@@ -44,12 +45,11 @@ class JsonLines(logging.Formatter):
             "time": datetime.fromtimestamp(record.created, UTC).isoformat(timespec="milliseconds"),
             "level": record.levelname.lower(),
             "logger": record.name,
-            "event": shorten(record.getMessage(), _MAX_MESSAGE),
+            "event": shorten(redact(record.getMessage()), _MAX_MESSAGE),
         }
-        line |= getattr(record, "facts", {})
+        line |= without_keys(getattr(record, "facts", {}))
         if record.exc_info:
-            line["trace"] = shorten(self.formatException(record.exc_info)[-_MAX_TRACE:], _MAX_TRACE)
-        line = {name: redact(value) if isinstance(value, str) else value for name, value in line.items()}
+            line["trace"] = shorten(redact(self.formatException(record.exc_info))[-_MAX_TRACE:], _MAX_TRACE)
         return json.dumps(line, ensure_ascii=False, default=str)
 
 
@@ -69,8 +69,11 @@ def set_up_logs(stream: IO[str] | None = None) -> None:
 
 
 def token_of(environment: Mapping[str, str], host: str) -> str | None:
-    """Return the token requests must bear; SettingsError where there must be one and is none, or a short one."""
-    token = environment.get(TOKEN_VARIABLE, "").strip() or None
+    """Return the token requests must bear, as a header takes it.
+
+    Raises SettingsError where there must be one and is none, or a short one, and KeyFormError.
+    """
+    token = usable_key(TOKEN_VARIABLE, environment.get(TOKEN_VARIABLE, "")) or None
     if token is None and not is_loopback(host):
         raise SettingsError(
             f"host {host!r}: others can reach it; set {TOKEN_VARIABLE} to a token of {MIN_TOKEN_CHARS} characters "

@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING, Any
 from packaging.requirements import Requirement
 
 from program.common.errors import InputError
+from program.common.keys import redact
 from program.common.outputs import RECORD
 from program.running.request import DEFAULT_QUERY
 from program.tracking.runs import reason
@@ -154,7 +155,7 @@ def fetch(uri: str, settings: "Settings") -> Path:
         version = client.get_model_version_by_alias(name, alias) if alias else client.get_model_version(name, number)
     except MlflowException as error:
         raise InputError(
-            f"program {uri!r}: not in the MLflow store {store!r} ({reason(error)}); "
+            f"program {uri!r}: not in the MLflow store {redact(store)!r} ({reason(error)}); "
             "register one with `python -m program.compile --register NAME`"
         ) from error
     return _copy(version, store, settings.cache_dir / "models")

@@ -13,7 +13,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Self
 
-from program.common.errors import redact
+from program.common.keys import holds_key, redact, without_keys
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure as Plot
@@ -84,7 +84,7 @@ class RunHandle:
         """Log what was chosen. A param cannot be changed later."""
         from mlflow.entities import Param
 
-        self._log("log_batch", params=[Param(key, str(value)[:_MAX_PARAM]) for key, value in params.items()])
+        self._log("log_batch", params=[Param(key, redact(str(value))[:_MAX_PARAM]) for key, value in params.items()])
 
     def log_metrics(self, metrics: Mapping[str, float | None], *, step: int = 0) -> None:
         """Log numbers, the linked model's on the last dataset too; undefined ones (None, nan) are left out."""
@@ -104,7 +104,7 @@ class RunHandle:
         from mlflow.exceptions import MlflowException
 
         name, digest = self._data = name[:500], digest[:_MAX_DIGEST]
-        dataset = Dataset(name, digest, source_type="local", source=json.dumps({"uri": source}))
+        dataset = Dataset(name, digest, source_type="local", source=json.dumps({"uri": redact(source)}))
         entry = DatasetInput(dataset=dataset, tags=[InputTag(key="mlflow.data.context", value=context)])
 
         def write() -> None:
@@ -212,7 +212,7 @@ class RunHandle:
     def set_tags(self, tags: Mapping[str, str]) -> None:
         """Set tags, overwriting those of the same name."""
         for key, value in tags.items():
-            self._log("set_tag", key, str(value)[:_MAX_PARAM])
+            self._log("set_tag", key, redact(str(value))[:_MAX_PARAM])
 
     def __enter__(self) -> Self:
         return self
@@ -225,6 +225,7 @@ class RunHandle:
                 self._store.client.set_terminated(self._id, "FAILED")
 
     def _log(self, method: str, *arguments: Any, **named: Any) -> None:
+        arguments = without_keys(arguments)
         self._write(lambda: getattr(self._store.client, method)(self._id, *arguments, **named))
 
     def _write(self, action: Callable[[], Any]) -> Any:
@@ -248,7 +249,7 @@ def reason(error: Exception) -> str:
     text = " ".join(str(error).split())
     # Of urllib3's account of its retries only what the system said is of use.
     said = re.search(r"Max retries exceeded.*\[Errno -?\d+\] ([\w ]+)", text)
-    return said[1] if said else redact(text[:200])
+    return said[1] if said else redact(text)[:200]
 
 
 _PRIVATE = re.compile(r"headers$|api_?key$|^authorization$", re.IGNORECASE)
@@ -349,14 +350,14 @@ def miss_trace(sample: str, inputs: Mapping[str, Any], truth: float | str) -> It
 
 
 def _strip(span: Any) -> None:
-    """Leave out the image bytes that a caller's own language model was sent inline, and the headers it was given."""
-    span.set_inputs(strip_bytes(span.inputs))
-    span.set_outputs(strip_bytes(span.outputs))
+    """Leave out keys, the image bytes that a caller's own language model was sent inline, and its headers."""
+    span.set_inputs(without_keys(strip_bytes(span.inputs)))
+    span.set_outputs(without_keys(strip_bytes(span.outputs)))
     for key, value in list(span.attributes.items()):
-        if _PRIVATE.search(key):
+        if _PRIVATE.search(key) or holds_key(key):
             span.set_attribute(key, "(left out)")
-        elif not key.startswith("mlflow.") and "base64," in str(value):
-            span.set_attribute(key, strip_bytes(value))
+        elif not key.startswith("mlflow.") and (kept := without_keys(strip_bytes(value))) != value:
+            span.set_attribute(key, kept)
 
 
 def strip_bytes(value: Any) -> Any:

@@ -16,8 +16,9 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from program.common.cli import as_started
-from program.common.errors import InputError, redact
+from program.common.errors import InputError
 from program.common.files import path_lock, place_of, remove_database
+from program.common.keys import redact, use_keys
 from program.common.settings import load_settings
 from program.tracking.runs import RunHandle, reason
 
@@ -65,7 +66,8 @@ def open_client(mlruns_dir: Path) -> "tuple[MlflowClient, str]":
     folder = mlruns_dir.resolve()
     uri = os.environ.get("MLFLOW_TRACKING_URI") or _own_store(folder)
     if uri.startswith("sqlite:") and not _database_file(uri).is_file():
-        raise InputError(f"MLflow store {uri!r}: does not exist; {_ANOTHER}")
+        raise InputError(f"MLflow store {redact(uri)!r}: does not exist; {_ANOTHER}")
+    use_keys(["MLFLOW_TRACKING_TOKEN"])
     try:
         if uri.startswith("sqlite:"):
             _follow_move(folder)
@@ -86,6 +88,17 @@ def _unopened(uri: str, error: Exception) -> InputError:
         source = shlex.quote(str(place_of(uri)))
         mend = f"mlflow migrate-filestore --source {source} --target sqlite:///mlflow.db makes a database of it"
     return InputError(f"MLflow store {redact(uri)!r} cannot be opened ({reason(error)}); {mend}")
+
+
+def page_of(uri: str) -> str:
+    """Return the address of a server's pages, without the user and password that its store may be named with.
+
+    >>> page_of("https://me:word@mlflow.example/team/")
+    'https://mlflow.example/team'
+    """
+    scheme, _, rest = uri.rstrip("/").partition("://")
+    host, slash, path = rest.partition("/")
+    return f"{scheme}://{host.rpartition('@')[2]}{slash}{path}"
 
 
 def runs_url(server: str, experiment_id: str) -> str:
@@ -133,8 +146,8 @@ class Tracker:
 
     @property
     def server(self) -> str:
-        """Where the store's pages are, once the UI is up."""
-        return self.tracking_uri.rstrip("/") if self.tracking_uri.startswith("http") else SERVER
+        """Where the store's pages are, once the UI is up; a browser asks for user and password itself."""
+        return page_of(self.tracking_uri) if self.tracking_uri.startswith("http") else SERVER
 
     @property
     def runs_url(self) -> str:
@@ -253,6 +266,8 @@ def _import_quietly() -> None:
     """Import MLflow, without telemetry, long waits for dead servers or a first-time flood of messages."""
     os.environ.setdefault("MLFLOW_DISABLE_TELEMETRY", "true")
     os.environ.setdefault("MLFLOW_ENABLE_ARTIFACTS_PROGRESS_BAR", "false")
+    # It prints an address with the password, and among what --json prints.
+    os.environ.setdefault("MLFLOW_SUPPRESS_PRINTING_URL_TO_STDOUT", "true")
     os.environ.setdefault("MLFLOW_HTTP_REQUEST_MAX_RETRIES", "2")
     os.environ.setdefault("MLFLOW_HTTP_REQUEST_TIMEOUT", "20")
     import mlflow  # noqa: F401  (importing configures MLflow's loggers, so they are hushed after it)
