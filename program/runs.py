@@ -58,7 +58,7 @@ def _serve(arguments: argparse.Namespace) -> int:
     sys.stderr.write(f"opening the runs{place} with MLflow, which takes some seconds\n")
     sys.stderr.flush()
     # After that line: these imports take a part of the seconds.
-    from program.tracking.store import open_client, page_of, runs_url, sigterm_as_exit
+    from program.tracking.store import open_client, page_of, runs_url
 
     client, store = open_client(folder)
     experiment = _experiment(client, store, arguments.data)
@@ -75,7 +75,6 @@ def _serve(arguments: argparse.Namespace) -> int:
     # Other users see a command line, and an address may hold a password.
     environment = {**os.environ, **_OFFLINE, "MLFLOW_BACKEND_STORE_URI": store}
     with (
-        sigterm_as_exit(),
         tempfile.TemporaryFile() as output,
         subprocess.Popen(command, env=environment, stdout=output, stderr=output) as server,  # noqa: S603
     ):
@@ -90,6 +89,7 @@ def _serve(arguments: argparse.Namespace) -> int:
             return server.wait()
         finally:
             server.terminate()
+            server.wait()
 
 
 def _experiment(client: "MlflowClient", store: str, data: str | None) -> str:

@@ -2,6 +2,7 @@
 
 import argparse
 import os
+import signal
 import sys
 from collections.abc import Callable, Sequence
 from typing import Any
@@ -85,7 +86,11 @@ def _offer(arguments: argparse.Namespace) -> int:
     else:
         from program.service.agents import server_of
 
-        server_of(program_from(arguments, settings), local=True)[0].run("stdio")
+        server = server_of(program_from(arguments, settings), local=True)[0]
+        # A thread waits for the client's next line: a process that winds up by itself would wait for that.
+        for number in {"SIGINT", "SIGTERM", "SIGHUP"} & set(dir(signal)):
+            signal.signal(getattr(signal, number), signal.SIG_DFL)
+        server.run("stdio")
     return 0
 
 

@@ -1,8 +1,13 @@
 """What a command leaves when the MLflow store breaks, when another run has its folder, and when it is refused."""
 
 import json
+import os
 import shutil
+import signal
 import sqlite3
+import subprocess
+import sys
+import time
 from contextlib import closing
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
@@ -12,8 +17,10 @@ import numpy as np
 import pytest
 from PIL import Image
 
-from program import calibrate, evaluate
+from program import assess, calibrate, evaluate
 from program import compile as compiler
+from program.gallery.__main__ import main as gallery
+from program.running.runner import Asking
 
 pytestmark = pytest.mark.usefixtures("undrawn", "coarse")
 
@@ -353,3 +360,96 @@ def test_a_resume_that_is_refused_prints_no_plan_and_leaves_no_run(home, compile
     assert (said.out, said.err.count("\n")) == ("", 1)
     assert str(compiled) in said.err
     assert (contents(tmp_path), runs(home)) == (before, logged)
+
+
+@pytest.mark.skipif(os.name == "nt", reason="Windows has no such signals")
+@pytest.mark.parametrize(
+    ("main", "number"),
+    [(assess.main, "SIGTERM"), (evaluate.main, "SIGTERM"), (gallery, "SIGTERM"), (assess.main, "SIGHUP")],
+    ids=["assess", "evaluate", "gallery", "assess on hang-up"],
+)
+def test_a_command_that_is_told_to_end_says_how_to_go_on_and_does(
+    home, tmp_path, capsys, monkeypatch, main, number
+) -> None:
+    pictures = tmp_path / "pictures"
+    pictures.mkdir()
+    for each in range(4):
+        shutil.copy(home / f"{each}.png", pictures)
+    arguments, again, kept = {
+        assess.main: ([str(pictures), "--out", str(tmp_path / "table.jsonl")], [], "the same command continues there"),
+        evaluate.main: (evaluation(home, "--checkpoint", str(tmp_path / "done.jsonl")), ["--resume"],
+                        "continue with --resume"),
+        gallery: ([str(pictures), "--out", str(tmp_path / "gallery")], [], "the same command"),
+    }[main]  # fmt: skip
+    judge, judged, ends_at = Asking.__call__, [], 2
+
+    def counted(self, request):
+        judged.append(request.id)
+        if len(judged) == ends_at:
+            os.kill(os.getpid(), getattr(signal, number))
+            time.sleep(0.1)  # the main thread begins nothing else
+        return judge(self, request)
+
+    monkeypatch.setattr(Asking, "__call__", counted)
+    assert main([*arguments, "--workers", "1"]) == 128 + getattr(signal, number)
+    last = capsys.readouterr().err.splitlines()[-1]
+    assert last.startswith(f"stopped by {number}; ")
+    assert kept in last
+    assert signal.getsignal(getattr(signal, number)) == signal.SIG_DFL
+    before = set(judged)
+    assert len(before) < 4
+    judged.clear()
+    ends_at = 0
+    assert main([*arguments, *again, "--workers", "1"]) == 0
+    assert len(judged) == 4 - len(before), (before, judged)
+
+
+@pytest.mark.slow
+@pytest.mark.skipif(not Path("/proc").is_dir(), reason="children are looked up in /proc")
+def test_no_process_of_a_command_outlives_sigterm(home, tmp_path) -> None:
+    table = tmp_path / "table.jsonl"
+    for each in range(400):
+        shutil.copy(home / f"{each % 16}.png", tmp_path / f"{each}.png")
+    process = subprocess.Popen(
+        [sys.executable, "-m", "program.assess", str(tmp_path), "--out", str(table)],
+        stderr=subprocess.PIPE, stdout=subprocess.PIPE, text=True,
+        cwd=Path(__file__).parents[1], env={**os.environ, "PYTHONPATH": str(Path(__file__).parents[1])},
+    )  # fmt: skip
+    log = table.with_name("table.jsonl.partial")
+    while process.poll() is None and not (log.is_file() and log.read_text("utf-8").count("\n") > 2):
+        time.sleep(0.02)
+    children = [int(child) for task in Path(f"/proc/{process.pid}/task").iterdir()
+                for child in (task / "children").read_text().split()]  # fmt: skip
+    process.send_signal(signal.SIGTERM)
+    _, said = process.communicate(timeout=60)
+    assert process.returncode == 143, said
+    assert said.splitlines()[-1].startswith("stopped by SIGTERM; what was judged is kept"), said
+    assert children
+    assert len(log.read_text("utf-8").splitlines()) < 400
+    while any(map(is_alive, children)):  # they end when they see that nobody sends them work
+        time.sleep(0.05)
+
+
+def is_alive(process: int) -> bool:
+    try:
+        return bool(Path(f"/proc/{process}/cmdline").read_bytes())  # of one that ended, and was not waited for: empty
+    except OSError:
+        return False
+
+
+@pytest.mark.slow
+@pytest.mark.skipif(os.name == "nt", reason="signals to a child differ on Windows")
+def test_a_server_of_an_agent_ends_on_sigterm_though_its_input_is_open() -> None:
+    client = {"protocolVersion": "2025-06-18", "capabilities": {}, "clientInfo": {"name": "test", "version": "1"}}
+    hello = {"jsonrpc": "2.0", "id": 1, "method": "initialize", "params": client}
+    process = subprocess.Popen(
+        [sys.executable, "-c", "import sys; from program.serve import offer; sys.exit(offer([]))"],
+        stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True,
+        cwd=Path(__file__).parents[1],
+    )  # fmt: skip
+    with process:
+        process.stdin.write(json.dumps(hello) + "\n")
+        process.stdin.flush()
+        assert json.loads(process.stdout.readline())["id"] == 1
+        process.send_signal(signal.SIGTERM)
+        assert process.wait(timeout=60) == -signal.SIGTERM

@@ -68,14 +68,14 @@ def candidates(folder: Path) -> list[dict[str, object]]:
     return [entry for line in lines if (entry := json.loads(line))["event"] == "candidate"]
 
 
-def interrupted(arguments: list[str], folder: Path) -> tuple[int, str]:
-    """Press Ctrl-C in this process, which has its imports behind it, as a compile's third candidate is scored."""
+def interrupted(arguments: list[str], folder: Path, number: int) -> tuple[int, str]:
+    """Send a signal to this process, which has its imports behind it, as a compile's third candidate is scored."""
     scored = CompileLog.log_score
 
     def log_score(self: CompileLog, candidate: Candidate) -> None:
         scored(self, candidate)
         if len(candidates(folder)) == 3:
-            os.kill(os.getpid(), signal.SIGINT)
+            os.kill(os.getpid(), number)
 
     said = io.StringIO()
     before = signal.signal(signal.SIGINT, signal.default_int_handler)
@@ -117,16 +117,26 @@ def undisturbed(few_photographs, tmp_path, command, monkeypatch) -> Callable[[],
 
 
 @pytest.mark.skipif(os.name == "nt", reason="signals to a child differ on Windows")
-@pytest.mark.parametrize("number", [signal.SIGINT, pytest.param(signal.SIGKILL, marks=pytest.mark.slow)])
+@pytest.mark.parametrize(
+    ("number", "expected", "word"),
+    [
+        (signal.SIGINT, 130, "interrupted"),
+        pytest.param(signal.SIGTERM, 143, "stopped by SIGTERM", marks=pytest.mark.slow),
+        pytest.param(signal.SIGKILL, -9, None, marks=pytest.mark.slow),
+    ],
+)
 def test_the_best_candidate_so_far_and_the_log_are_left_and_resumed(
-    command, tmp_path, capsys, undisturbed, number
+    command, tmp_path, capsys, undisturbed, number, expected, word
 ) -> None:
     folder = tmp_path / "ended"
-    code, said = (interrupted if number == signal.SIGINT else killed)(command("ended"), folder)
-    assert code == (130 if number == signal.SIGINT else -signal.SIGKILL), said[-2000:]
-    if number == signal.SIGINT:
+    if word is not None:
+        code, said = interrupted(command("ended"), folder, number)
+    else:
+        code, said = killed(command("ended"), folder)
+    assert code == expected, said[-2000:]
+    if word is not None:
         last = said.splitlines()[-1]
-        assert last.startswith(f"interrupted; the best candidate so far is in '{folder}'"), said[-2000:]
+        assert last.startswith(f"{word}; the best candidate so far is in '{folder}'"), said[-2000:]
         assert "--resume" in last
         assert "Traceback" not in said
 
@@ -154,21 +164,21 @@ def test_the_best_candidate_so_far_and_the_log_are_left_and_resumed(
 
 
 @pytest.mark.skipif(os.name == "nt", reason="signals to a child differ on Windows")
-def test_ctrl_c_while_evidence_is_gathered_leaves_the_uncompiled_program(command, tmp_path, monkeypatch) -> None:
+def test_sigterm_while_evidence_is_gathered_leaves_the_uncompiled_program(
+    command, tmp_path, monkeypatch, capsys
+) -> None:
     folder = tmp_path / "ended"
     gathered = Gathering.row
 
-    def interrupted(self, sample):
+    def ended(self, sample):
         if sample.id == "s10":
-            os.kill(os.getpid(), signal.SIGINT)
+            os.kill(os.getpid(), signal.SIGTERM)
         return gathered(self, sample)
 
-    monkeypatch.setattr(Gathering, "row", interrupted)
-    before = signal.signal(signal.SIGINT, signal.default_int_handler)
-    try:
-        assert main(command("ended")) == 130
-    finally:
-        signal.signal(signal.SIGINT, before)
+    monkeypatch.setattr(Gathering, "row", ended)
+    assert main(command("ended")) == 143
+    last = capsys.readouterr().err.splitlines()[-1]
+    assert last.startswith(f"stopped by SIGTERM; the best candidate so far is in '{folder}'; continue with --resume")
     assert candidates(folder) == []
     assert json.loads((folder / "program.json").read_text("utf-8"))["record"]["chosen"] == "uncompiled"
     assert program_sha256(load(folder)) == program_sha256(AgenticIQA())

@@ -10,8 +10,10 @@ import logging
 import math
 import os
 import re
+import signal
 import sys
-from collections.abc import Callable, Iterable
+import threading
+from collections.abc import Callable, Iterable, Iterator
 from contextvars import ContextVar
 from difflib import get_close_matches
 from importlib import import_module
@@ -151,11 +153,34 @@ def _leave_objects() -> None:
         gc.freeze()
 
 
+@contextlib.contextmanager
+def _ending_on_signals() -> Iterator[list[signal.Signals]]:
+    """Let SIGTERM, and the end of the terminal, end the block as Ctrl-C does; yields those that came."""
+    came: list[signal.Signals] = []
+
+    def stop(number: int, _frame: object) -> None:
+        came.append(signal.Signals(number))
+        raise KeyboardInterrupt
+
+    names = ("SIGTERM", "SIGHUP") if threading.current_thread() is threading.main_thread() else ()
+    numbers = [getattr(signal, name) for name in names if hasattr(signal, name)]
+    # Who ignores one (nohup), or handles it, goes on so.
+    ours = [number for number in numbers if signal.getsignal(number) == signal.SIG_DFL]
+    for number in ours:
+        signal.signal(number, stop)
+    try:
+        yield came
+    finally:
+        for number in ours:
+            signal.signal(number, signal.SIG_DFL)
+
+
 @showable_output()
 def run_command(body: Callable[[], int], *, kept: str = "") -> int:
     """Run a command's body and return its exit code: input errors become one line on stderr and 2.
 
-    `kept` says what is left of a run that is stopped in the middle, and how to go on.
+    `kept` says what is left of a run that is stopped in the middle (Ctrl-C: exit code 130, SIGTERM: 143), and how to
+    go on.
     """
     from signatures import require_docstrings
 
@@ -163,6 +188,17 @@ def run_command(body: Callable[[], int], *, kept: str = "") -> int:
         require_docstrings()
     except RuntimeError as error:
         return _complain(str(error))
+    with _ending_on_signals() as came:
+        try:
+            return _run(body, kept)
+        except KeyboardInterrupt as interrupt:
+            cause = f"stopped by {came[0].name}" if came else "interrupted"
+            with contextlib.suppress(OSError):  # the terminal may be gone
+                print("; ".join(filter(None, (cause, str(interrupt) or kept))), file=sys.stderr)
+            return 128 + came[0] if came else EXIT_INTERRUPTED
+
+
+def _run(body: Callable[[], int], kept: str) -> int:
     # Offline, LiteLLM would try to download a price list at first use; libraries' tqdm bars would tear our own.
     os.environ.setdefault("LITELLM_LOCAL_MODEL_COST_MAP", "True")
     os.environ.setdefault("TQDM_DISABLE", "1")
@@ -175,9 +211,6 @@ def run_command(body: Callable[[], int], *, kept: str = "") -> int:
         return code
     except InputError as error:
         return _complain(str(error))
-    except KeyboardInterrupt as interrupt:
-        print("; ".join(filter(None, ("interrupted", str(interrupt) or kept))), file=sys.stderr)
-        return EXIT_INTERRUPTED
     except BrokenPipeError:  # who read our output has stopped, as `head` does
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         return EXIT_PROBLEMS

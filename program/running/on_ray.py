@@ -3,6 +3,8 @@
 import argparse
 import logging
 import os
+import signal
+import threading
 from collections import defaultdict
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import AbstractContextManager, contextmanager, nullcontext
@@ -10,7 +12,6 @@ from dataclasses import dataclass
 from functools import partial
 from itertools import islice
 from operator import methodcaller
-from threading import Lock
 from typing import Any, Literal
 
 import dspy
@@ -39,7 +40,7 @@ class Limits:
         self._held: defaultdict[str, list[tuple[str, Callable[[], object]]]] = defaultdict(list)
         """By worker: each call in flight and each place at a host, with what frees it."""
         self._begun: dict[str, int] = {}
-        self._lock = Lock()
+        self._lock = threading.Lock()
         self._stopped = ""
 
     def enter(self, worker: str) -> bool:
@@ -336,6 +337,17 @@ def _tables(ray: Any, items: Iterable[tuple[int, str]]) -> Iterator[Any]:
 
 
 @contextmanager
+def _own_sigterm() -> Iterator[None]:
+    """Leave SIGTERM to who handled it before, if anybody did."""
+    before = signal.getsignal(signal.SIGTERM)
+    try:
+        yield
+    finally:
+        if threading.current_thread() is threading.main_thread() and callable(before):
+            signal.signal(signal.SIGTERM, before)
+
+
+@contextmanager
 def _ray_held(cluster: Cluster) -> Iterator[Any]:
     """Use one start of Ray for all work inside the block. Raises InputError where it cannot be started."""
     # Ray reports use to its makers unless told otherwise.
@@ -351,7 +363,8 @@ def _ray_held(cluster: Cluster) -> Iterator[Any]:
         # One CPU more than the workers: reading and cutting the items takes one, too.
         own = {} if address else {"num_cpus": max(os.cpu_count() or 1, cluster.workers + 1), "include_dashboard": False}
         try:
-            ray.init(address=address, log_to_driver=False, logging_level=logging.ERROR, **own)
+            with _own_sigterm():  # Ray would end the process without a word
+                ray.init(address=address, log_to_driver=False, logging_level=logging.ERROR, **own)
         except (ConnectionError, RuntimeError, ValueError) as error:
             mend = "check RAY_ADDRESS" if address else "is another Ray starting here?"
             raise InputError(f"--engine ray: cannot be started ({one_line(error)[:200]}); {mend}") from error
