@@ -114,8 +114,8 @@ def _write(folder: Path, content: Mapping[str, bytes], kept: Set[str]) -> None:
             write_whole(folder / name, content[name])
         for name in stale:
             (folder / name).unlink(missing_ok=True)
-    for place in (folder, folder / "images"):
-        remove_leftovers(place)
+    for each in (folder, folder / "images"):
+        remove_leftovers(each)
 
 
 def _staged(name: str, sha256: str) -> str:

@@ -35,7 +35,7 @@ class ShowableStream:
 def showable_output() -> Iterator[None]:
     """Let all that is written inside the block, and the traceback of an error that leaves it, steer no terminal."""
     streams = sys.stdout, sys.stderr
-    sys.stdout, sys.stderr = (ShowableStream(stream) for stream in streams)  # type: ignore[assignment]
+    sys.stdout, sys.stderr = (ShowableStream(stream) for stream in streams)
     try:
         yield
     except Exception:
