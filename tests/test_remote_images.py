@@ -187,21 +187,24 @@ def test_an_agent_and_a_client_name_no_other_machine(service_program, served, as
 
     from program.service.agents import server_of
 
-    def told(program, name):
+    def told(program, names):
         async def ask():
             async with mcp.Client(server_of(program, local=True)[0]) as client:
-                return [await client.call_tool(tool, {part: name}) for tool, part in
-                        (("assess_image", "image"), ("assess_folder", "folder"))]  # fmt: skip
+                return [
+                    (await client.call_tool("assess_image", {"image": name}),
+                     await client.call_tool("assess_folder", {"folder": name}))
+                    for name in names
+                ]  # fmt: skip
 
         return anyio.run(ask)
 
-    for name, kinds in FOREIGN.items():
-        image, folder = told(service_program(), name)
+    for (name, kinds), (image, folder) in zip(FOREIGN.items(), told(service_program(), FOREIGN), strict=True):
         assert f"allow its kind with --remote {kinds} " in image.content[0].text, name
         assert "is on another machine; name a folder of this one" in folder.content[0].text
     assert asked == []
     allowed = service_program(images={"remote": ["memory"]}, serve={"image_folders": ["/"]})
-    assert not told(allowed, "memory://lab/a.png")[0].is_error
+    ((image, _),) = told(allowed, ["memory://lab/a.png"])
+    assert not image.is_error
     asked.clear()
     url = served(allowed)
     with httpx.Client(trust_env=False) as client:
