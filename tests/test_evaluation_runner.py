@@ -327,6 +327,15 @@ def test_a_model_service_that_fails_now_and_then_costs_those_samples_alone():
     assert [row.status for row in record.rows] == ["ok", "failed"] * 4 + ["ok"]
 
 
+def test_no_key_stands_in_the_row_of_a_sample_that_failed(monkeypatch):
+    monkeypatch.setenv("LAB_API_KEY", "planted-0c44e9a2b8")
+
+    def refused(**_):
+        raise ValueError("no such key: planted-0c44e9a2b8")
+
+    assert _run(refused, _scoring(1)).rows[0].error.endswith("no such key: <LAB_API_KEY>)")
+
+
 def test_a_checkpoint_of_an_earlier_version_is_refused_in_a_line(tmp_path):
     path = tmp_path / "run.jsonl"
     header = {"checkpoint": "evaluation", "schema_version": 2, **Dataset().model_dump(), "context": {}}

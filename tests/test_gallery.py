@@ -240,6 +240,11 @@ def test_without_times_a_moved_frame_is_of_the_same_shot(rng):
     assert groups_of(pictures, "look", 3) == [[0, 1]]
 
 
+def test_a_picture_that_was_taken_just_at_the_gap_is_of_the_same_burst():
+    times = [START + timedelta(seconds=seconds) for seconds in (0, 3, 6, 9.1)]
+    assert bursts(times, 3.0).tolist() == [0, 0, 0, 1]
+
+
 def test_a_picture_without_a_time_is_grouped_by_its_look_with_one_that_has_a_time():
     def made(angle, at):
         vector = np.array([np.cos(angle), np.sin(angle)], np.float32)

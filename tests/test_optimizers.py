@@ -32,6 +32,7 @@ from program.agent.state import AssessmentState, ExecutorOutput, Finding
 from program.common.errors import DataError, InputError
 from program.common.settings import load_settings
 from program.compile import main as compile_command
+from program.evaluation import evaluate
 from program.fusion import ScoreFusion
 from program.fusion.scores import FittedFusion
 from program.images.store import IMAGES
@@ -281,6 +282,23 @@ def test_a_compile_is_not_resumed_with_what_changes_an_answer(blurred_manifest, 
     assert key(job(compile={**SMALL["compile"], "workers": 1}, wire={"attempts": 3})) == same
     cool, warm = (scripted_lm([]).copy(temperature=t) for t in (0.0, 1.0))
     assert key(job(cool))["program"] != key(job(warm))["program"]
+    others = {
+        "objective": job(compile={**SMALL["compile"], "objective": "mean"}), "seed": job(seed=5),
+        "optimizer": replace(job(), demos=3),
+    }  # fmt: skip
+    for name, other in others.items():
+        changed = [part for part, value in key(other).items() if value != same[part]]
+        assert changed == [name]
+
+
+def test_the_seed_decides_which_samples_are_drawn(blurred_manifest, tmp_path) -> None:
+    def drawn(seed):
+        settings = load_settings(overrides={**SMALL, "seed": seed, "compile": {"train_scoring": 6, "train_mcq": 2}})
+        job = prepare_job(settings, str(blurred_manifest), "none", tmp_path / "out")
+        return [sample.id for sample in job.samples("train")]
+
+    assert drawn(0) == drawn(0) != drawn(1)
+    assert len(drawn(1)) == 8
 
 
 def test_recommends_the_uncompiled_program_when_nothing_helped(blurred_manifest, tmp_path) -> None:
@@ -293,6 +311,12 @@ def test_recommends_the_uncompiled_program_when_nothing_helped(blurred_manifest,
     )
     assert "Nothing changed" in (tmp_path / "out" / "diff.md").read_text("utf-8")
     assert program_sha256(load(tmp_path / "out")) == program_sha256(AgenticIQA())
+    # What chooses is validation alone: never what is tested.
+    figures = {split: evaluate(AgenticIQA(), blurred_manifest, split=split, progress=False).figures
+               for split in ("validation", "test")}  # fmt: skip
+    assert result.validation["uncompiled"]["plcc"] == figures["validation"]["plcc"].value
+    assert result.uncompiled.figures["plcc"] == figures["test"]["plcc"]
+    assert figures["validation"]["plcc"] != figures["test"]["plcc"]
 
 
 @pytest.mark.parametrize(
@@ -371,6 +395,10 @@ def test_too_few_samples_are_refused_by_name_and_number() -> None:
         recipe_named("gepa").check_data(usual.model_copy(update={"minibatch": 16}), 5, 5)
     with pytest.raises(InputError, match=r"optimizer 'fusion': 4 scored validation sample\(s\); give at least 10"):
         recipe_named("fusion").check_data(usual, 40, 4)
+    for name in ("nearest", "fusion", "finetune", "rubric"):
+        recipe_named(name).check_data(usual, 30, 10)
+        with pytest.raises(InputError, match=rf"optimizer '{name}': 29 \w*\s?training sample\(s\); give at least 30"):
+            recipe_named(name).check_data(usual, 29, 10)
 
 
 @pytest.mark.spec("issue-46/the-expert-by-any-name")

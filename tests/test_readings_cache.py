@@ -51,6 +51,20 @@ def test_a_reading_on_another_number_of_threads_is_taken_anew(tmp_path, picture,
     assert read == [False, False, True, True]
 
 
+def test_a_reading_by_other_parameters_or_another_version_is_taken_anew(tmp_path, picture, monkeypatch):
+    monkeypatch.setattr("program.tools.runner.evaluate", lambda *_: 30.0)
+    image, file = IMAGES.add(picture(5, 64, 64)), tmp_path / "brisque_svm_weights.pth"
+
+    def is_kept(parameters, version):
+        file.write_bytes(parameters)
+        monkeypatch.setattr("program.tools.registry.installed_version", lambda _: version)
+        return _runner(tmp_path, params_dir=tmp_path).measure("BRISQUE", image).cached
+
+    stated = [(b"one", "1.0"), (b"another", "1.0"), (b"one", "2.0")]
+    assert [is_kept(*each) for each in stated] == [False, False, False]
+    assert [is_kept(*each) for each in stated] == [True, True, True]
+
+
 def test_two_threads_that_judge_one_image_measure_it_once(tmp_path, picture, monkeypatch):
     image, runner = IMAGES.add(picture(5, 64, 64)), _runner(tmp_path)
     both = threading.Barrier(2)

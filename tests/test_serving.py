@@ -208,6 +208,9 @@ def test_health_version_metrics_and_schema(service_program, served, encoded):
     assert 'agenticiqa_requests_total{route="other",status="404"} 1.0' in text
     assert 'agenticiqa_assessments_total{status="ok"} 1.0' in text
     assert "agenticiqa_admitted 0.0" in text
+    assert 'agenticiqa_lm_calls_total{answered_by="model"} 4.0' in text
+    for direction, tokens in (("input", 4 * 7.0), ("output", 4 * 3.0)):  # a scripted answer's, four times
+        assert f'agenticiqa_tokens_total{{direction="{direction}"}} {tokens}' in text
     assert "xxx" not in text
     schema = get(url, "/openapi.json").json()
     asked = {"/assess", "/assess/batch", "/compare", "/heatmap"}
@@ -649,6 +652,15 @@ def test_urls_are_fetched_from_allowed_hosts_only(service_program, served, other
     assert "/secret" not in Images.seen
     other = served(service_program(serve={"image_hosts": ["127.0.0.1:9"]}))
     assert "cannot be read" in error_of(post(other, json={"image_url": "http://127.0.0.1:9/"}), 422)
+
+
+def test_no_proxy_of_the_environment_learns_what_is_fetched(service_program, served, other_host, monkeypatch):
+    url = served(service_program(serve={"image_hosts": [other_host]}))
+    for name in ("http_proxy", "HTTP_PROXY", "all_proxy", "ALL_PROXY"):
+        monkeypatch.setenv(name, "http://127.0.0.1:9")
+    for name in ("no_proxy", "NO_PROXY"):
+        monkeypatch.delenv(name, raising=False)
+    assert post(url, json={"image_url": f"http://{other_host}/a%20b.png"}).status_code == 200
 
 
 def test_no_url_is_fetched_without_an_allow_list(service_program, served, other_host):

@@ -281,6 +281,20 @@ def test_what_is_nearly_its_reference_says_nothing_of_how_errors_go_together(rng
     assert abs(correlations(0)["SSIM"]["HaarPSI"]) < 0.5
 
 
+def test_a_tool_is_not_measured_on_the_scores_that_it_was_trained_on(rng):
+    trained = REGISTRY.get("SSIM").model_copy(update={"trained_on": ("KADID-10k",)})
+    specs, human = [trained, REGISTRY.get("HaarPSI")], rng.uniform(1, 5, 30)
+    samples = [Labelled(Path("x.png"), Path("y.png"), score) for score in human]
+    rows = [{spec.name: Measurement(tool=spec.name, raw=0.1 + score / 6) for spec in specs} for score in human]
+
+    def fitted(name):
+        found, _ = fit_all(Surveyed.of([(LabelledSet(name, "0" * 64, "train", samples), rows)], specs, {}))
+        return set(found)
+
+    assert fitted("kadid-10k") == fitted("sets/kadid-10k") == {"HaarPSI"}
+    assert fitted("another") == {"SSIM", "HaarPSI"}
+
+
 def test_the_command_fits_writes_keeps_other_maps_and_takes_its_time_once(tmp_path, manifest, capsys):
     from mlflow import MlflowClient
 

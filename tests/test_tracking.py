@@ -319,6 +319,22 @@ def server(tmp_path_factory, forks):
         yield f"http://127.0.0.1:{port}", kill
 
 
+def test_no_warning_holds_the_password_of_a_stores_address(store, caplog, monkeypatch):
+    address = "https://me:hidden-word@store.example"
+    tracker = Tracker(store, "with a password")
+
+    def lost(*_args, **_named):
+        raise ConnectionError(f"no route to {address}/api")
+
+    with tracker.run("r") as run:
+        monkeypatch.setattr(tracker, "tracking_uri", address)
+        monkeypatch.setattr(tracker.client, "log_batch", lost)
+        run.log_params({"seed": 1})
+    (warning,) = [record.getMessage() for record in caplog.records if "broke" in record.getMessage()]
+    assert "hidden-word" not in warning
+    assert warning.count("https://<password>@store.example") == 2
+
+
 @pytest.mark.parametrize(
     ("data", "name"),
     [

@@ -204,6 +204,15 @@ def test_a_pause_that_a_host_asks_for_holds_the_questions_of_other_threads(loopb
     assert waited[0] >= 0.25
 
 
+def test_each_repeat_waits_twice_as_long_as_the_one_before(loopback, iqa_on, picture, monkeypatch):
+    waits = []
+    monkeypatch.setattr("program.lms.call.time", SimpleNamespace(sleep=waits.append, perf_counter=time.perf_counter))
+    monkeypatch.setattr("program.lms.call.random", SimpleNamespace(uniform=lambda low, high: high))
+    server = loopback(faults=["error_500"] * 3)
+    assert iqa_on(server, wire={"backoff_s": 0.5, "longest_wait_s": 1.5})(image=picture()).status == "ok"
+    assert waits == [0.5, 1.0, 1.5]  # and never longer than the longest
+
+
 def test_a_pause_longer_than_allowed_is_not_waited_for(loopback, iqa_on, picture):
     server = loopback(faults=["rate_limit"], retry_after_s=3600)
     begun = time.perf_counter()
