@@ -136,6 +136,7 @@ KINDS: dict[str, tuple[bytes, str]] = {
     "RDF inside": (rdf(described(f"<dc:x><rdf:RDF>{described()}</rdf:RDF></dc:x>")).encode(), "merged"),
     "no RDF": (META.format("").encode(), "no <rdf:RDF>"),
     "no prefix before a colon": (rdf(described("", ':x=""')).encode(), "is no XML"),
+    "digit behind a colon": (rdf(described("<dc:1/>")).encode(), "is no XML"),
     "two colons": (rdf(described("", 'xmlns:a:b="urn:1"')).encode(), "is no XML"),
     "prefix without a namespace": (rdf(described("", 'xmlns:a=""')).encode(), "is no XML"),
     "unbound prefix": (rdf(described("<none:x/>")).encode(), "is no XML"),

@@ -395,8 +395,7 @@ class _Reading:
         for name, address in attributes.items():
             if _is_declaration(name):
                 prefix = name[6:]
-                is_default = name == "xmlns"
-                if not is_default and (not prefix or ":" in prefix or not address):
+                if name != "xmlns" and (not _is_name(prefix) or not address):
                     raise ValueError("is no XML (a prefix is declared wrongly)")
                 self._addresses.setdefault(prefix, []).append(address)
                 declared.append(prefix)
@@ -438,9 +437,14 @@ class _Reading:
     def _name(self, written: str) -> Name:
         prefix, colon, name = written.rpartition(":")
         addresses = self._addresses.get(prefix)
-        if not addresses or not name or (colon and not prefix):
+        if not addresses or not _is_name(name) or (colon and not prefix):
             raise ValueError("is no XML (unbound prefix)")
         return addresses[-1], name
+
+
+def _is_name(part: str) -> bool:
+    """Tell whether a part of a name that expat took is a name by itself."""
+    return bool(part) and ":" not in part and part[0] not in "-.0123456789"
 
 
 def _is_declaration(name: str) -> bool:
