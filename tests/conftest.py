@@ -487,6 +487,14 @@ def service_program(scripted_iqa):
 
 
 @pytest.fixture
+def program(service_program, monkeypatch):
+    """A program that answers at once, in place of the command's own."""
+    made = service_program()
+    monkeypatch.setattr("program.agent.saving.AgenticIQA", lambda *_: made)
+    return made
+
+
+@pytest.fixture
 def served():
     """Serve a program on a free port of this machine, as long as the test runs; returns the service's URL."""
     with _serving() as start:

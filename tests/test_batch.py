@@ -51,14 +51,6 @@ def folder(tmp_path, encoded):
     return root
 
 
-@pytest.fixture
-def program(service_program, monkeypatch):
-    """A program that answers at once, in place of the command's own."""
-    made = service_program()
-    monkeypatch.setattr("program.agent.saving.AgenticIQA", lambda *_: made)
-    return made
-
-
 @pytest.mark.skipif(os.name == "nt", reason="no such locks on Windows")
 def test_a_second_run_into_the_same_table_is_told_so(folder, tmp_path, program, capsys):
     arguments = [str(folder), "--out", str(tmp_path / "rows.csv")]

@@ -16,14 +16,6 @@ from program.running.row import Row
 
 
 @pytest.fixture
-def program(service_program, monkeypatch):
-    """A program that answers at once, in place of the command's own."""
-    made = service_program()
-    monkeypatch.setattr("program.agent.saving.AgenticIQA", lambda *_: made)
-    return made
-
-
-@pytest.fixture
 def memory():
     """fsspec's store in memory, empty."""
     import fsspec

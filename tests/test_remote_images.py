@@ -26,14 +26,6 @@ FOREIGN = {
 
 
 @pytest.fixture
-def program(service_program, monkeypatch):
-    """A program that answers at once, in place of the command's own."""
-    made = service_program()
-    monkeypatch.setattr("program.agent.saving.AgenticIQA", lambda *_: made)
-    return made
-
-
-@pytest.fixture
 def asked(monkeypatch, encoded):
     """The addresses that were asked, of a store in memory with images below memory://lab and memory://other."""
     store = fsspec.filesystem("memory")

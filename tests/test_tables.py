@@ -55,11 +55,7 @@ ODD = [
 
 
 @pytest.mark.skipif(os.name == "nt", reason="no such names on Windows")
-def test_names_of_any_kind_stand_harmless_in_a_table_and_are_read_as_they_are(
-    service_program, encoded, tmp_path, monkeypatch
-):
-    program = service_program()
-    monkeypatch.setattr("program.agent.saving.AgenticIQA", lambda *_: program)
+def test_names_of_any_kind_stand_harmless_in_a_table_and_are_read_as_they_are(program, encoded, tmp_path, monkeypatch):
     rows = [{"id": name, "image": name, "reference": name, "group": name} for name in ODD]
     for name in ODD:
         (tmp_path / name).write_bytes(encoded())

@@ -117,9 +117,7 @@ STEERING = "a\x1b]0;title\x07\x9b2J\u202egnp.png"
 
 
 @pytest.mark.skipif(sys.platform == "win32", reason="no such names there")
-def test_no_command_writes_what_steers_a_terminal(service_program, encoded, tmp_path, monkeypatch, capfd):
-    program = service_program()
-    monkeypatch.setattr("program.agent.saving.AgenticIQA", lambda *_: program)
+def test_no_command_writes_what_steers_a_terminal(program, encoded, tmp_path, monkeypatch, capfd):
     monkeypatch.chdir(tmp_path)
     folder, table = Path(f"in{STEERING}"), f"{STEERING}.jsonl"
     folder.mkdir()
@@ -149,9 +147,7 @@ def test_no_command_writes_what_steers_a_terminal(service_program, encoded, tmp_
     assert shown.count("title") > 20
 
 
-def test_json_with_any_name_is_json(service_program, encoded, tmp_path, monkeypatch, capsys):
-    program = service_program()
-    monkeypatch.setattr("program.agent.saving.AgenticIQA", lambda *_: program)
+def test_json_with_any_name_is_json(program, encoded, tmp_path, monkeypatch, capsys):
     name = "a\x9b2J\u202e\u200d.png" if sys.platform == "win32" else STEERING
     (tmp_path / name).write_bytes(encoded())
     assert main(["assess", str(tmp_path / name), "--json"]) == 0
