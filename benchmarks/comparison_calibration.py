@@ -17,7 +17,7 @@ from scipy.stats import spearmanr
 
 from data.manifest import read_manifest
 from program import AgenticIQA
-from program.agent.assessment import spread, sureness
+from program.agent.comparison import spread, sureness
 from program.common.cli import add_settings_flags, run_command, settings_from
 from program.evaluation.intervals import wilson
 from program.images.store import IMAGES

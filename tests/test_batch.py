@@ -20,7 +20,7 @@ import pytest
 
 from benchmarks.malformed import MUTATIONS, write_mutated
 from program import assess
-from program.agent.assessment import compare_images, sureness, verdict
+from program.agent.comparison import compare_images, sureness, verdict
 from program.batch.command import judge
 from program.batch.inputs import find_items
 from program.batch.output import write_rows
@@ -677,7 +677,7 @@ def test_sureness_is_symmetric_and_grows_with_the_difference():
     [(0.97, "97% sure"), (1e-9, "over 99% sure"), (0.9999, "over 99% sure"), (0.3, "70% sure")],
 )
 def test_no_comparison_is_stated_as_certain(probability, stated):
-    from program.agent.assessment import Comparison
+    from program.agent.comparison import Comparison
     from program.batch.output import comparison_text
 
     found = Comparison(

@@ -16,7 +16,7 @@ pytest.importorskip("mcp", reason="the extra [mcp] is not installed")
 import mcp
 import uvicorn
 
-from program.agent.assessment import Comparison
+from program.agent.comparison import Comparison
 from program.images.store import IMAGES
 from program.running.row import Row
 from program.service.agents import FolderRows, ListedTool, http_app, server_of

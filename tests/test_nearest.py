@@ -12,7 +12,7 @@ import numpy as np
 import pytest
 from PIL import Image, ImageFilter
 
-from program.agent.assessment import compare_images
+from program.agent.comparison import compare_images
 from program.agent.labels import Neighbour, Neighbours
 from program.agent.loop import AgenticIQA
 from program.agent.saving import load

@@ -100,7 +100,7 @@ def test_the_map_is_a_picture_of_the_image_with_the_faults_of_an_assessment(serv
 
 
 def test_two_images_are_compared_as_in_python(service_program, served, encoded):
-    from program.agent.assessment import compare_images
+    from program.agent.comparison import compare_images
     from program.images.store import IMAGES
 
     program, data = service_program(), [encoded(), encoded(7)]

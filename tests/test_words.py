@@ -12,7 +12,8 @@ from skimage import data as photographs
 
 from data.distortions import distort, generator_for
 from program import AgenticIQA, assess
-from program.agent.assessment import Assessment, compare_images
+from program.agent.assessment import Assessment
+from program.agent.comparison import compare_images
 from program.common.errors import ImageError, InputError
 from program.fusion.scores import score_line
 from program.images.store import IMAGES

@@ -12,7 +12,7 @@ from pathlib import Path
 from PIL import Image
 
 from data.tables import is_manifest
-from program.agent.assessment import compare_images
+from program.agent.comparison import compare_images
 from program.agent.loop import AgenticIQA
 from program.agent.query import QueryType, detect_query_type
 from program.agent.saving import context_of, program_from

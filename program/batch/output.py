@@ -14,7 +14,8 @@ from typing import Any
 from rich import markup
 from rich.table import Table
 
-from program.agent.assessment import Assessment, Comparison, answer_line
+from program.agent.assessment import Assessment, answer_line
+from program.agent.comparison import Comparison
 from program.agent.state import ExecutorOutput
 from program.common.cells import json_line, name_cell, text_cell
 from program.common.console import Console

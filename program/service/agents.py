@@ -15,7 +15,8 @@ from mcp.server.transport_security import TransportSecuritySettings
 from mcp_types import CallToolResult, ImageContent, TextContent
 from pydantic import BaseModel, Field
 
-from program.agent.assessment import Assessment, Comparison
+from program.agent.assessment import Assessment
+from program.agent.comparison import Comparison
 from program.agent.loop import AgenticIQA
 from program.batch.inputs import find_items
 from program.images.store import Box

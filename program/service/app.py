@@ -17,7 +17,8 @@ from fastapi.staticfiles import StaticFiles
 from pydantic import BaseModel
 from starlette.exceptions import HTTPException
 
-from program.agent.assessment import Assessment, Comparison
+from program.agent.assessment import Assessment
+from program.agent.comparison import Comparison
 from program.agent.loop import AgenticIQA
 from program.agent.saving import context_of
 from program.common.errors import InputError

@@ -12,7 +12,8 @@ from typing import Any, TypeVar
 
 from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram, generate_latest
 
-from program.agent.assessment import Assessment, Comparison, compare_images
+from program.agent.assessment import Assessment
+from program.agent.comparison import Comparison, compare_images
 from program.agent.loop import AgenticIQA
 from program.running.request import Request
 from program.running.runner import one_image
