@@ -228,7 +228,7 @@ FAULTS = [
         "self._store.tracking_uri, reason(error)",
         "test_tracking.py::test_no_warning_holds_the_password_of_a_stores_address",
     ),
-    Fault("secret-in-store-reason", "program/tracking/runs.py",
+    Fault("secret-in-store-reason", "program/tracking/store.py",
         "return said[1] if said else redact(text)[:200]",
         "return said[1] if said else text[:200]",
         "test_tracking.py::test_no_warning_holds_the_password_of_a_stores_address",

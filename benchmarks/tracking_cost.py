@@ -14,8 +14,7 @@ from typing import Any
 sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 
 from program.compile import main
-from program.tracking import models, store
-from program.tracking.runs import RunHandle
+from program.tracking import RunHandle, Tracker, models
 
 spent = {"seconds": 0.0, "depth": 0.0}
 
@@ -38,7 +37,7 @@ def timed(function: Callable[..., Any]) -> Callable[..., Any]:
 
 
 RunHandle._write = timed(RunHandle._write)  # type: ignore[method-assign]
-store.Tracker.__init__ = timed(store.Tracker.__init__)  # type: ignore[method-assign]
+Tracker.__init__ = timed(Tracker.__init__)  # type: ignore[method-assign]
 for name in ("register", "promote", "find_champion"):
     setattr(models, name, timed(getattr(models, name)))
 

@@ -20,8 +20,8 @@ from program.agent.saving import save
 from program.common.errors import InputError, SettingsError
 from program.common.settings import load_settings
 from program.images.store import IMAGES
+from program.tracking import Tracker
 from program.tracking.runs import record_traces
-from program.tracking.store import Tracker
 
 ODD_KEY = "sk/planted+4f9c\"2a&17\\\\e6%='b1"
 """Each of its marks is escaped in some form of text."""

@@ -18,17 +18,15 @@ from packaging.requirements import Requirement
 from program.common.errors import InputError
 from program.common.keys import redact
 from program.common.outputs import RECORD
-from program.running.request import DEFAULT_QUERY
-from program.tracking.runs import reason
-from program.tracking.store import open_client, short_hash
+from program.common.request import DEFAULT_QUERY
+from program.tracking.store import open_client, reason, short_hash
 
 if TYPE_CHECKING:
     from mlflow.entities.model_registry import RegisteredModel
     from mlflow.models import ModelSignature
 
     from program.common.settings import Settings
-    from program.tracking.runs import RunHandle
-    from program.tracking.store import Tracker
+    from program.tracking.runs import RunHandle, Tracker
 
 SCHEME = "models:/"
 CHAMPION = "champion"

@@ -14,13 +14,13 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Self
 
 from program.common.keys import holds_key, redact, without_keys
+from program.tracking.store import Store, reason, sigterm_as_exit
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure as Plot
     from mlflow.entities.model_registry import PromptVersion
     from PIL.Image import Image
 
-    from program.tracking.store import Tracker
 
 _MAX_PARAM, _MAX_DIGEST = 5000, 36
 """MLflow refuses values of more than 6000 characters, and longer digests of datasets."""
@@ -34,7 +34,7 @@ class RunHandle:
     """A run made by `Tracker.run` or `RunHandle.nested_run`; `result` says where else to find what it is about."""
 
     def __init__(
-        self, store: "Tracker", name: str, tags: Mapping[str, str], result: str, parent: "RunHandle | None" = None
+        self, store: Store, name: str, tags: Mapping[str, str], result: str, parent: "RunHandle | None" = None
     ) -> None:
         self._store, self._name, self._result = store, name, result
         self._root: RunHandle = self if parent is None else parent._root
@@ -244,12 +244,20 @@ class RunHandle:
             return None
 
 
-def reason(error: Exception) -> str:
-    """Return what an error of MLflow says, in one short line."""
-    text = " ".join(str(error).split())
-    # Of urllib3's account of its retries only what the system said is of use.
-    said = re.search(r"Max retries exceeded.*\[Errno -?\d+\] ([\w ]+)", text)
-    return said[1] if said else redact(text)[:200]
+class Tracker(Store):
+    """An MLflow experiment to write runs into. A store that breaks later costs its run, and raises no error."""
+
+    @contextlib.contextmanager
+    def run(
+        self, name: str, tags: Mapping[str, str] | None = None, *, result: str = "the result is printed"
+    ) -> Iterator[RunHandle]:
+        """Yield a handle on a new run; it ends FINISHED, or FAILED when the block is left by any exception.
+
+        SIGTERM counts as one. A run whose process was killed outright is marked FAILED by the next Tracker. Where the
+        store breaks, a warning says with `result` where to find what the run is about.
+        """
+        with RunHandle(self, name, tags or {}, result) as handle, sigterm_as_exit():
+            yield handle
 
 
 _PRIVATE = re.compile(r"headers$|api_?key$|^authorization$", re.IGNORECASE)

@@ -6,6 +6,7 @@ import json
 import logging
 import os
 import platform
+import re
 import shlex
 import signal
 import sqlite3
@@ -20,7 +21,6 @@ from program.common.errors import InputError
 from program.common.files import path_lock, place_of, remove_database
 from program.common.keys import redact, use_keys
 from program.common.settings import load_settings
-from program.tracking.runs import RunHandle, reason
 
 if TYPE_CHECKING:
     from mlflow import MlflowClient
@@ -79,6 +79,14 @@ def open_client(mlruns_dir: Path) -> "tuple[MlflowClient, str]":
         raise _unopened(uri, error) from error
 
 
+def reason(error: Exception) -> str:
+    """Return what an error of MLflow says, in one short line."""
+    text = " ".join(str(error).split())
+    # Of urllib3's account of its retries only what the system said is of use.
+    said = re.search(r"Max retries exceeded.*\[Errno -?\d+\] ([\w ]+)", text)
+    return said[1] if said else redact(text)[:200]
+
+
 def _unopened(uri: str, error: Exception) -> InputError:
     """Return what to say of a store that cannot be opened, and what to do about it."""
     mend = "start that server, or unset MLFLOW_TRACKING_URI"
@@ -106,11 +114,10 @@ def runs_url(server: str, experiment_id: str) -> str:
     return f"{server}/#/experiments/{experiment_id}/runs?viewStateShareKey={_LIST}"
 
 
-class Tracker:
-    """An MLflow experiment to write runs into.
+class Store:
+    """A store that is open for one experiment: the environment's MLFLOW_TRACKING_URI, else sqlite inside `mlruns_dir`.
 
-    The store is the environment's MLFLOW_TRACKING_URI, else sqlite inside `mlruns_dir`.
-    Raises InputError where that cannot be opened; one that breaks later costs its run (see RunHandle), and no error.
+    Raises InputError where it cannot be opened.
     """
 
     def __init__(self, mlruns_dir: Path, experiment: str) -> None:
@@ -153,18 +160,6 @@ class Tracker:
     def runs_url(self) -> str:
         """The page with the list of runs."""
         return runs_url(self.server, self.experiment_id)
-
-    @contextlib.contextmanager
-    def run(
-        self, name: str, tags: Mapping[str, str] | None = None, *, result: str = "the result is printed"
-    ) -> Iterator[RunHandle]:
-        """Yield a handle on a new run; it ends FINISHED, or FAILED when the block is left by any exception.
-
-        SIGTERM counts as one. A run whose process was killed outright is marked FAILED by the next Tracker. Where the
-        store breaks, a warning says with `result` where to find what the run is about.
-        """
-        with RunHandle(self, name, tags or {}, result) as handle, sigterm_as_exit():
-            yield handle
 
     def _open_experiment(self) -> str:
         experiment = self.client.get_experiment_by_name(self.experiment)
