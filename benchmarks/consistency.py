@@ -33,10 +33,10 @@ from data.manifest import Sample, read_manifest
 from program import AgenticIQA, Assessment
 from program.batch.output import show
 from program.common.pool import progress
+from program.common.request import Request
 from program.common.settings import load_settings
 from program.common.text import is_chinese
 from program.expert.answer.findings import CHINESE, ENGLISH
-from program.running.request import Request
 from program.running.row import Row
 from signatures.schemas import CATEGORY_WORDS, GLOBAL, LEVEL_WORDS, LEVELS_CHINESE, SEVERITIES
 

@@ -23,10 +23,10 @@ from PIL import Image, ImageEnhance, ImageFilter
 from data.manifest import read_manifest
 from program.agent.loop import AgenticIQA
 from program.batch.inputs import find_items
+from program.common.request import Request
 from program.evaluation.intervals import wilson
 from program.gallery.choice import Choosing, Decisions, choose, groups_of
 from program.gallery.picture import Picture, Taking
-from program.running.request import Request
 
 AS_TAKEN = "as-taken"
 _START = datetime(2026, 5, 1, 9, 0, 0)

@@ -36,10 +36,10 @@ from program.agent.loop import AgenticIQA
 from program.batch.command import Judging, judge
 from program.batch.inputs import find_items
 from program.batch.output import Tally
+from program.common.request import Request
 from program.common.settings import load_settings
 from program.lms.limits import Budget, BudgetSpent, current_budget
 from program.running.on_ray import Cluster, ray_engine
-from program.running.request import Request
 from program.running.row import Row
 
 

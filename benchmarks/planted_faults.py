@@ -562,7 +562,7 @@ FAULTS = [
         'if entry["stamp"] is ...:',
         "test_journal.py::test_an_image_is_judged_again_where_it_or_its_reference_changed",
     ),
-    Fault("stamp-without-reference", "program/running/request.py",
+    Fault("stamp-without-reference", "program/common/request.py",
         "for place in (self.image, self.reference):",
         "for place in (self.image,):",
         "test_journal.py::test_an_image_is_judged_again_where_it_or_its_reference_changed",

@@ -19,7 +19,7 @@ from pydantic import ConfigDict, Field, StrictBool, StrictStr, ValidationError, 
 from data.tables import HUB, scan_rows, unreadable
 from program.common.errors import DataError
 from program.common.files import IdSet, Place, folder_of, is_remote, named_in, open_file, place_of, whole_file
-from program.running.request import Request
+from program.common.request import Request
 
 GENERATED: Mapping[str, str] = {"quickstart": "manifest.jsonl", "quickstart-fr": "manifest-fr.jsonl"}
 """Names that stand for a manifest which is made on first use, with its file."""

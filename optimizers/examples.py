@@ -32,11 +32,11 @@ from program.common.cache import PlainCache
 from program.common.errors import InputError
 from program.common.files import Place, name_of, open_file
 from program.common.pool import in_order
+from program.common.request import ARGUMENTS, DEFAULT_QUERY
 from program.evaluation.intervals import Figure, interval
 from program.evaluation.record import LabelledRow
 from program.images.store import IMAGES
 from program.running.on_ray import Cluster, ray_engine
-from program.running.request import ARGUMENTS, DEFAULT_QUERY
 from program.running.runner import Asking
 from program.tools.registry import installed_version
 

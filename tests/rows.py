@@ -8,8 +8,8 @@ from program.agent.loop import AgenticIQA
 from program.agent.state import AssessmentState
 from program.batch.command import judge
 from program.batch.inputs import Items
+from program.common.request import Request
 from program.evaluation.record import LabelledRow
-from program.running.request import Request
 from program.running.row import Row
 
 BELIEFS = (

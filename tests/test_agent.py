@@ -13,9 +13,9 @@ from program.agent.assessment import Assessment
 from program.agent.loop import AgenticIQA
 from program.agent.state import ReplanEntry
 from program.common.errors import ImageError, InputError, ModelError
+from program.common.request import DEFAULT_QUERY
 from program.fusion.scores import FittedFusion
 from program.images.store import HOST, IMAGES
-from program.running.request import DEFAULT_QUERY
 
 STEPS = dict.fromkeys(("distortion_detection", "distortion_analysis", "tool_selection", "tool_execute"), True)
 PLAN = {"query_type": "IQA", "query_scope": ["Global"], "reference_mode": "No-Reference", **STEPS}

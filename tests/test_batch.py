@@ -27,10 +27,10 @@ from program.batch.output import write_rows
 from program.common.cells import plain_cell, text_cell
 from program.common.errors import InputError
 from program.common.files import place_of
+from program.common.request import Request
 from program.images.store import IMAGES
 from program.lms.limits import BudgetSpent
 from program.running.journal import Journal
-from program.running.request import Request
 from program.running.row import Row
 from tests.rows import judged
 

@@ -15,11 +15,11 @@ import pytest
 from program import assess
 from program.agent.loop import AgenticIQA
 from program.batch.command import Judging
+from program.common.request import Request
 from program.common.settings import WireSettings, load_settings
 from program.lms.limits import BudgetSpent, current_budget, gate_for
 from program.running import on_ray as engine
 from program.running.on_ray import Cluster, Limits, Shared, ray_engine
-from program.running.request import Request
 from tests.rows import judged
 
 ROOT = Path(__file__).resolve().parents[1]

@@ -23,13 +23,13 @@ from data import manifest
 from program.agent.state import AssessmentState
 from program.common.backends import Usage
 from program.common.errors import InputError
+from program.common.request import DEFAULT_QUERY
 from program.evaluation.charts import comparison_table, figures_table, notes, scatter_plot
 from program.evaluation.evaluating import Evaluating, run_samples
 from program.evaluation.figures import compare, details_of, summarize
 from program.evaluation.intervals import METRICS
 from program.evaluation.publishing import log_origin
 from program.evaluation.record import Dataset, EvaluationRecord
-from program.running.request import DEFAULT_QUERY
 from tests.rows import assessment, labelled
 
 ROOT = Path(__file__).resolve().parents[1]

@@ -13,6 +13,7 @@ from scipy import ndimage
 from skimage import data as photographs
 
 from agentic_iqa import AgenticIQA
+from program.common.request import Request
 from program.evaluate import main as evaluate
 from program.evaluation.judgements import Annotated, reason_figures
 from program.expert import belief
@@ -20,7 +21,6 @@ from program.expert.judge.faults import load_heads, numbers_of, tint_of
 from program.expert.judge.views import Viewer
 from program.expert.measure.signs import SIGN_NAMES, signs
 from program.images.store import IMAGES
-from program.running.request import Request
 from program.running.row import Row
 from signatures.schemas import FAULTS, DistortionFinding, fault_of
 

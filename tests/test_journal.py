@@ -6,8 +6,8 @@ import os
 import pytest
 
 from program.common.errors import InputError
+from program.common.request import Request
 from program.running.journal import Journal, LineLog
-from program.running.request import Request
 from program.running.row import Row
 
 

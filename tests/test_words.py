@@ -15,9 +15,9 @@ from program import AgenticIQA, assess
 from program.agent.assessment import Assessment
 from program.agent.comparison import compare_images
 from program.common.errors import ImageError, InputError
+from program.common.request import Request
 from program.fusion.scores import score_line
 from program.images.store import IMAGES
-from program.running.request import Request
 from program.running.row import Row, side_of_minimum
 from signatures.schemas import LEVEL_WORDS
 

@@ -19,12 +19,12 @@ from program.agent.state import AssessmentState, SummarizerOutput, of_same_pixel
 from program.agent.summarizer import Summarizer
 from program.common.errors import ImagesRefused, InputError
 from program.common.files import check_text
+from program.common.request import DEFAULT_QUERY
 from program.common.settings import Settings, load_settings
 from program.images.store import HOST, IMAGES, Box, ImageRef, ImageSource, show_the_same, shown_shift
 from program.lms.call import meter
 from program.lms.dspy_private import wire_scope
 from program.lms.traits import own_record
-from program.running.request import DEFAULT_QUERY
 from program.tracking import annotate_trace
 
 if TYPE_CHECKING:

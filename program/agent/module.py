@@ -19,10 +19,11 @@ from program.agent.assessment import Assessment
 from program.agent.resources import ROLES, Resources, portable_lm
 from program.common.errors import InputError, ModelError, first_fault
 from program.common.keys import redact
+from program.common.pool import map_unordered
+from program.common.pool import progress as progress_bar
+from program.common.request import ARGUMENTS
 from program.expert import NAME
 from program.images.store import IMAGES
-from program.running.request import ARGUMENTS
-from program.running.runner import run
 
 
 class _Part(BaseModel):
@@ -175,7 +176,11 @@ class ProgramModule(dspy.Module):
 
         given = () if samples is None else samples
         try:
-            run(self._assessed, given, take, workers=workers, label="assessing", total=total, progress=progress)
+            with progress_bar("assessing", total, shown=progress) as advance:
+                placed = map_unordered(lambda pair: self._assessed(pair[1]), enumerate(given), workers=workers)
+                for (index, _), result in placed:
+                    take(index, result)
+                    advance()
         except KeyboardInterrupt:
             raise BatchInterrupted([results.get(index) for index in range(max(results, default=-1) + 1)]) from None
         return [results[index] for index in range(len(results))]
@@ -186,7 +191,7 @@ class ProgramModule(dspy.Module):
             with IMAGES.borrow():
                 result: Assessment = self(**_arguments(sample))
                 return result
-        except Exception as error:  # the sample border: see `running.runner`
+        except Exception as error:  # the sample border: one bad sample must not end the batch
             return error
 
     def predictors_used_by(self, examples: Iterable[dspy.Example]) -> Self:

@@ -21,10 +21,10 @@ from program.batch.output import TableLog, Tally, comparison_text, format_of, is
 from program.common.cli import EXIT_PROBLEMS, check_outputs
 from program.common.errors import InputError
 from program.common.files import Place, is_folder, place_of, whole_file
+from program.common.request import DEFAULT_QUERY, Request
 from program.common.settings import Settings
 from program.images.store import IMAGES, ImageRef
 from program.running.on_ray import cluster_from, ray_engine
-from program.running.request import DEFAULT_QUERY, Request
 from program.running.row import Row
 from program.running.runner import Asking, Engine, run
 from program.tracking import Tracker, experiment_name

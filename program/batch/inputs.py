@@ -24,7 +24,7 @@ from program.common.files import (
     place_of,
     readable,
 )
-from program.running.request import Request
+from program.common.request import Request
 
 IMAGE_SUFFIXES = (
     ".avif", ".bmp", ".gif", ".heic", ".heif", ".jfif", ".jif", ".jpe", ".jpeg", ".jpg", ".mpo", ".pgm",

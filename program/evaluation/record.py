@@ -18,10 +18,10 @@ from pydantic import BaseModel, ConfigDict, Field, JsonValue, model_validator
 from program.agent.assessment import Assessment
 from program.common.backends import Frozen, Usage
 from program.common.keys import redact
+from program.common.request import Request
 from program.evaluation.intervals import METRICS, Figure
 from program.fusion import ScoreFusion
 from program.fusion.levels import expected_level
-from program.running.request import Request
 from program.running.row import Row
 from program.tools.registry import installed_version
 

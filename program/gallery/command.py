@@ -26,13 +26,13 @@ from program.common.cli import EXIT_PROBLEMS
 from program.common.errors import InputError, showable
 from program.common.files import is_remote, leads_out, new_file, read_bounded, remove_leftovers, write_whole
 from program.common.outputs import GALLERY, check_outputs_in, replacing
+from program.common.request import Request
 from program.common.settings import Settings
 from program.gallery.choice import KEPT_STARS, Choosing, Decisions, choose, groups_of, read_decisions
 from program.gallery.packets import Fields
 from program.gallery.picture import Entry, Picture, Taking, copy_name, rating_beside
 from program.gallery.sidecars import copy_picture, sidecar_of, sidecars_of, write_sidecar
 from program.running.journal import Journal
-from program.running.request import Request
 from program.running.runner import run as run_all
 
 _JOURNAL, _DECISIONS = "gallery.journal", "decisions.json"

@@ -16,12 +16,12 @@ from pydantic import Field
 from program.agent.loop import AgenticIQA
 from program.common.errors import ImageError
 from program.common.files import write_whole
+from program.common.request import Request
 from program.expert import appearance
 from program.gallery.packets import rating_in
 from program.gallery.sidecars import read_sidecar, sidecars_of
 from program.images.decode_worker import tags_bounded
 from program.images.store import IMAGES, LARGEST, ImageRef, jpeg_of
-from program.running.request import Request
 from program.running.row import Row
 from program.running.runner import Asking
 

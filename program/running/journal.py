@@ -10,7 +10,7 @@ from typing import IO, Any, Generic, Self, TypeVar
 
 from program.common.errors import InputError
 from program.common.files import check_plain, digest_of, lock_file, temporary_database, whole_file
-from program.running.request import Request
+from program.common.request import Request
 from program.running.row import Row
 
 R = TypeVar("R", bound=Row)

@@ -18,9 +18,9 @@ import dspy
 
 from program.common.errors import InputError, one_line
 from program.common.pool import map_unordered
+from program.common.request import Request
 from program.common.settings import WireSettings
 from program.lms.limits import Budget, BudgetSpent, Gate, current_budget, gates_made_by
-from program.running.request import Request
 from program.running.row import Row
 from program.running.runner import Asking, Engine, Placed
 

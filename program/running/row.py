@@ -11,7 +11,7 @@ from program.agent.assessment import Assessment
 from program.agent.query import read_query
 from program.common.backends import Frozen
 from program.common.keys import redact
-from program.running.request import Request
+from program.common.request import Request
 from signatures.schemas import GLOBAL
 
 _MOST_DISTORTIONS = 8

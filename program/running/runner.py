@@ -18,9 +18,9 @@ from dspy.utils.exceptions import is_retryable_lm_error
 from program.common.errors import EndpointError, ImageError, InputError
 from program.common.pool import map_unordered
 from program.common.pool import progress as progress_bar
+from program.common.request import Request
 from program.images.store import IMAGES
 from program.lms.limits import BudgetSpent
-from program.running.request import Request
 
 logger = logging.getLogger(__name__)
 

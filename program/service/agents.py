@@ -19,8 +19,8 @@ from program.agent.assessment import Assessment
 from program.agent.comparison import Comparison
 from program.agent.loop import AgenticIQA
 from program.batch.inputs import find_items
+from program.common.request import Request
 from program.images.store import Box
-from program.running.request import Request
 from program.running.row import Row
 from program.service.assessing import Assessor, Ticket
 from program.service.guard import Bodies, Guard

@@ -23,8 +23,8 @@ from program.agent.loop import AgenticIQA
 from program.agent.saving import context_of
 from program.common.errors import InputError
 from program.common.pool import one_blas_thread
+from program.common.request import Request
 from program.evaluation.record import environment
-from program.running.request import Request
 from program.service.assessing import Assessor, Ticket
 from program.service.guard import Bodies, Guard, error_response, note
 from program.service.requests import FORM, AssessRequest, Refused, jobs_of, reader_of, reason_of, refusal_of, shorten

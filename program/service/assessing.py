@@ -15,7 +15,7 @@ from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram, gene
 from program.agent.assessment import Assessment
 from program.agent.comparison import Comparison, compare_images
 from program.agent.loop import AgenticIQA
-from program.running.request import Request
+from program.common.request import Request
 from program.running.runner import one_image
 from program.service.requests import Refused, open_images
 

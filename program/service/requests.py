@@ -25,9 +25,9 @@ from program.common.backends import Frozen
 from program.common.errors import UNSHOWABLE, ImageError, InputError, first_fault
 from program.common.files import from_base64, name_of, named_in, open_file, plain_file
 from program.common.keys import redact
+from program.common.request import DEFAULT_QUERY, Request
 from program.common.settings import ServeSettings, Settings
 from program.images.store import IMAGES, Box, ImageRef
-from program.running.request import DEFAULT_QUERY, Request
 from program.running.runner import one_image
 from program.tracking.models import BYTES, OUTPUTS
 
