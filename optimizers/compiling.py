@@ -46,7 +46,6 @@ from program.evaluation.figures import compare, summarize
 from program.evaluation.intervals import Figure
 from program.evaluation.publishing import render
 from program.evaluation.record import EvaluationRecord, LabelledRow
-from program.lms.dspy_private import quiet_optimizers
 from program.lms.limits import BudgetSpent
 from program.running.runner import without_history
 from program.tracking import RunHandle
@@ -137,7 +136,7 @@ class Compile:
             printed, watchers = io.StringIO(), [self.reflections] if recipe.reflects else []
             watched = dspy.context(callbacks=[*dspy.settings.callbacks, *watchers])
             # DSPy's optimizers print their progress; it belongs to the log, not between the lines of a table or JSON.
-            with contextlib.redirect_stdout(printed), quiet_optimizers(), watched:
+            with contextlib.redirect_stdout(printed), watched:
                 try:
                     candidates = recipe.run(search)
                 except (LMError, AdapterParseError):

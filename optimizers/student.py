@@ -23,8 +23,7 @@ from program.common.errors import InputError
 from program.common.keys import redact
 from program.images.store import IMAGES
 from program.lms.call import ModelCall, meter, one_line
-from program.lms.dspy_private import wire_scope
-from program.lms.limits import BudgetSpent
+from program.lms.limits import BudgetSpent, wire_scope
 from program.lms.traits import ModelTraits, traits_of
 
 logger = logging.getLogger(__name__)

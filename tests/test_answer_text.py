@@ -9,7 +9,7 @@ import pytest
 from program.agent.loop import AgenticIQA
 from program.common.settings import load_settings
 from program.common.text import answer_span, breaks_off, final_answer
-from program.lms.dspy_private import KeptAdapter
+from program.lms.adapter import KeptAdapter
 
 NAMES = ("quality_level", "quality_reasoning")
 ANSWER = '{"quality_level": "C", "quality_reasoning": "Soft {edges}."}'

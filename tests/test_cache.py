@@ -250,7 +250,7 @@ def test_no_cache_asks_and_measures_anew_and_keeps_nothing(tmp_path, loopback, r
     assert assessed("--no-cache") == first, "what was kept was used"
 
 
-def test_dspy_says_once_a_run_that_an_answer_was_cut_short(tmp_path, loopback, loopback_module, rng, caplog):
+def test_dspy_does_not_warn_of_each_answer_that_is_cut_short(tmp_path, loopback, loopback_module, rng, caplog):
     def cut_short(question):
         message = {"role": "assistant", "content": loopback_module.answers.plausible(question)}
         choice = {"index": 0, "finish_reason": "length", "message": message}
@@ -261,5 +261,5 @@ def test_dspy_says_once_a_run_that_an_answer_was_cut_short(tmp_path, loopback, l
         Image.fromarray(rng.integers(0, 256, (64, 64, 3), np.uint8)).save(tmp_path / f"{number}.png")
         caplog.clear()
         assert assess([str(tmp_path / f"{number}.png"), "--lm", "openai/x", "--api-base", server.base]) == 0
-        assert sum("truncated" in record.getMessage() for record in caplog.records) == 1
+        assert "truncated" not in caplog.text
     assert server.stats()["requests"] > 2

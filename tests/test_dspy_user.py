@@ -371,7 +371,7 @@ def test_histories_hold_references_and_no_bytes(iqa, spoken, encoded):
 
 
 def test_histories_stay_small(spoken, picture, monkeypatch):
-    monkeypatch.setattr("program.lms.dspy_private.KEPT", 3)
+    monkeypatch.setattr("program.lms.call.HISTORY_KEPT", 3)
     for _ in range(3):
         spoken(image=picture(), query=RATE)
     sizes = [len(str(entry["messages"])) for entry in spoken.history]

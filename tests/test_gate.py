@@ -8,8 +8,7 @@ import pytest
 
 from program.common.pool import single_flight
 from program.common.settings import load_settings
-from program.lms.dspy_private import wire_scope
-from program.lms.limits import Gate, gate_for
+from program.lms.limits import Gate, gate_for, wire_scope
 
 
 def limits(**given):

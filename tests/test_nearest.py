@@ -21,7 +21,7 @@ from program.common.settings import load_settings
 from program.compile import main
 from program.expert import likeness
 from program.images.store import IMAGES
-from program.lms.call import ROOM_TO_OPEN
+from program.lms.call import MAX_TOKENS_OF_FIRST_FIELD
 
 pytestmark = pytest.mark.usefixtures("undrawn", "unlogged")
 
@@ -177,8 +177,9 @@ def test_what_only_ranks_costs_the_level_and_no_reasons(data, loopback, capsys, 
     assert json.loads(capsys.readouterr().out)["chosen"] == "nearest"
     rooms = [question.most_tokens for question in server.asked if "quality_level" in question.fields]
     # Validation by both programs, and train to weigh the level, less what was asked of an equal photograph.
-    assert 60 <= rooms.count(ROOM_TO_OPEN) <= 20 + 20 + 32
-    assert len(rooms) - rooms.count(ROOM_TO_OPEN) <= 8  # the test, whose worst rows are shown with their reasons
+    assert 60 <= rooms.count(MAX_TOKENS_OF_FIRST_FIELD) <= 20 + 20 + 32
+    # The test, whose worst rows are shown with their reasons.
+    assert len(rooms) - rooms.count(MAX_TOKENS_OF_FIRST_FIELD) <= 8
     assert "truncated" not in caplog.text
 
 
@@ -210,7 +211,7 @@ def test_a_level_is_the_same_with_its_reasons_cut_off(data, loopback, obeys):
     assert (alone.quality_score, alone.status) == (whole.quality_score, "ok")
     assert "By what is known." not in alone.quality_reasoning
     rooms = [question.most_tokens for question in server.asked if "quality_level" in question.fields]
-    assert rooms[0] > rooms[1] == ROOM_TO_OPEN
+    assert rooms[0] > rooms[1] == MAX_TOKENS_OF_FIRST_FIELD
 
 
 def test_where_no_schema_forms_an_answer_none_is_cut(data, loopback):
@@ -221,7 +222,7 @@ def test_where_no_schema_forms_an_answer_none_is_cut(data, loopback):
     program(image=data / "26-0.png", query=QUERY)
     rooms = [question.most_tokens for question in server.asked if "quality_level" in question.fields]
     assert len(rooms) >= 2
-    assert ROOM_TO_OPEN not in rooms
+    assert MAX_TOKENS_OF_FIRST_FIELD not in rooms
 
 
 @pytest.mark.spec("45/nearest")

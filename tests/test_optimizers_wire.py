@@ -2,6 +2,7 @@
 
 import io
 import json
+import logging
 import os
 import re
 import signal
@@ -10,6 +11,7 @@ import sys
 import time
 from contextlib import redirect_stderr, redirect_stdout
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -332,6 +334,43 @@ def test_reflection_is_priced_and_a_failed_call_of_it_leaves_nobody_waiting(host
         metered("Write a third.")
     assert server.stats()["requests"] == budget.calls == 3
     assert 0 < spent < budget.cost_usd < 0.01
+
+
+def objects_of_others() -> dict[tuple[str, ...], int]:
+    """Return the identity of every function, class and filter of DSPy, logging and tqdm, by where it stands."""
+    found = {}
+    for name, module in list(sys.modules.items()):
+        if name.split(".")[0] not in {"dspy", "logging", "tqdm"}:
+            continue
+        for attribute, value in vars(module).items():
+            if callable(value):
+                found[name, attribute] = id(value)
+            if isinstance(value, type) and value.__module__ == name:
+                members = {member: each for member, each in vars(value).items() if callable(each)}
+                found |= {(name, attribute, member): id(each) for member, each in members.items()}
+    found |= {("cache", name): id(value) for name, value in vars(dspy.cache).items() if callable(value)}
+    for name in [*logging.root.manager.loggerDict]:
+        if name.split(".")[0] == "dspy":
+            found["filters", name] = tuple(map(id, logging.getLogger(name).filters))
+            found["handlers", name] = tuple(map(id, logging.getLogger(name).handlers))
+    return found
+
+
+@pytest.mark.parametrize("optimizer", ["bootstrap", pytest.param("mipro", marks=pytest.mark.slow)])
+def test_dspy_logging_and_tqdm_are_afterwards_what_they_were(data, loopback, optimizer, request) -> None:
+    heard: list[logging.LogRecord] = []
+    loggers = [logging.getLogger(f"dspy.{name}") for name in ("clients.lm", "predict.predict")]
+    for each in loggers:
+        each.addFilter(heard.append)
+        request.addfinalizer(partial(each.removeFilter, heard.append))
+    AgenticIQA()  # loads what is loaded late
+    before = objects_of_others()
+    assert main(command(data, loopback().base, optimizer)) == 0
+    after = objects_of_others()
+    assert {place: after.get(place) for place in before} == before
+    for each in loggers:
+        each.error("truncated; fields not in signature")
+    assert len([record for record in heard if record.msg.startswith("truncated; ")]) == len(loggers)
 
 
 def asks_for_an_instruction(question) -> bool:

@@ -8,9 +8,9 @@ import pytest
 from dspy.utils.callback import BaseCallback
 
 from program.images.store import IMAGES
+from program.lms.adapter import KeptAdapter
 from program.lms.ask import ask
 from program.lms.call import meter
-from program.lms.dspy_private import KeptAdapter
 from program.lms.limits import Budget
 
 

@@ -10,10 +10,8 @@ reference or all without.
 
 import math
 import random
-from functools import partial
 
-import dspy
-from dspy.teleprompt import GEPA, BootstrapFewShot
+from dspy.teleprompt import GEPA, BootstrapFewShot, MIPROv2
 
 from optimizers.demos import STRATEGIES, Places, choose_demos, demo_count, image_url, showable_demos, with_demos
 from optimizers.recipes import Bound, Recipe, Sizes
@@ -21,21 +19,22 @@ from optimizers.search import ALL_ERRORS, Candidate, Search, scored_examples
 from optimizers.student import Student
 from program.common.settings import RecipeSettings
 from program.expert import Viewer, telling_demos
-from program.lms.dspy_private import DemoSetMIPRO
 from program.lms.traits import known_traits
-
-_DEMO_SETS = ("spread", "ends", "thirds", "random")
 
 NONE = Recipe(
     name="none", run=lambda search: [], bound=lambda budget, sizes: Bound(0, candidates=0), least=lambda budget: 0
 )
 
 
-def _labeled(search: Search) -> list[Candidate]:
+def _with_labelled_demos(search: Search) -> Student:
     demos = {name: search.train.demos[name] for name in search.student.names if search.train.demos.get(name)}
     rng = random.Random(search.seed)
     places = {n: choose_demos(ds, demo_count(n, ds, search.budget), "spread", rng) for n, ds in demos.items()}
-    return [Candidate.of("labeled", with_demos(search.student, demos, places))]
+    return with_demos(search.student, demos, places)
+
+
+def _labeled(search: Search) -> list[Candidate]:
+    return [Candidate.of("labeled", _with_labelled_demos(search))]
 
 
 LABELED = Recipe(name="labeled", run=_labeled, bound=lambda budget, sizes: Bound(0))
@@ -70,38 +69,31 @@ BOOTSTRAP = Recipe(
 )
 
 
-def _demo_sets(search: Search, program: dspy.Module) -> dict[int, list[list[dspy.Example]]]:
-    """Return each predictor's own demos, and sets of labelled ones: DSPy's own labelled demos reach only one role."""
-    rng = random.Random(search.seed)
-    sets: dict[int, list[list[dspy.Example]]] = {}
-    for place, (name, predictor) in enumerate(program.named_predictors()):
-        demos = search.train.demos.get(name, [])
-        count = demo_count(name, demos, search.budget)
-        sets[place] = [list(predictor.demos)]
-        for number in range(search.budget.candidates - 1):
-            chosen = choose_demos(demos, count, _DEMO_SETS[number % len(_DEMO_SETS)], rng)
-            sets[place].append([demos[i].demo for i in chosen])
-    return sets
-
-
 def _mipro(search: Search) -> list[Candidate]:
-    optimizer = DemoSetMIPRO(
-        partial(_demo_sets, search), metric=search.metric, prompt_model=search.reflection,
-        task_model=search.student.get_lm(), auto=None, num_candidates=search.budget.candidates,
-        num_threads=search.workers, seed=search.seed + 1, max_bootstrapped_demos=1, max_labeled_demos=1,
-        max_errors=ALL_ERRORS,
+    """Return candidates with MIPROv2's instructions, beside the same labelled demos each.
+
+    The demos are set before: those that DSPy takes from a trainset reach only roles whose outputs are columns.
+    """
+    optimizer = MIPROv2(
+        metric=search.metric, prompt_model=search.reflection, task_model=search.student.get_lm(), auto=None,
+        num_candidates=search.budget.candidates, num_threads=search.workers, seed=search.seed + 1,
+        max_bootstrapped_demos=0, max_labeled_demos=0, max_errors=ALL_ERRORS,
     )  # fmt: skip
-    train = scored_examples(search.train.examples, None, search.seed)
+    train = scored_examples(search.train.examples, search.budget.search_samples, search.seed)
     final = optimizer.compile(
-        search.student, trainset=train, valset=search.scored, num_trials=search.budget.trials, minibatch=False
-    )
+        _with_labelled_demos(search), trainset=train, valset=search.scored, num_trials=search.budget.trials,
+        minibatch=False,
+    )  # fmt: skip
     return search.complete_candidates(final)
 
 
 def _mipro_bound(budget: RecipeSettings, sizes: Sizes) -> Bound:
     scored, trials = min(budget.search_samples, sizes.validation), budget.trials + 1
+    # The model that writes is shown answers that people agree with, gathered anew for all instructions but one.
+    gathered = (budget.candidates - 1) * min(budget.search_samples, sizes.train)
     # DSPy 3.4: a summary of the data and the program, and instructions for each predictor.
-    return Bound(trials * scored, 2 * (12 + 3 * budget.candidates * sizes.predictors), trials)
+    reflections = 2 * (12 + 3 * budget.candidates * sizes.predictors)
+    return Bound(trials * scored + gathered, reflections, trials)
 
 
 MIPRO = Recipe(name="mipro", run=_mipro, bound=_mipro_bound, reflects=True)

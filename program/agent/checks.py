@@ -19,8 +19,8 @@ from program.common.backends import ROLES, RoleSettings
 from program.common.errors import ImagesRefused, InputError, ModelError, did_you_mean, fault_and_mend
 from program.common.keys import KeyFormError, redact, usable_key
 from program.common.settings import Settings
+from program.lms.adapter import adapter_for
 from program.lms.call import KeyScrubber
-from program.lms.dspy_private import adapter_for
 from program.lms.traits import ModelTraits, known_traits, own_record, traits_of
 from program.tools.registry import Device, installed_version
 from signatures.executor import NameColours

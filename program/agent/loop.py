@@ -23,7 +23,7 @@ from program.common.request import DEFAULT_QUERY
 from program.common.settings import Settings, load_settings
 from program.images.store import HOST, IMAGES, Box, ImageRef, ImageSource, show_the_same, shown_shift
 from program.lms.call import meter
-from program.lms.dspy_private import wire_scope
+from program.lms.limits import wire_scope
 from program.lms.traits import own_record
 from program.tracking import annotate_trace
 

@@ -23,7 +23,7 @@ from program.common.keys import holds_key, keys_named_after, usable_key, use_key
 from program.common.settings import Settings
 from program.expert import MODEL, NAME
 from program.fusion import ScoreFusion
-from program.lms.dspy_private import LM15Engine, say_once_of_truncation
+from program.lms.dspy_private import LM15Engine
 from program.lms.reference_engine import (
     AsyncReferenceEngine,
     Connection,
@@ -251,7 +251,6 @@ class Resources:
         if lm is not None and not isinstance(lm, dspy.BaseLM):
             raise ModelError(f"lm of type {type(lm).__name__}: give a dspy.LM, or a name through the settings")
         self.settings = settings
-        say_once_of_truncation()
         share(settings.cache_dir, place_of(settings.shared_cache) if settings.shared_cache else None)
         self._given_lm = lm
         self._built: dict[Role, dspy.LM] = {}

@@ -10,10 +10,14 @@ import tempfile
 import zlib
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import TYPE_CHECKING, Any, TypeVar
 
 from program.common.errors import one_line
 from program.common.files import Place, join_place, keep_private, open_file, output_file, remove_database, system_of
+from program.common.keys import without_keys
+
+if TYPE_CHECKING:
+    from dspy.clients import Cache
 
 logger = logging.getLogger(__name__)
 
@@ -188,28 +192,39 @@ class _Shared:
         return join_place(self._place, f"{self._folder}/{name[:2]}/{name}")
 
 
-class _Answers:
-    """DSPy's answers on disk, and those that are plain data shared."""
+@functools.cache
+def _answer_cache() -> type["Cache"]:
+    """Return the class of the program's own cache of DSPy's: to define it takes DSPy itself, which loads slowly."""
+    from dspy.clients import Cache
 
-    def __init__(self, disk: Any, shared: _Shared) -> None:
-        self._disk, self._shared = disk, shared
+    class AnswerCache(Cache):
+        """Answers of language models, without the keys that a service repeats; plain ones are shared."""
 
-    def __getattr__(self, name: str) -> Any:
-        return getattr(self._disk, name)
+        shared: _Shared | None = None
 
-    def __contains__(self, key: str) -> bool:
-        return key in self._disk
+        def get(self, request: dict[str, Any], ignored_args_for_cache_key: list[str] | None = None) -> Any:
+            """Return an answer, from another machine's work where this one has none."""
+            answer = super().get(request, ignored_args_for_cache_key)
+            if answer is not None or self.shared is None:
+                return answer
+            with contextlib.suppress(TypeError):  # a request that has no key
+                answer = self.shared.get(self.cache_key(request, ignored_args_for_cache_key))
+            if answer is not None:
+                super().put(request, answer, ignored_args_for_cache_key)
+            return answer
 
-    def get(self, key: str) -> Any:
-        answer = self._disk.get(key)
-        if answer is None and (answer := self._shared.get(key)) is not None:
-            self._disk.set(key, answer)
-        return answer
+        def put(
+            self, request: dict[str, Any], value: Any, ignored_args_for_cache_key: list[str] | None = None,
+            enable_memory_cache: bool = True,
+        ) -> None:  # fmt: skip
+            """Keep an answer, and share it."""
+            value = without_keys(value)
+            super().put(request, value, ignored_args_for_cache_key, enable_memory_cache)
+            if self.shared is not None:
+                with contextlib.suppress(TypeError):  # LiteLLM's own types, or a request that has no key
+                    self.shared.set(self.cache_key(request, ignored_args_for_cache_key), value)
 
-    def set(self, key: str, answer: Any) -> None:
-        self._disk.set(key, answer)
-        with contextlib.suppress(TypeError):  # LiteLLM's own types
-            self._shared.set(key, answer)
+    return AnswerCache
 
 
 def _packed(value: Any) -> bytes:
@@ -223,24 +238,28 @@ def _unpacked(packed: bytes) -> Any:
 def use_lm_cache(folder: Path) -> None:
     """Let DSPy keep language models' answers under `folder`, unless a cache was configured for it before.
 
-    DSPy stores them as pickles; they are read back in its restricted mode, which makes plain data and the reply types
-    of LiteLLM and OpenAI and nothing else. Its own default would unpickle whatever lies there. Where the folder cannot
-    be used they are kept in memory alone.
+    The cache is one as DSPy's documentation has users write them. It stores pickles; they are read back in DSPy's
+    restricted mode, which makes plain data and the reply types of LiteLLM and OpenAI and nothing else. DSPy's own
+    default would unpickle whatever lies there. Where the folder cannot be used answers are kept in memory alone.
     """
     import dspy
+    from dspy.clients import DISK_CACHE_LIMIT
 
     if "cache" in vars(dspy):
         return
-    options: dict[str, Any] = {"restrict_pickle": True, "memory_max_entries": _ANSWERS_IN_MEMORY}
+    AnswerCache: Any = _answer_cache()  # noqa: N806 (a class)
+    options: dict[str, Any] = {
+        "enable_memory_cache": True, "memory_max_entries": _ANSWERS_IN_MEMORY, "restrict_pickle": True,
+    }  # fmt: skip
     try:
         folder.mkdir(parents=True, exist_ok=True)
         keep_private(folder)
-        dspy.configure_cache(disk_cache_dir=str(folder), **options)
-        if (shared := _Shared.of(folder)) is not None:
-            dspy.cache.disk_cache = _Answers(dspy.cache.disk_cache, shared)
+        cache = AnswerCache(True, disk_cache_dir=str(folder), disk_size_limit_bytes=DISK_CACHE_LIMIT, **options)
+        cache.shared = _Shared.of(folder)
     except _FAULTS as error:
         _tell(folder, error)
-        dspy.configure_cache(enable_disk_cache=False, disk_cache_dir=None, **options)
+        cache = AnswerCache(False, disk_cache_dir=None, **options)
+    dspy.cache = cache
 
 
 def can_keep(folder: Path) -> bool:

@@ -25,6 +25,9 @@ _SHORTEST = 8
 _BLANKS = " \t\n\v\f\r\x1c\x1d\x1e\x1f\x85\xa0\u1680\u2028\u2029\u202f\u205f\u2060\u3000\ufeff"
 _BLANKS += "".join(map(chr, range(0x2000, 0x2010)))  # of all widths, none among them
 _QUOTES = "\"'`\u2018\u2019\u201c\u201d\u00ab\u00bb"
+_IMAGE_BYTES = re.compile(r"(data:[\w.+-]+/[\w.+-]+;base64,)[A-Za-z0-9+/=_-]{16,}")
+PRIVATE_OPTION = re.compile(r"headers$|api_?key$|^authorization$", re.IGNORECASE)
+"""Of a language model: it may hold a key."""
 _ALSO_NAMED = {"gemini": "GOOGLE_", "vertex_ai": "GOOGLE_", "huggingface": "HF_"}
 """Providers whose keys are named otherwise, too."""
 
@@ -146,6 +149,22 @@ def without_keys(value: Any, secrets: Mapping[str, str] | None = None) -> Any:
     the key in pieces.
     """
     return _cleared(value, _in_force(secrets))
+
+
+def strip_bytes(value: Any) -> Any:
+    """Return a value (text, or lists and mappings of it) without images' bytes and headers' values."""
+    if isinstance(value, str):
+        return _IMAGE_BYTES.sub(r"\1(left out)", value)
+    if isinstance(value, Mapping):
+        stripped: dict[Any, Any] = {}
+        for name, item in value.items():
+            is_private = PRIVATE_OPTION.search(str(name))
+            stripped[name] = "(left out)" if is_private else strip_bytes(item)
+        return stripped
+    if isinstance(value, list | tuple):
+        return [strip_bytes(item) for item in value]
+    url = getattr(value, "url", None)
+    return strip_bytes(url) if isinstance(url, str) and url.startswith("data:") else value
 
 
 def scrub(error: BaseException, secrets: Mapping[str, str] | None = None) -> None:

@@ -30,7 +30,7 @@ from program.expert.judge.faults import KINDS, kind_of
 from program.expert.judge.quality import Belief, Evidence, Features, believe, most_telling, weigh
 from program.expert.judge.views import View, Viewer, population, reading, share_below
 from program.expert.store import MODEL, NAME, REVISION
-from program.lms.dspy_private import KeptAdapter, events_of
+from program.lms.adapter import KeptAdapter, events_of
 from program.lms.traits import ModelTraits
 from signatures.rubric import PLAIN, TRAITS, Rubric, rubric_in
 from signatures.schemas import GLOBAL

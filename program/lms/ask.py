@@ -9,24 +9,38 @@ import functools
 import hashlib
 import json
 import logging
+import threading
 from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass
 from typing import Any, Generic, TypeVar
+from weakref import WeakKeyDictionary
 
 import dspy
+from cachetools import LRUCache
 from dspy.utils.exceptions import AdapterParseError, LMError
 from pydantic import ValidationError
 from pydantic_core import to_jsonable_python
 
 from program.common.errors import InputError
+from program.common.keys import strip_bytes
 from program.common.pool import single_flight
 from program.images.store import IMAGES, ImageRef
-from program.lms import dspy_private
-from program.lms.call import CallAllowance, Question, book_kept_answer, encodable, is_unusable, one_line, put
+from program.lms.adapter import adapter_for
+from program.lms.call import (
+    CallAllowance,
+    Question,
+    add_to_trace,
+    book_kept_answer,
+    encodable,
+    is_unusable,
+    one_line,
+    put,
+)
+from program.lms.dspy_private import CUSTOM_TYPE_START_IDENTIFIER
 from program.lms.limits import image_limits_of
 from program.lms.reference_engine import inline, inline_demo
 from program.lms.traits import known_traits, traits_of
-from program.tracking.runs import strip_bytes
+from program.lms.wording import without_sight
 
 logger = logging.getLogger(__name__)
 
@@ -81,53 +95,85 @@ def ask(
     """
     predictor, asked = _predict_of(predictor, example, form)
     example = dict.fromkeys(asked.output_fields.keys() - example.keys(), "...") | dict(example)
-    model = predictor.lm or lm or dspy.settings.lm
-    traits = traits_of(model)
-    given = {name: clean(value) for name, value in inputs.items() if value is not None}
-    present = {name: value for name, value in given.items() if traits.reads_images is not False or not _shows(value)}
-    signature = _without(asked, tuple(name for name in inputs if name not in present))  # type: ignore[arg-type]  # a class is hashable
-    if len(present) < len(given):
-        signature = _worded(signature, dspy_private.without_sight(signature.instructions))  # type: ignore[arg-type]  # a class is hashable
-    demos = [with_references(demo) for demo in predictor.demos if is_complete(demo, signature)]
-    config, calls = dict(config or {}), calls or CallAllowance()
-    # The trace names images that the model does not read, too: a demo made of it says which photograph it is of.
-    question = Question(predictor, signature, demos, present, given, model, config, calls)
+    question = _question(predictor, asked, inputs, predictor.lm or lm or dspy.settings.lm)
+    question.config, question.calls = dict(config or {}), calls or CallAllowance()
+    traits = traits_of(question.lm)
     if traits.takes_references and not traits.thinks:
-        question.room = room
+        question.max_tokens = room
     # Without a schema an answer may begin with anything, and would be paid for twice.
-    begins = traits.takes_schema and not traits.thinks and _is_ours(model)
-    question.opens = begins and next(iter(signature.output_fields)) == until
-    if not traits.takes_references:
-        limits = image_limits_of(model)
-        question.inputs = {name: inline(value, limits) for name, value in present.items()}
-        question.demos = [inline_demo(demo, limits) for demo in demos]
+    begins_as_asked = traits.takes_schema and not traits.thinks and _is_ours(question.lm)
+    first, *_ = question.signature.output_fields
+    question.first_field_only = begins_as_asked and first == until
     key = _key(question)
     if key is None:
-        return _climbed(question, asked, check, example)
+        return _answered(question, asked, check, example)
     if (answer := _recalled(key, question, check)) is not None:
         return answer
     with single_flight(key):  # another thread may have asked the same meanwhile: its answer will do
         answer = _recalled(key, question, check)
         if answer is None:
-            answer = _climbed(question, asked, check, example)
+            answer = _answered(question, asked, check, example)
             if answer.prediction is not None and answer.rung == RUNGS[0]:
-                fields = {name: answer.prediction[name] for name in signature.output_fields}
-                dspy_private.put_in_cache(key, fields, question.lm)
+                fields = {name: answer.prediction[name] for name in question.signature.output_fields}
+                _keep(key, fields, question.lm)
         return answer
+
+
+def _question(
+    predictor: dspy.Predict, asked: type[dspy.Signature], inputs: Mapping[str, Any], lm: dspy.BaseLM
+) -> Question:
+    """Return a question as it is sent: without what is absent, and without images for a model that reads none."""
+    traits = traits_of(lm)
+    given = {name: clean(value) for name, value in inputs.items() if value is not None}
+    sent = dict(given)
+    if traits.reads_images is False:
+        sent = {name: value for name, value in given.items() if not _shows(value)}
+    absent = tuple(name for name in inputs if name not in sent)
+    signature = _without(asked, absent)  # type: ignore[arg-type]  # a class is hashable
+    if len(sent) < len(given):
+        signature = _worded(signature, without_sight(signature.instructions))  # type: ignore[arg-type]  # a class is hashable
+    demos = [with_references(demo) for demo in predictor.demos if is_complete(demo, signature)]
+    if not traits.takes_references:
+        limits = image_limits_of(lm)
+        sent = {name: inline(value, limits) for name, value in sent.items()}
+        demos = [inline_demo(demo, limits) for demo in demos]
+    # The trace names images that the model does not read, too: a demo made of it says which photograph it is of.
+    return Question(predictor, signature, demos, sent, given, lm)
+
+
+_MOST_ANSWERS = 1024
+_FIXED_ANSWERS: LRUCache[_Key, dict[str, Any]] = LRUCache(_MOST_ANSWERS)
+"""Of deterministic models."""
+_ANSWERS: WeakKeyDictionary[Any, LRUCache[_Key, dict[str, Any]]] = WeakKeyDictionary()
+"""Of the others, for each cache of DSPy's."""
+_ANSWERS_LOCK = threading.Lock()
+
+
+def _answers_of(lm: dspy.BaseLM) -> LRUCache[_Key, dict[str, Any]]:
+    """Return the memory of an LM's answers: none of it outlives what DSPy's cache has in memory."""
+    if known_traits(lm).is_deterministic:
+        return _FIXED_ANSWERS
+    cache = dspy.cache
+    answers = _ANSWERS.setdefault(cache, LRUCache(_MOST_ANSWERS))
+    if cache.enable_memory_cache and not cache.memory_cache:  # it was reset: what is kept here was there
+        answers.clear()
+    return answers
 
 
 def _key(question: Question) -> _Key | None:
     """Return what a text-only question is known by, or None: nothing cached, or a user's adapter forms the prompt."""
     lm = question.lm
-    in_cache = lm.cache and (dspy.cache.enable_memory_cache or dspy.cache.enable_disk_cache)
-    is_cached = known_traits(lm).is_deterministic or in_cache
+    is_deterministic = known_traits(lm).is_deterministic
+    is_in_cache = lm.cache and (dspy.cache.enable_memory_cache or dspy.cache.enable_disk_cache)
     shows_image = any(map(_shows, question.inputs.values()))
     # Answers with token probabilities are large: DSPy's own cache keeps those.
-    if not is_cached or shows_image or question.config.get("logprobs") or not _is_ours(lm):
+    if shows_image or question.config.get("logprobs") or not _is_ours(lm):
+        return None
+    if not is_deterministic and not is_in_cache:
         return None
     parts = (
         _text_of(question.signature), lm.model, getattr(lm, "model_type", None), lm.kwargs, question.inputs,
-        question.demos, question.config, question.predictor.config, question.opens,
+        question.demos, question.config, question.predictor.config, question.first_field_only,
     )  # fmt: skip
     return "agentic_iqa", hashlib.sha256(repr(parts).encode("utf-8", "replace")).hexdigest()
 
@@ -136,12 +182,21 @@ _text_of: Callable[[Any], str] = functools.lru_cache(maxsize=256)(repr)
 """A signature as text: two threads may each have built the same one, and the classes are not equal."""
 
 
+def _keep(key: _Key, fields: Mapping[str, Any], lm: dspy.BaseLM) -> None:
+    with _ANSWERS_LOCK:
+        _answers_of(lm)[key] = copy.deepcopy(dict(fields))
+
+
 def _recalled(key: _Key, question: Question, check: Callable[[dspy.Prediction], T]) -> Answer[T] | None:
     """Return the answer kept for a question, traced as DSPy does; None without one, or where somebody watches."""
-    fields = None if _is_watched(question) else dspy_private.cached_answer(key, question.lm)
+    if _is_watched(question):
+        return None
+    with _ANSWERS_LOCK:
+        fields = copy.deepcopy(_answers_of(question.lm).get(key))
     if fields is None:
         return None
-    prediction = dspy_private.traced_prediction(question.predictor, fields, question.signature, question.traced_inputs)
+    prediction = dspy.Prediction.from_completions([fields], question.signature)
+    add_to_trace(question.predictor, question.traced_inputs, prediction)
     try:
         value = check(prediction)
     except ValueError:  # another check than the one that it passed
@@ -152,7 +207,7 @@ def _recalled(key: _Key, question: Question, check: Callable[[dspy.Prediction], 
 
 def _is_watched(question: Question) -> bool:
     """Return whether callbacks (MLflow's spans), a stream or a debug log want to see how the answer comes about."""
-    watchers = (dspy.settings, question.lm, question.predictor, dspy_private.adapter_for(question.lm))
+    watchers = (dspy.settings, question.lm, question.predictor, adapter_for(question.lm))
     return (
         any(getattr(watcher, "callbacks", None) for watcher in watchers)
         or dspy.settings.send_stream is not None
@@ -161,27 +216,27 @@ def _is_watched(question: Question) -> bool:
     )
 
 
-def _climbed(
+def _answered(
     question: Question, asked: type[dspy.Signature], check: Callable[[dspy.Prediction], T], example: Mapping[str, Any]
 ) -> Answer[T]:
+    """Put a question until its answer passes the check, in at most three wordings, or in one more for a cut answer."""
     errors: list[str] = []
-    raw, signature, hint = "", question.signature, "\n\nReturn ONLY valid JSON."
+    raw, hint = "", "\n\nReturn ONLY valid JSON."
     longer_hint = f"{hint} An example of a valid answer:\n{json.dumps(example, ensure_ascii=False)}"
-    rungs = [*zip(RUNGS, ("", hint, longer_hint), strict=True)]
-    for rung, addition in rungs[: question.opens] + rungs:
+    wordings = [*zip(RUNGS, ("", hint, longer_hint), strict=True)]
+    if question.first_field_only:  # in full, the model may answer
+        wordings.insert(0, wordings[0])
+    for rung, addition in wordings:
         if question.calls.left == 0:
             break
+        signature = _wording(question, asked, addition)
         # As DSPy's own adapters do, the model is asked for JSON where its answer could not be read.
         adapter = None if addition else _asking_once(dspy.settings.adapter)
-        if addition:
-            wording = _worded(signature, signature.instructions + addition)  # type: ignore[arg-type]  # a class is hashable
-        else:  # to a user's adapter with the absent inputs: `dspy.Refine` knows a predictor by it
-            wording = signature if _is_ours(question.lm) else asked
         try:
             with dspy.context(adapter=adapter):
-                _log_prompt(rung, wording, question)
-                prediction = put(question, wording)
-            raw = _raw_text(prediction, wording)
+                _log_prompt(rung, signature, question)
+                prediction = put(question, signature)
+            raw = _raw_text(prediction, signature)
             logger.debug("response (%s): %s", rung, raw[:_LOGGED_CHARS])
             return Answer(check(prediction), rung, raw, tuple(errors), prediction)
         except AdapterParseError as error:
@@ -193,20 +248,32 @@ def _climbed(
         except (ValidationError, ValueError) as error:
             errors.append(one_line(str(error)))
         except LMError as error:
-            if not (question.opens and question.calls.left):  # in full, the model may answer
+            if not (question.first_field_only and question.calls.left):
                 if not is_unusable(error, question.lm):
                     raise
                 # Log-probabilities may be what cannot be read; the words alone will do.
-                question.config = {k: v for k, v in question.config.items() if k not in {"logprobs", "top_logprobs"}}
+                question.config.pop("logprobs", None)
+                question.config.pop("top_logprobs", None)
             errors.append(one_line(str(error)))
-        logger.warning("question for %s: %s gave no usable answer: %s", [*signature.output_fields], rung, errors[-1])
-        question.opens = False
+        fields = list(question.signature.output_fields)
+        logger.warning("question for %s: %s gave no usable answer: %s", fields, rung, errors[-1])
+        question.first_field_only = False
     return Answer(None, None, raw, tuple(errors))
+
+
+def _wording(question: Question, asked: type[dspy.Signature], addition: str) -> type[dspy.Signature]:
+    """Return what a question asks in one of its calls."""
+    if addition:
+        instructions = question.signature.instructions + addition
+        return _worded(question.signature, instructions)  # type: ignore[arg-type]  # a class is hashable
+    if _is_ours(question.lm):
+        return question.signature
+    return asked  # a user's adapter is given the absent inputs: `dspy.Refine` knows a predictor by it
 
 
 def _is_ours(lm: dspy.BaseLM) -> bool:
     """Return whether a model is asked in JSON, in place of through an adapter in DSPy's settings."""
-    return dspy_private.adapter_for(lm) is not dspy.settings.adapter
+    return adapter_for(lm) is not dspy.settings.adapter
 
 
 @functools.lru_cache(maxsize=256)
@@ -259,7 +326,7 @@ def _raw_text(prediction: dspy.Prediction, signature: type[dspy.Signature]) -> s
 
 def _log_prompt(rung: str, signature: type[dspy.Signature], question: Question) -> None:
     if logger.isEnabledFor(logging.DEBUG):
-        adapter = dspy_private.adapter_for(question.lm)
+        adapter = adapter_for(question.lm)
         messages = strip_bytes(adapter.format(signature, question.demos, question.traced_inputs))
         logger.debug("prompt (%s, %d demos): %s", rung, len(question.demos), json.dumps(messages, ensure_ascii=False))
 
@@ -270,7 +337,7 @@ def clean(value: Any) -> Any:
         return dspy.Image(value.url)
     if isinstance(value, str):
         # DSPy expands this marker to an image even inside plain text: a question must not be able to fetch one.
-        return value.replace(dspy_private.CUSTOM_TYPE_START_IDENTIFIER, "")
+        return value.replace(CUSTOM_TYPE_START_IDENTIFIER, "")
     if isinstance(value, list):
         return [clean(item) for item in value]
     if isinstance(value, dict):

@@ -4,6 +4,7 @@ import logging
 import random
 import re
 import time
+from collections import deque
 from collections.abc import Callable, Collection, Iterator, Mapping
 from contextlib import contextmanager, nullcontext
 from contextvars import ContextVar
@@ -18,10 +19,19 @@ from dspy.utils.exceptions import LMError, LMProviderError, LMUnexpectedError, i
 
 from program.common.backends import StageUsage, Usage, WireImage
 from program.common.errors import InputError
-from program.common.keys import keys_among, keys_named_after, scrub, usable_options, use_keys
+from program.common.keys import (
+    keys_among,
+    keys_named_after,
+    scrub,
+    strip_bytes,
+    usable_options,
+    use_keys,
+    without_keys,
+)
 from program.common.text import answer_span, breaks_off
-from program.lms import dspy_private
-from program.lms.limits import current_budget, gate_of
+from program.lms.adapter import adapter_for, events_of
+from program.lms.dspy_private import estimated_cost_usd, retry_after_s, sync_send_to_stream
+from program.lms.limits import current_budget, gate_of, settings_in_force
 from program.lms.traits import known_traits, own_record
 
 _USAGE: ContextVar[Usage | None] = ContextVar("agentic_iqa_usage", default=None)
@@ -68,7 +78,7 @@ def _announce(name: str) -> None:
         return
     providers = [getattr(callback, "status_message_provider", None) for callback in dspy.settings.callbacks]
     if all(type(p) in {type(None), StatusMessageProvider} for p in providers):  # else the user's own decides
-        dspy_private.sync_send_to_stream(stream, StatusMessage(f"{name}: {_DOING[name]}"))
+        sync_send_to_stream(stream, StatusMessage(f"{name}: {_DOING[name]}"))
 
 
 @dataclass
@@ -129,25 +139,39 @@ class FeatureRefused(Exception):  # noqa: N818 - it says what happened
         self.error = error
 
 
+HISTORY_KEPT = 100
+"""Calls that DSPy's histories hold whole: they keep ten thousand, 30 KB each."""
+_LEFT_OUT = "(left out: only the last calls are kept whole)"
+_WHOLE_CALLS: deque[dict[str, Any]] = deque()
+
+
 class ModelCall:
     """The context of one call: every request is charged, admitted, made, priced and booked by itself.
 
-    It takes the place of the LM's engine, below DSPy's cache, so only requests that go out count. Where DSPy chooses
-    the engine (a user's own LM), the whole call counts as one request, and is refunded if the cache answered it.
+    It takes the place of the LM's engine, below DSPy's cache, so only requests that go out count. Where
+    DSPy chooses the engine (a user's own LM), the whole call counts as one request, and is refunded if
+    the cache answered it.
     """
 
-    def __init__(self, lm: dspy.BaseLM, take_call: Callable[[], bool] = lambda: True, *, cuts: bool = False) -> None:
+    def __init__(
+        self,
+        lm: dspy.BaseLM,
+        take_call: Callable[[], bool] = lambda: True,
+        *,
+        warns_of_cuts: bool = True,
+    ) -> None:
         """Prepare a call of an LM; `take_call` takes one more call from the question's allowance.
 
-        `cuts`: whether the answer is to be cut, so that DSPy need not warn of it.
+        `warns_of_cuts`: whether DSPy is to warn of an answer that ends for want of tokens.
         """
-        self._lm, self._take_call, self._cuts, self._free = lm, take_call, cuts, known_traits(lm).is_free
+        self._lm, self._take_call, self._warns_of_cuts = lm, take_call, warns_of_cuts
         self._engine: Any = getattr(lm, "engine", None)
-        self._gate = None if self._free else gate_of(lm)
-        self._budget = None if self._free else current_budget()
+        self._is_free = known_traits(lm).is_free
+        self._gate = None if self._is_free else gate_of(lm)
+        self._budget = None if self._is_free else current_budget()
         self._keeps_history = not dspy.settings.disable_history
         self._whole_call: _Receipt | None = None
-        self._requests, self._answers = 0, 0
+        self._requests = self._answers = self._answered_tokens = 0
         self.answer_text = ""
         self.is_cut = False
         """Whether the last answer ended for want of tokens."""
@@ -157,56 +181,59 @@ class ModelCall:
 
     @contextmanager
     def prepared_lm(self) -> Iterator[dspy.BaseLM]:
-        """Lend a copy of the LM that repeats nothing, whose key a header takes and whose requests are booked here."""
+        """Lend a copy of the LM that repeats nothing and whose requests are booked here."""
         own_engine = hasattr(self._engine, "complete")
-        if not own_engine:
-            dspy_private.keep_keys_out_of_answers()
-            if "api_key" not in self._lm.kwargs:
-                use_keys(keys_named_after(str(self._lm.model).partition("/")[0]))
-        usable = usable_options(self._lm.kwargs, f"dspy.LM({self._lm.model!r})")
-        lm = self._lm.copy(num_retries=0, **usable, **({"engine": self} if own_engine else {}))
+        if not own_engine and "api_key" not in self._lm.kwargs:
+            use_keys(keys_named_after(str(self._lm.model).partition("/")[0]))
+        options = usable_options(self._lm.kwargs, f"dspy.LM({self._lm.model!r})")
+        if own_engine:
+            options["engine"] = self
+        lm = self._lm.copy(num_retries=0, **options)
         lm.update_history = self._note
         if not own_engine:
             with self._request() as self._whole_call:
                 yield lm
             return
-        with dspy_private.kept_tokens() as kept:
-            try:
-                yield lm
-            finally:
-                if self._answers and not self._requests and not self._free:
-                    _book(_Receipt(from_cache=True, kept_tokens=sum(kept)))
+        try:
+            yield lm
+        finally:
+            if self._answers and not self._requests and not self._is_free:
+                _book(_Receipt(from_cache=True, kept_tokens=self._answered_tokens))
 
     def complete(self, request: lm15.Request) -> lm15.Response:
         """Answer one request: one attempt, and one more for each feature that the service refuses."""
-        attempt = getattr(self._engine, "attempt", self._engine.complete)
         while True:
             try:
                 with self._request() as receipt:
-                    response: lm15.Response = attempt(request)
-                    if isinstance(response, lm15.Response):  # DSPy refuses anything else
-                        receipt.answered, receipt.cost_usd = True, self._cost_usd(request, response)
-                        receipt.input_tokens = response.usage.input_tokens or 0
-                        receipt.output_tokens = response.usage.output_tokens or 0
-                        self.is_cut = response.finish_reason == "length"
-                        if self.is_cut and self._cuts:
-                            response = replace(response, finish_reason="stop")
-                    return response
+                    return self._attempt(request, receipt)
             except FeatureRefused as refusal:
                 if not self._take_call():
                     raise refusal.error from None
 
     def stream(self, request: lm15.Request) -> Iterator[Any]:
         """Answer one request as events, accounted for like any other."""
-        yield from dspy_private.events_of(self.complete(request))
+        yield from events_of(self.complete(request))
+
+    def _attempt(self, request: lm15.Request, receipt: _Receipt) -> lm15.Response:
+        attempt = getattr(self._engine, "attempt", self._engine.complete)
+        response: lm15.Response = attempt(request)
+        if not isinstance(response, lm15.Response):  # DSPy refuses it
+            return response
+        receipt.answered, receipt.cost_usd = True, self._cost_usd(request, response)
+        receipt.input_tokens = response.usage.input_tokens or 0
+        receipt.output_tokens = response.usage.output_tokens or 0
+        self.is_cut = response.finish_reason == "length"
+        if self.is_cut and not self._warns_of_cuts:
+            return replace(response, finish_reason="stop")
+        return response
 
     def _cost_usd(self, request: lm15.Request, response: lm15.Response) -> float | None:
-        """Return what an answer cost by DSPy's price list, which DSPy itself does not apply to engines like these."""
-        if self._free:
+        """Return what an answer cost by DSPy's price list, which it does not apply to such engines."""
+        if self._is_free:
             return None
         priced_as = getattr(getattr(self._engine, "connection", None), "priced_as", None)
         provider, model = priced_as or (None, request.model)
-        return dspy_private.estimated_cost_usd(response, provider=provider, model=model, request=request)
+        return estimated_cost_usd(response, provider=provider, model=model, request=request)
 
     @contextmanager
     def _request(self) -> Iterator[_Receipt]:
@@ -222,28 +249,35 @@ class ModelCall:
             self._settle(receipt)
 
     def _settle(self, receipt: _Receipt) -> None:
-        if not self._free:
+        tokens = receipt.input_tokens + receipt.output_tokens
+        if not self._is_free:
             _book(receipt)
         if self._gate is not None and receipt.answered and not receipt.from_cache:
-            self._gate.count_tokens(receipt.input_tokens + receipt.output_tokens)
+            self._gate.count_tokens(tokens)
         if self._budget is None:
             return
+        model = str(self._lm.model)
         if receipt.from_cache:
             self._budget.refund()
+        elif receipt.answered:
+            self._budget.settle(receipt.cost_usd, tokens or None, model)
         else:
-            tokens = receipt.input_tokens + receipt.output_tokens
-            spent = (receipt.cost_usd, tokens or None) if receipt.answered else (0.0, 0)
-            self._budget.settle(*spent, str(self._lm.model))
+            self._budget.settle(0.0, 0, model)
 
     def _note(self, entry: dict[str, Any]) -> None:
         """Take what DSPy would note in its histories: they may be off, and hold no images."""
-        outputs = entry.get("outputs") or []
-        self._answers += 1
-        self.answer_text = " ".join(str(o.get("text") if isinstance(o, Mapping) else o) for o in outputs)
         if self._whole_call is not None:
             self._read(entry, self._whole_call)
+            self._take_keys_out(entry)
+        outputs, response = entry.get("outputs") or [], entry.get("response")
+        self._answers += 1
+        texts = [o.get("text") if isinstance(o, Mapping) else o for o in outputs]
+        self.answer_text = " ".join(map(str, texts))
+        if isinstance(response, lm15.Response):  # of one that its cache gave DSPy counts no tokens
+            usage = response.usage
+            self._answered_tokens += (usage.input_tokens or 0) + (usage.output_tokens or 0)
         if self._keeps_history:
-            dspy_private.remember(self._lm, entry)
+            self._remember(entry)
 
     def _read(self, entry: Mapping[str, Any], receipt: _Receipt) -> None:
         """Fill in the receipt of a whole call; DSPy notes no tokens for what its cache answered."""
@@ -255,20 +289,43 @@ class ModelCall:
         if not receipt.from_cache and entry.get("cost") is not None:
             receipt.cost_usd = (receipt.cost_usd or 0.0) + float(entry["cost"])
 
+    def _take_keys_out(self, entry: dict[str, Any]) -> None:
+        """Take keys that a service repeats out of an answer, before DSPy hands it on or anything notes it.
+
+        DSPy's own cache has the answer by then, as it came.
+        """
+        secrets = keys_among(self._lm.kwargs)
+        if entry.get("outputs"):
+            entry["outputs"][:] = without_keys(entry["outputs"], secrets)  # DSPy hands out this list
+        entry["response"] = without_keys(entry.get("response"), secrets)
+
+    def _remember(self, entry: dict[str, Any]) -> None:
+        """Add the call to DSPy's histories, without the images that a user's own LM was sent inline."""
+        if not known_traits(self._lm).takes_references:
+            self._lm.update_history({**entry, "messages": strip_bytes(entry.get("messages"))})
+            return
+        _WHOLE_CALLS.append(entry)
+        while len(_WHOLE_CALLS) > HISTORY_KEPT:
+            # Histories of models and of modules hold the entry itself: its place stays, without its bulk.
+            oldest = _WHOLE_CALLS.popleft()
+            message = {"role": "user", "content": _LEFT_OUT}
+            oldest.update(messages=[message], outputs=[_LEFT_OUT], response=None, kwargs={})
+        self._lm.update_history(entry)
+
 
 logger = logging.getLogger(__name__)
 
 MAX_TEXT = 8_000
 """Characters kept of a text field: a model that runs away must not fill records and traces."""
-ROOM_TO_OPEN = 16
-"""Tokens of an answer that is cut after its first field; a level or a letter in JSON takes 7 to 13."""
+MAX_TOKENS_OF_FIRST_FIELD = 16
+"""Of an answer that is cut after it; a level or a letter in JSON takes 7 to 13."""
 
 
 @dataclass
 class CallAllowance:
     """How many calls of a model a question may still cost: at first `wire.attempts`."""
 
-    left: int = field(default_factory=lambda: dspy_private.settings_in_force().wire.attempts)
+    left: int = field(default_factory=lambda: settings_in_force().wire.attempts)
 
     def take(self) -> bool:
         """Take one call; False where none is left."""
@@ -291,13 +348,13 @@ class Question:
     traced_inputs: dict[str, Any]
     """As DSPy's trace holds them, images as references."""
     lm: dspy.BaseLM
-    config: dict[str, Any]
-    calls: CallAllowance
-    room: int | None = None
-    """Tokens that the answer may take; None: as the model is set."""
+    config: dict[str, Any] = field(default_factory=dict)
+    calls: CallAllowance = field(default_factory=CallAllowance)
+    max_tokens: int | None = None
+    """That the answer may take; None: as the model is set."""
     repeats: int = 0
     """Calls made again after a transport fault."""
-    opens: bool = False
+    first_field_only: bool = False
     """Whether the answer is cut after its first field."""
 
 
@@ -319,7 +376,7 @@ def put(question: Question, signature: type[dspy.Signature]) -> dspy.Prediction:
 
 def _wait(error: LMError, question: Question) -> None:
     """Wait for as long as the host asks, or longer with every repeat; raise the error where that is too long."""
-    wire, hint = dspy_private.settings_in_force().wire, dspy_private.retry_after_s(error)
+    wire, hint = settings_in_force().wire, retry_after_s(error)
     if hint is not None and hint > wire.longest_wait_s:
         raise error
     backoff = min(wire.backoff_s * 2**question.repeats, wire.longest_wait_s)
@@ -335,29 +392,34 @@ def _wait(error: LMError, question: Question) -> None:
 def _call(question: Question, signature: type[dspy.Signature]) -> dspy.Prediction:
     """Put a question once: DSPy repeats nothing here. A service that lacks a feature is asked again without it."""
     lm = question.lm
-    model_call = ModelCall(lm, question.calls.take, cuts=question.opens)
-    adapter = dspy_private.adapter_for(lm, opens=question.opens)
-    callbacks = [*([KeyScrubber(lm)] if known_traits(lm).may_quote_keys else []), *dspy.settings.callbacks]
+    # Of an answer that is cut `ask` says how it goes on.
+    model_call = ModelCall(lm, question.calls.take, warns_of_cuts=False)
+    adapter = adapter_for(lm, first_field_only=question.first_field_only)
+    callbacks = list(dspy.settings.callbacks)
+    if known_traits(lm).may_quote_keys:
+        callbacks.insert(0, KeyScrubber(lm))
+    in_force = dspy.context(lm=lm, adapter=adapter, disable_history=False, callbacks=callbacks, trace=None)
     try:
-        with (
-            dspy.context(lm=lm, adapter=adapter, disable_history=False, callbacks=callbacks),
-            model_call.prepared_lm() as prepared,
-            _traced_with(question.traced_inputs),
-        ):
+        with in_force, model_call.prepared_lm() as prepared:
             prediction = question.predictor(
-                signature=signature, demos=question.demos, lm=prepared, config=_config_of(question), **question.inputs
+                signature=signature,
+                demos=question.demos,
+                lm=prepared,
+                config=_config_of(question),
+                **question.inputs,
             )
-            _tidy(prediction, signature.output_fields)
     except LMError as error:
-        # DSPy rewords every error that passes through an engine; the caller's own mistakes are raised as they were.
+        # DSPy rewords every error that passes through an engine: the caller's own mistakes are not.
         if isinstance(error.__cause__, InputError):
             raise error.__cause__ from None
         raise
-    if question.opens:
+    _tidy(prediction, signature.output_fields)
+    add_to_trace(question.predictor, question.traced_inputs, prediction)
+    if question.first_field_only:
         return prediction
     if model_call.is_cut:
-        room, question.room = question.room, _more_room(question, model_call.answer_text)
-        raise ValueError(f"the answer was cut off{f' at {room} tokens' if room else ''}")
+        limit, question.max_tokens = question.max_tokens, _more_tokens(question, model_call.answer_text)
+        raise ValueError(f"the answer was cut off at {limit} tokens" if limit else "the answer was cut off")
     missing = [name for name in signature.output_fields if name not in prediction]
     if missing:
         raise ValueError(f"the model's answer holds no {', '.join(missing)}")
@@ -374,19 +436,21 @@ def _tidy(prediction: dspy.Prediction, outputs: Collection[str]) -> None:
             prediction[name] = text[:MAX_TEXT] + left_out
 
 
-def _more_room(question: Question, text: str) -> int | None:
+def _more_tokens(question: Question, text: str) -> int | None:
     """Return what the next answer may take after one that was cut: twice as much, or all for a model that thinks."""
     if not text.strip() or text.lstrip().startswith("<"):
         own_record(question.lm).learn(thinks=True)
         return None
-    return None if question.room is None else 2 * question.room
+    return None if question.max_tokens is None else 2 * question.max_tokens
 
 
 def _config_of(question: Question) -> dict[str, Any]:
-    most, room = question.lm.kwargs.get("max_tokens"), ROOM_TO_OPEN if question.opens else question.room
-    if room is None or most is None:
+    most, limit = question.lm.kwargs.get("max_tokens"), question.max_tokens
+    if question.first_field_only:
+        limit = MAX_TOKENS_OF_FIRST_FIELD
+    if limit is None or most is None:
         return dict(question.config)
-    return {**question.config, "max_tokens": min(most, room)}
+    return {**question.config, "max_tokens": min(most, limit)}
 
 
 def is_unusable(error: LMError, lm: dspy.BaseLM) -> bool:
@@ -394,29 +458,20 @@ def is_unusable(error: LMError, lm: dspy.BaseLM) -> bool:
     return type(error) in {LMUnexpectedError, LMProviderError} and known_traits(lm).reads_instructions
 
 
-@contextmanager
-def _traced_with(inputs: Mapping[str, Any]) -> Iterator[None]:
-    """Let DSPy's trace hold these inputs in place of those sent, and no tokens' log-probabilities.
+def add_to_trace(predictor: dspy.Predict, inputs: Mapping[str, Any], prediction: dspy.Prediction) -> None:
+    """Add a question to DSPy's trace, if there is one, without its tokens' log-probabilities.
 
-    Optimizers save demos made of it and write it whole into prompts, which some 30,000 tokens an answer would fill.
+    Optimizers save demos made of a trace and write it whole into prompts, which some 30,000 tokens an
+    answer would fill.
     """
     trace = dspy.settings.trace
     if trace is None:
-        yield
         return
-    with dspy.context(trace=[]):
-        yield
-        traced = [
-            (predictor, dict(inputs), _without_logprobs(prediction)) for predictor, _, prediction in dspy.settings.trace
-        ]
-    trace += traced
+    if "logprobs" in prediction:
+        fields = {name: value for name, value in prediction.items() if name != "logprobs"}
+        prediction = dspy.Prediction(**fields)
+    trace.append((predictor, dict(inputs), prediction))
     del trace[: max(0, len(trace) - dspy.settings.max_trace_size)]
-
-
-def _without_logprobs(prediction: dspy.Prediction) -> dspy.Prediction:
-    if "logprobs" not in prediction:
-        return prediction
-    return dspy.Prediction(**{name: value for name, value in prediction.items() if name != "logprobs"})
 
 
 def _refuse_unusable(text: str, outputs: Mapping[str, Any]) -> None:

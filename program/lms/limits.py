@@ -13,11 +13,25 @@ import dspy
 
 from program.common.backends import ImageLimits
 from program.common.errors import InputError
-from program.common.settings import WireSettings
-from program.lms.dspy_private import SETTINGS, settings_in_force
+from program.common.settings import Settings, WireSettings, load_settings
 
-_KEY = "agentic_iqa_budget"
-"""A name among DSPy's settings, which are what `dspy.Parallel` and DSPy's optimizers pass to their threads."""
+_SETTINGS = "agentic_iqa_settings"
+"""The program's name among DSPy's settings: `dspy.Parallel` and optimizers pass these to threads."""
+
+_BUDGET = "agentic_iqa_budget"
+"""The budget's, in the same place."""
+
+
+def wire_scope(settings: Settings) -> AbstractContextManager[object]:
+    """Return a context in which these settings hold for every question."""
+    context: AbstractContextManager[object] = dspy.context(**{_SETTINGS: settings})
+    return context
+
+
+def settings_in_force() -> Settings:
+    """Return the settings of the innermost scope, the usual ones outside any."""
+    settings: Settings | None = dspy.settings.get(_SETTINGS)
+    return load_settings() if settings is None else settings
 
 
 class BudgetSpent(InputError):  # noqa: N818 (it ends a run as planned)
@@ -93,7 +107,7 @@ class Budget:
         outer = current_budget()
         if outer is not None:  # one lock for all, so that a call is charged to all of them or to none
             self._chain, self._changed = (self, *outer._chain), outer._changed
-        self._context = dspy.context(**{_KEY: self})
+        self._context = dspy.context(**{_BUDGET: self})
         self._context.__enter__()
         return self
 
@@ -135,7 +149,7 @@ class Budget:
 
 def current_budget() -> Budget | None:
     """Return the innermost budget in force."""
-    budget = dspy.settings.get(_KEY)
+    budget = dspy.settings.get(_BUDGET)
     return budget if isinstance(budget, Budget) else None
 
 
@@ -221,7 +235,7 @@ def image_limits_of(lm: dspy.BaseLM) -> ImageLimits:
 def gate_for(host: str) -> Gate:
     """Return the process's one gate for a host, under the limits in force."""
     gate = _GATES.get(host) or _GATES.setdefault(host, _NEW[-1](host, settings_in_force().wire))
-    if SETTINGS in dspy.settings:
+    if _SETTINGS in dspy.settings:
         gate.limits = settings_in_force().wire
     return gate
 

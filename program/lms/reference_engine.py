@@ -27,8 +27,9 @@ from program.common.errors import EndpointError, ImageError, ImagesRefused
 from program.common.keys import redact, scrub, without_keys
 from program.images.store import HOST, IMAGES, ImageRef
 from program.lms import traits
+from program.lms.adapter import events_of
 from program.lms.call import FeatureRefused, note_change, note_image
-from program.lms.dspy_private import LM15Engine, StdlibTransport, events_of
+from program.lms.dspy_private import LM15Engine, StdlibTransport
 from program.lms.traits import ModelRecord, ModelTraits
 
 CACHE_MB = 24

@@ -13,7 +13,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Self
 
-from program.common.keys import holds_key, redact, without_keys
+from program.common.keys import PRIVATE_OPTION, holds_key, redact, strip_bytes, without_keys
 from program.tracking.store import Store, reason, sigterm_as_exit
 
 if TYPE_CHECKING:
@@ -260,11 +260,8 @@ class Tracker(Store):
             yield handle
 
 
-_PRIVATE = re.compile(r"headers$|api_?key$|^authorization$", re.IGNORECASE)
-"""Options of a language model that may hold keys; MLflow writes most of a model's options down."""
 _NOISE = tuple(f"on_adapter_{what}_{when}" for what in ("format", "parse") for when in ("start", "end"))
 """Events that MLflow would make spans of, which hold what the model's own span holds."""
-_IMAGE_BYTES = re.compile(r"(data:[\w.+-]+/[\w.+-]+;base64,)[A-Za-z0-9+/=_-]{16,}")
 
 
 def annotate_trace(facts: Mapping[str, Any]) -> None:
@@ -362,19 +359,7 @@ def _strip(span: Any) -> None:
     span.set_inputs(without_keys(strip_bytes(span.inputs)))
     span.set_outputs(without_keys(strip_bytes(span.outputs)))
     for key, value in list(span.attributes.items()):
-        if _PRIVATE.search(key) or holds_key(key):
+        if PRIVATE_OPTION.search(key) or holds_key(key):
             span.set_attribute(key, "(left out)")
         elif not key.startswith("mlflow.") and (kept := without_keys(strip_bytes(value))) != value:
             span.set_attribute(key, kept)
-
-
-def strip_bytes(value: Any) -> Any:
-    """Return a value (text, or lists and mappings of it) without the bytes of data URIs and the values of headers."""
-    if isinstance(value, str):
-        return _IMAGE_BYTES.sub(r"\1(left out)", value)
-    if isinstance(value, Mapping):
-        return {key: "(left out)" if _PRIVATE.search(str(key)) else strip_bytes(item) for key, item in value.items()}
-    if isinstance(value, list | tuple):
-        return [strip_bytes(item) for item in value]
-    url = getattr(value, "url", None)
-    return strip_bytes(url) if isinstance(url, str) and url.startswith("data:") else value

@@ -1,0 +1,161 @@
+"""The adapter of the program's questions: their prompts, the form of an answer, and how an answer is read."""
+
+import functools
+import json
+import re
+from collections.abc import Iterable, Iterator
+from dataclasses import replace
+from typing import Any
+
+import dspy
+from dspy import lm15
+from dspy.utils.exceptions import AdapterParseError
+
+from program.common.text import final_answer
+from program.lms import dspy_private
+from program.lms.traits import known_traits
+from program.lms.wording import answer_request, bounded_schema, is_word, system_text
+
+_LONGEST_WORD = 200
+"""Characters that are read of an answer of one word."""
+
+
+class KeptAdapter(dspy.JSONAdapter):
+    """Answers come as JSON, or as one word. Schemas and system messages are made once, not for every call.
+
+    `shows_form`: whether the system message describes the JSON, for a service that takes no schema.
+    `first_field_only`: whether the first field alone is read, of an answer that may be cut after
+    it; the others are empty.
+    """
+
+    def __init__(self, *, shows_form: bool = True, first_field_only: bool = False) -> None:
+        super().__init__()
+        self.shows_form, self.first_field_only = shows_form, first_field_only
+
+    def __call__(
+        self, lm: Any, lm_kwargs: dict[str, Any], signature: Any, demos: Any, inputs: Any
+    ) -> list[dict[str, Any]]:
+        """Ask an LM, for an answer by a schema where it takes one."""
+        options = lm_kwargs | _form_of_answer(lm, signature)
+        # The JSON adapter's own call would make a schema each time: this is the one above it.
+        answers: list[dict[str, Any]] = dspy.ChatAdapter.__call__(self, lm, options, signature, demos, inputs)
+        return answers
+
+    async def acall(
+        self, lm: Any, lm_kwargs: dict[str, Any], signature: Any, demos: Any, inputs: Any
+    ) -> list[dict[str, Any]]:
+        """Ask an LM as a coroutine."""
+        options = lm_kwargs | _form_of_answer(lm, signature)
+        answers: list[dict[str, Any]] = await dspy.ChatAdapter.acall(self, lm, options, signature, demos, inputs)
+        return answers
+
+    def format_system_message(self, signature: Any) -> str:
+        """Describe the task."""
+        return _system_message(signature, shows_form=self.shows_form)
+
+    def user_message_output_requirements(self, signature: Any) -> str:
+        """End a question."""
+        return answer_request(signature)
+
+    def format_assistant_message_content(self, signature: Any, outputs: Any, missing_field_message: Any = None) -> str:
+        """Return a demo's answer as it is asked for."""
+        text = super().format_assistant_message_content(signature, outputs, missing_field_message)
+        fields = json.loads(text)
+        if is_word(signature):
+            return str(next(iter(fields.values())))
+        return json.dumps(fields, ensure_ascii=False)
+
+    def parse(self, signature: Any, completion: str) -> dict[str, Any]:
+        """Read the fields of the final answer; AdapterParseError where it lacks any, with all that was said."""
+        if self.first_field_only:
+            completion = _first_field(completion, signature.output_fields)
+        text = final_answer(completion, signature.output_fields)
+        if is_word(signature) and "{" not in text:
+            text = json.dumps(dict.fromkeys(signature.output_fields, text.strip()[:_LONGEST_WORD]))
+        try:
+            fields: dict[str, Any] = super().parse(signature, text)
+        except AdapterParseError as error:
+            error.lm_response = completion
+            raise
+        return fields
+
+
+# DSPy wraps both again in every subclass, and then callbacks (MLflow's spans) see each call twice.
+del KeptAdapter.format
+KeptAdapter.parse = KeptAdapter.parse.__wrapped__  # type: ignore[attr-defined, method-assign]
+
+_JSON, _JSON_BY_SCHEMA = KeptAdapter(), KeptAdapter(shows_form=False)
+_FIRST_FIELD_BY_SCHEMA = KeptAdapter(shows_form=False, first_field_only=True)
+
+
+def adapter_for(lm: dspy.BaseLM | None, *, first_field_only: bool = False) -> dspy.Adapter:
+    """Return the adapter an LM is asked through: its own, else the one in DSPy's settings, else JSON.
+
+    `first_field_only`: whether JSON by a schema is read up to its first field alone.
+    """
+    traits = known_traits(lm)
+    own = traits.adapter or dspy.settings.adapter
+    if own is not None:
+        return own
+    if not traits.takes_schema:
+        return _JSON
+    return _FIRST_FIELD_BY_SCHEMA if first_field_only else _JSON_BY_SCHEMA
+
+
+def events_of(response: lm15.Response) -> Iterator[Any]:
+    """Return an answer's events, its text word by word.
+
+    DSPy's `StreamListener` takes one long piece for an answer of a cache.
+    """
+    for event in lm15.response_to_events(response):
+        if event.type == "delta" and event.delta.type == "text":
+            for word in re.findall(r"\s*\S+|\s+$", event.delta.text):
+                yield replace(event, delta=replace(event.delta, text=word))
+        else:
+            yield event
+
+
+def _first_field(completion: str, fields: Iterable[str]) -> str:
+    r"""Return an answer that may be cut after its first field with that field alone, and the others empty.
+
+    >>> _first_field('{"level": "fair", "reasons": "It is', ["level", "reasons"])
+    '{"level": "fair", "reasons": ""}'
+    >>> _first_field('{"level": "fa', ["level"])
+    '{"level": "fa'
+    """
+    first, *others = fields
+    whole = re.match(rf'\s*\{{\s*("{first}"\s*:\s*"(?:[^"\\]|\\.)*")', completion)
+    if whole is None:
+        return completion
+    empty = [f'"{name}": ""' for name in others]
+    return "{" + ", ".join([whole[1], *empty]) + "}"
+
+
+@functools.lru_cache(maxsize=256)
+def _system_message(signature: type[dspy.Signature], *, shows_form: bool) -> str:
+    if not shows_form:
+        return system_text(signature)
+    form = _response_format(signature, schema=True, takes_bounds=False)  # type: ignore[arg-type]
+    return system_text(signature, form=(form or {}).get("json_schema", {}).get("schema"))
+
+
+def _form_of_answer(lm: dspy.BaseLM, signature: Any) -> dict[str, Any]:
+    """Return the option that asks an LM for JSON; none where it does not know it, or a word is wanted."""
+    if "response_format" not in lm.supported_params or is_word(signature):
+        return {}
+    schema, takes_bounds = bool(lm.supports_response_schema), known_traits(lm).takes_bounds
+    form = _response_format(signature, schema=schema, takes_bounds=takes_bounds)
+    return {} if form is None else {"response_format": form}
+
+
+@functools.lru_cache(maxsize=256)
+def _response_format(signature: type[dspy.Signature], *, schema: bool, takes_bounds: bool) -> Any:
+    """Return the form of an answer as it goes on the wire: JSON by a schema, or of any kind; None asks for none.
+
+    `takes_bounds`: whether the schema may limit items and characters; OpenAI's own service refuses that.
+    """
+    form = dspy_private.response_format(signature, by_schema=schema)
+    if takes_bounds and form is not None and form["type"] == "json_schema":
+        named = form["json_schema"]
+        form = {**form, "json_schema": {**named, "schema": bounded_schema(named["schema"])}}
+    return form
