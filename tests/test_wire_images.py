@@ -12,8 +12,8 @@ from PIL import Image
 from program.common.backends import ImageLimits
 from program.common.errors import ImageError
 from program.common.settings import load_settings
+from program.images import sending
 from program.images.store import IMAGES
-from program.lms import reference_engine
 from program.lms.call import meter
 from program.lms.reference_engine import encoded_image
 
@@ -126,8 +126,8 @@ def test_a_file_that_changed_is_not_sent(tmp_path, picture):
 
 def bounded(monkeypatch, size):
     """Let encoded images take so many bytes, and return what they are kept in."""
-    cache = LRUCache(size, reference_engine._encode.cache.getsizeof)
-    monkeypatch.setattr(reference_engine, "_encode", cached(cache)(reference_engine._encode.__wrapped__))
+    cache = LRUCache(size, sending.encode.cache.getsizeof)
+    monkeypatch.setattr(sending, "encode", cached(cache)(sending.encode.__wrapped__))
     return cache
 
 
