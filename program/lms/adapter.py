@@ -1,9 +1,9 @@
-"""The adapter of the program's questions: their prompts, the form of an answer, and how an answer is read."""
+"""The adapter of the program's questions: prompts, the form of an answer, and how one is read."""
 
 import functools
 import json
 import re
-from collections.abc import Iterable, Iterator
+from collections.abc import Awaitable, Callable, Iterable, Iterator
 from dataclasses import replace
 from typing import Any
 
@@ -21,7 +21,7 @@ _LONGEST_WORD = 200
 
 
 class KeptAdapter(dspy.JSONAdapter):
-    """Answers come as JSON, or as one word. Schemas and system messages are made once, not for every call.
+    """Answers come as JSON, or as one word. Schemas and system messages are made once.
 
     `shows_form`: whether the system message describes the JSON, for a service that takes no schema.
     `first_field_only`: whether the first field alone is read, of an answer that may be cut after
@@ -38,15 +38,16 @@ class KeptAdapter(dspy.JSONAdapter):
         """Ask an LM, for an answer by a schema where it takes one."""
         options = lm_kwargs | _form_of_answer(lm, signature)
         # The JSON adapter's own call would make a schema each time: this is the one above it.
-        answers: list[dict[str, Any]] = dspy.ChatAdapter.__call__(self, lm, options, signature, demos, inputs)
-        return answers
+        ask: Callable[..., list[dict[str, Any]]] = super(dspy.JSONAdapter, self).__call__
+        return ask(lm, options, signature, demos, inputs)
 
     async def acall(
         self, lm: Any, lm_kwargs: dict[str, Any], signature: Any, demos: Any, inputs: Any
     ) -> list[dict[str, Any]]:
         """Ask an LM as a coroutine."""
         options = lm_kwargs | _form_of_answer(lm, signature)
-        answers: list[dict[str, Any]] = await dspy.ChatAdapter.acall(self, lm, options, signature, demos, inputs)
+        ask: Callable[..., Awaitable[Any]] = super(dspy.JSONAdapter, self).acall
+        answers: list[dict[str, Any]] = await ask(lm, options, signature, demos, inputs)
         return answers
 
     def format_system_message(self, signature: Any) -> str:
@@ -57,16 +58,16 @@ class KeptAdapter(dspy.JSONAdapter):
         """End a question."""
         return answer_request(signature)
 
-    def format_assistant_message_content(self, signature: Any, outputs: Any, missing_field_message: Any = None) -> str:
+    def format_assistant_message_content(self, signature: Any, outputs: Any, *rest: Any, **named: Any) -> str:
         """Return a demo's answer as it is asked for."""
-        text = super().format_assistant_message_content(signature, outputs, missing_field_message)
+        text = super().format_assistant_message_content(signature, outputs, *rest, **named)
         fields = json.loads(text)
         if is_word(signature):
             return str(next(iter(fields.values())))
         return json.dumps(fields, ensure_ascii=False)
 
     def parse(self, signature: Any, completion: str) -> dict[str, Any]:
-        """Read the fields of the final answer; AdapterParseError where it lacks any, with all that was said."""
+        """Read the fields of the final answer; AdapterParseError, with the whole, where it lacks any."""
         if self.first_field_only:
             completion = _first_field(completion, signature.output_fields)
         text = final_answer(completion, signature.output_fields)
@@ -89,7 +90,7 @@ _FIRST_FIELD_BY_SCHEMA = KeptAdapter(shows_form=False, first_field_only=True)
 
 
 def adapter_for(lm: dspy.BaseLM | None, *, first_field_only: bool = False) -> dspy.Adapter:
-    """Return the adapter an LM is asked through: its own, else the one in DSPy's settings, else JSON.
+    """Return what an LM is asked through: its own adapter, else that of DSPy's settings, else JSON.
 
     `first_field_only`: whether JSON by a schema is read up to its first field alone.
     """
@@ -116,7 +117,7 @@ def events_of(response: lm15.Response) -> Iterator[Any]:
 
 
 def _first_field(completion: str, fields: Iterable[str]) -> str:
-    r"""Return an answer that may be cut after its first field with that field alone, and the others empty.
+    r"""Return an answer that may be cut after its first field with the others empty.
 
     >>> _first_field('{"level": "fair", "reasons": "It is', ["level", "reasons"])
     '{"level": "fair", "reasons": ""}'
@@ -140,7 +141,7 @@ def _system_message(signature: type[dspy.Signature], *, shows_form: bool) -> str
 
 
 def _form_of_answer(lm: dspy.BaseLM, signature: Any) -> dict[str, Any]:
-    """Return the option that asks an LM for JSON; none where it does not know it, or a word is wanted."""
+    """Return the option that asks for JSON; none where the LM lacks it, or a word is wanted."""
     if "response_format" not in lm.supported_params or is_word(signature):
         return {}
     schema, takes_bounds = bool(lm.supports_response_schema), known_traits(lm).takes_bounds
@@ -150,9 +151,9 @@ def _form_of_answer(lm: dspy.BaseLM, signature: Any) -> dict[str, Any]:
 
 @functools.lru_cache(maxsize=256)
 def _response_format(signature: type[dspy.Signature], *, schema: bool, takes_bounds: bool) -> Any:
-    """Return the form of an answer as it goes on the wire: JSON by a schema, or of any kind; None asks for none.
+    """Return the form of an answer as it goes on the wire: JSON, by a schema or of any kind, or None.
 
-    `takes_bounds`: whether the schema may limit items and characters; OpenAI's own service refuses that.
+    `takes_bounds`: whether the schema may limit items and characters, which OpenAI's refuses.
     """
     form = dspy_private.response_format(signature, by_schema=schema)
     if takes_bounds and form is not None and form["type"] == "json_schema":

@@ -1,4 +1,4 @@
-"""One call of one question: asked once, its answer checked, each of its requests booked: calls, tokens, stages."""
+"""One call of one question: its answer is checked, and each of its requests booked."""
 
 import logging
 import random
@@ -59,7 +59,7 @@ def meter() -> Iterator[Usage]:
 
 @contextmanager
 def stage(name: str) -> Iterator[None]:
-    """Book the wall time, and the calls, of what runs inside under a stage; `dspy.streamify` tells of it."""
+    """Book time and calls of what runs inside under a stage; `dspy.streamify` says which."""
     started = time.perf_counter()
     _announce(name)
     token = _STAGE.set(name)
@@ -76,9 +76,11 @@ def _announce(name: str) -> None:
     stream = dspy.settings.send_stream
     if stream is None:
         return
-    providers = [getattr(callback, "status_message_provider", None) for callback in dspy.settings.callbacks]
-    if all(type(p) in {type(None), StatusMessageProvider} for p in providers):  # else the user's own decides
-        sync_send_to_stream(stream, StatusMessage(f"{name}: {_DOING[name]}"))
+    for callback in dspy.settings.callbacks:
+        provider = getattr(callback, "status_message_provider", None)
+        if type(provider) not in {type(None), StatusMessageProvider}:  # the user's own decides
+            return
+    sync_send_to_stream(stream, StatusMessage(f"{name}: {_DOING[name]}"))
 
 
 @dataclass
@@ -101,8 +103,10 @@ def _book(receipt: _Receipt) -> None:
     if usage is None:
         return
     usage.kept_tokens += receipt.kept_tokens
-    of_stage = [] if name is None else [usage.stages.setdefault(name, StageUsage())]
-    for entry in (usage, *of_stage):
+    entries: list[Usage | StageUsage] = [usage]
+    if name is not None:
+        entries.append(usage.stages.setdefault(name, StageUsage()))
+    for entry in entries:
         entry.lm_calls += not receipt.from_cache
         entry.lm_cache_hits += receipt.from_cache
         entry.input_tokens += receipt.input_tokens
@@ -120,7 +124,10 @@ def book_kept_answer(lm: dspy.BaseLM) -> None:
 def note_image(image: WireImage) -> None:
     """Record an image that goes over the wire, once for each way it is sent."""
     usage = _USAGE.get()
-    if usage is not None and all((i.sha256, i.change) != (image.sha256, image.change) for i in usage.wire_images):
+    if usage is None:
+        return
+    noted = {(each.sha256, each.change) for each in usage.wire_images}
+    if (image.sha256, image.change) not in noted:
         usage.wire_images.append(image)
 
 
@@ -132,7 +139,7 @@ def note_change(note: str) -> None:
 
 
 class FeatureRefused(Exception):  # noqa: N818 - it says what happened
-    """A service lacks a feature of the request; the same request, sent again, goes without it. Holds the error."""
+    """A service lacks a feature of the request, which goes without it when sent again. Holds the error."""
 
     def __init__(self, error: lm15.LM15Error) -> None:
         super().__init__(str(error))
@@ -146,11 +153,11 @@ _WHOLE_CALLS: deque[dict[str, Any]] = deque()
 
 
 class ModelCall:
-    """The context of one call: every request is charged, admitted, made, priced and booked by itself.
+    """The context of one call: each request is charged, admitted, made, priced and booked by itself.
 
-    It takes the place of the LM's engine, below DSPy's cache, so only requests that go out count. Where
-    DSPy chooses the engine (a user's own LM), the whole call counts as one request, and is refunded if
-    the cache answered it.
+    It takes the place of the LM's engine, below DSPy's cache, so only requests that go out count.
+    Where DSPy chooses the engine (a user's own LM), the whole call counts as one request, and is
+    refunded if the cache answered it.
     """
 
     def __init__(
@@ -201,7 +208,7 @@ class ModelCall:
                 _book(_Receipt(from_cache=True, kept_tokens=self._answered_tokens))
 
     def complete(self, request: lm15.Request) -> lm15.Response:
-        """Answer one request: one attempt, and one more for each feature that the service refuses."""
+        """Answer one request: in one attempt, and one more for each feature that is refused."""
         while True:
             try:
                 with self._request() as receipt:
@@ -228,7 +235,7 @@ class ModelCall:
         return response
 
     def _cost_usd(self, request: lm15.Request, response: lm15.Response) -> float | None:
-        """Return what an answer cost by DSPy's price list, which it does not apply to such engines."""
+        """Return what an answer cost by DSPy's list, which it applies to its own engines alone."""
         if self._is_free:
             return None
         priced_as = getattr(getattr(self._engine, "connection", None), "priced_as", None)
@@ -237,7 +244,7 @@ class ModelCall:
 
     @contextmanager
     def _request(self) -> Iterator[_Receipt]:
-        """Let one request out once budget and gate allow it, and settle its account however it ends."""
+        """Let one request out once budget and gate allow it; settle its account however it ends."""
         if self._budget is not None:
             self._budget.charge()
         self._requests += 1
@@ -283,16 +290,19 @@ class ModelCall:
         """Fill in the receipt of a whole call; DSPy notes no tokens for what its cache answered."""
         usage = entry.get("usage") or {}
         receipt.answered = True
-        receipt.input_tokens += int(usage.get("prompt_tokens") or usage.get("input_tokens") or 0)
-        receipt.output_tokens += int(usage.get("completion_tokens") or usage.get("output_tokens") or 0)
-        receipt.from_cache = bool(self._lm.cache) and not receipt.input_tokens + receipt.output_tokens
+        asked = usage.get("prompt_tokens") or usage.get("input_tokens") or 0
+        answered = usage.get("completion_tokens") or usage.get("output_tokens") or 0
+        receipt.input_tokens += int(asked)
+        receipt.output_tokens += int(answered)
+        has_tokens = receipt.input_tokens + receipt.output_tokens > 0
+        receipt.from_cache = bool(self._lm.cache) and not has_tokens
         if not receipt.from_cache and entry.get("cost") is not None:
             receipt.cost_usd = (receipt.cost_usd or 0.0) + float(entry["cost"])
 
     def _take_keys_out(self, entry: dict[str, Any]) -> None:
-        """Take keys that a service repeats out of an answer, before DSPy hands it on or anything notes it.
+        """Take keys that a service repeats out of an answer, before anything else has it.
 
-        DSPy's own cache has the answer by then, as it came.
+        But for DSPy's cache: where a user configured that, it has the answer as it came.
         """
         secrets = keys_among(self._lm.kwargs)
         if entry.get("outputs"):
@@ -300,13 +310,13 @@ class ModelCall:
         entry["response"] = without_keys(entry.get("response"), secrets)
 
     def _remember(self, entry: dict[str, Any]) -> None:
-        """Add the call to DSPy's histories, without the images that a user's own LM was sent inline."""
+        """Add the call to DSPy's histories, without images that a user's own LM was sent inline."""
         if not known_traits(self._lm).takes_references:
             self._lm.update_history({**entry, "messages": strip_bytes(entry.get("messages"))})
             return
         _WHOLE_CALLS.append(entry)
         while len(_WHOLE_CALLS) > HISTORY_KEPT:
-            # Histories of models and of modules hold the entry itself: its place stays, without its bulk.
+            # Histories hold the entry itself: its place stays, without its bulk.
             oldest = _WHOLE_CALLS.popleft()
             message = {"role": "user", "content": _LEFT_OUT}
             oldest.update(messages=[message], outputs=[_LEFT_OUT], response=None, kwargs={})
@@ -341,10 +351,10 @@ class Question:
 
     predictor: dspy.Predict
     signature: type[dspy.Signature]
-    """Of its inputs those that there are, of its outputs those that are asked for; a call may word it otherwise."""
+    """Inputs that there are and outputs that are asked for; a call may word it otherwise."""
     demos: list[Any]
     inputs: dict[str, Any]
-    """As they are sent: without images for a model that reads none, with the images themselves where it has to be."""
+    """As they are sent: without images that are not read; images themselves where they have to be."""
     traced_inputs: dict[str, Any]
     """As DSPy's trace holds them, images as references."""
     lm: dspy.BaseLM
@@ -361,8 +371,8 @@ class Question:
 def put(question: Question, signature: type[dspy.Signature]) -> dspy.Prediction:
     """Call the model, again after a transport fault as long as calls are left.
 
-    Raises BudgetSpent before a call that would pass the budget, ValueError for an answer without all its texts,
-    AdapterParseError for one that cannot be read, and LMError when the model gave none.
+    Raises BudgetSpent before a call that would pass the budget, ValueError for an answer without
+    all its texts, AdapterParseError for one that cannot be read, and LMError for none.
     """
     while True:
         question.calls.take()
@@ -375,7 +385,7 @@ def put(question: Question, signature: type[dspy.Signature]) -> dspy.Prediction:
 
 
 def _wait(error: LMError, question: Question) -> None:
-    """Wait for as long as the host asks, or longer with every repeat; raise the error where that is too long."""
+    """Wait as the host asks, or longer with every repeat; raise the error where that is too long."""
     wire, hint = settings_in_force().wire, retry_after_s(error)
     if hint is not None and hint > wire.longest_wait_s:
         raise error
@@ -390,7 +400,7 @@ def _wait(error: LMError, question: Question) -> None:
 
 
 def _call(question: Question, signature: type[dspy.Signature]) -> dspy.Prediction:
-    """Put a question once: DSPy repeats nothing here. A service that lacks a feature is asked again without it."""
+    """Put a question once: DSPy repeats nothing here."""
     lm = question.lm
     # Of an answer that is cut `ask` says how it goes on.
     model_call = ModelCall(lm, question.calls.take, warns_of_cuts=False)
@@ -398,9 +408,9 @@ def _call(question: Question, signature: type[dspy.Signature]) -> dspy.Predictio
     callbacks = list(dspy.settings.callbacks)
     if known_traits(lm).may_quote_keys:
         callbacks.insert(0, KeyScrubber(lm))
-    in_force = dspy.context(lm=lm, adapter=adapter, disable_history=False, callbacks=callbacks, trace=None)
+    settings = {"lm": lm, "adapter": adapter, "callbacks": callbacks, "trace": None}
     try:
-        with in_force, model_call.prepared_lm() as prepared:
+        with dspy.context(**settings, disable_history=False), model_call.prepared_lm() as prepared:
             prediction = question.predictor(
                 signature=signature,
                 demos=question.demos,
@@ -418,8 +428,10 @@ def _call(question: Question, signature: type[dspy.Signature]) -> dspy.Predictio
     if question.first_field_only:
         return prediction
     if model_call.is_cut:
-        limit, question.max_tokens = question.max_tokens, _more_tokens(question, model_call.answer_text)
-        raise ValueError(f"the answer was cut off at {limit} tokens" if limit else "the answer was cut off")
+        limit = question.max_tokens
+        question.max_tokens = _more_tokens(question, model_call.answer_text)
+        where = f" at {limit} tokens" if limit else ""
+        raise ValueError(f"the answer was cut off{where}")
     missing = [name for name in signature.output_fields if name not in prediction]
     if missing:
         raise ValueError(f"the model's answer holds no {', '.join(missing)}")
@@ -432,16 +444,20 @@ def _tidy(prediction: dspy.Prediction, outputs: Collection[str]) -> None:
     for name in outputs:
         if isinstance(prediction.get(name), str):
             text = encodable(prediction[name])
-            left_out = f" ... ({len(text) - MAX_TEXT} characters left out)" if len(text) > MAX_TEXT else ""
-            prediction[name] = text[:MAX_TEXT] + left_out
+            if len(text) > MAX_TEXT:
+                left_out = len(text) - MAX_TEXT
+                text = f"{text[:MAX_TEXT]} ... ({left_out} characters left out)"
+            prediction[name] = text
 
 
 def _more_tokens(question: Question, text: str) -> int | None:
-    """Return what the next answer may take after one that was cut: twice as much, or all for a model that thinks."""
+    """Return what an answer may take after one that was cut: twice as much, or all for a thinking model."""
     if not text.strip() or text.lstrip().startswith("<"):
         own_record(question.lm).learn(thinks=True)
         return None
-    return None if question.max_tokens is None else 2 * question.max_tokens
+    if question.max_tokens is None:
+        return None
+    return 2 * question.max_tokens
 
 
 def _config_of(question: Question) -> dict[str, Any]:
@@ -454,15 +470,20 @@ def _config_of(question: Question) -> dict[str, Any]:
 
 
 def is_unusable(error: LMError, lm: dspy.BaseLM) -> bool:
-    """Return whether the model answered, and with something no client can read: another wording may mend it."""
-    return type(error) in {LMUnexpectedError, LMProviderError} and known_traits(lm).reads_instructions
+    """Return whether no client can read what the model answered: another wording may mend it."""
+    has_answer = type(error) in {LMUnexpectedError, LMProviderError}
+    return has_answer and known_traits(lm).reads_instructions
 
 
-def add_to_trace(predictor: dspy.Predict, inputs: Mapping[str, Any], prediction: dspy.Prediction) -> None:
+def add_to_trace(
+    predictor: dspy.Predict,
+    inputs: Mapping[str, Any],
+    prediction: dspy.Prediction,
+) -> None:
     """Add a question to DSPy's trace, if there is one, without its tokens' log-probabilities.
 
-    Optimizers save demos made of a trace and write it whole into prompts, which some 30,000 tokens an
-    answer would fill.
+    Optimizers save demos made of a trace and write it whole into prompts, which some 30,000 tokens
+    an answer would fill.
     """
     trace = dspy.settings.trace
     if trace is None:
@@ -475,11 +496,14 @@ def add_to_trace(predictor: dspy.Predict, inputs: Mapping[str, Any], prediction:
 
 
 def _refuse_unusable(text: str, outputs: Mapping[str, Any]) -> None:
-    """Raise ValueError where an answer's JSON breaks off or leaves a text field null; `outputs` are its fields."""
+    """Raise ValueError where an answer's JSON breaks off or leaves a text field null."""
     start, stop = answer_span(text, outputs)
     text = text[start:stop]
-    # DSPy hands a null on as the word "None".
-    nulls = [n for n, f in outputs.items() if f.annotation is str and re.search(rf'"{n}"\s*:\s*null\b', text)]
+    nulls = []
+    for name, field_info in outputs.items():
+        # DSPy hands a null on as the word "None".
+        if field_info.annotation is str and re.search(rf'"{name}"\s*:\s*null\b', text):
+            nulls.append(name)
     if nulls:
         raise ValueError(f"{', '.join(nulls)} is null")
     if breaks_off(text):
@@ -488,7 +512,7 @@ def _refuse_unusable(text: str, outputs: Mapping[str, Any]) -> None:
 
 
 def encodable(text: str) -> str:
-    """Return a text without the lone surrogates that JSON escapes can smuggle in: no UTF-8 holds them."""
+    """Return a text without lone surrogates, which JSON escapes can hold and no UTF-8."""
     return text.encode("utf-8", "replace").decode("utf-8")
 
 
@@ -498,7 +522,7 @@ def one_line(text: str) -> str:
 
 
 class KeyScrubber(BaseCallback):
-    """Takes the environment's keys and those of an LM out of its errors; put before all callbacks that record those."""
+    """Takes keys out of an LM's errors; put before all callbacks that record those."""
 
     def __init__(self, lm: dspy.BaseLM) -> None:
         self._secrets = keys_among(lm.kwargs)

@@ -1,4 +1,4 @@
-"""Names of DSPy that have no public counterpart, each with the reason; `tests/test_dspy_private.py` checks each.
+"""Names of DSPy that have no public counterpart, each with the reason; tests check each.
 
 Nothing of DSPy's is changed here or elsewhere in the program.
 """
@@ -47,7 +47,8 @@ def response_format(signature: type[dspy.Signature], *, by_schema: bool) -> dict
     is made anew, in milliseconds, for every call, and without limits.
     """
     options: dict[str, Any] = {}
-    model = SimpleNamespace(supported_params={"response_format"}, supports_response_schema=by_schema)
+    model = SimpleNamespace()
+    model.supported_params, model.supports_response_schema = {"response_format"}, by_schema
     _JSON_ADAPTER._prepare_response_format(model, options, signature)
     form: Any = options.get("response_format")
     if not (isinstance(form, type) and issubclass(form, BaseModel)):
@@ -58,7 +59,7 @@ def response_format(signature: type[dspy.Signature], *, by_schema: bool) -> dict
 
 
 def retry_after_s(error: BaseException) -> float | None:
-    """Return the seconds a host asks to wait, as DSPy read them or as LiteLLM's response holds them."""
+    """Return the seconds a host asks to wait, as DSPy read them or LiteLLM's response holds them."""
     cause: BaseException | None = error
     while cause is not None:
         headers = getattr(getattr(cause, "response", None), "headers", None) or {}

@@ -31,7 +31,9 @@ def wire_scope(settings: Settings) -> AbstractContextManager[object]:
 def settings_in_force() -> Settings:
     """Return the settings of the innermost scope, the usual ones outside any."""
     settings: Settings | None = dspy.settings.get(_SETTINGS)
-    return load_settings() if settings is None else settings
+    if settings is None:
+        return load_settings()
+    return settings
 
 
 class BudgetSpent(InputError):  # noqa: N818 (it ends a run as planned)
@@ -39,7 +41,7 @@ class BudgetSpent(InputError):  # noqa: N818 (it ends a run as planned)
 
 
 class _Sum:
-    """What calls come to in one unit, against a limit; one in flight is taken to come to the most so far."""
+    """What calls come to in one unit, against a limit; one in flight counts as the dearest so far."""
 
     def __init__(self, limit: float | None, unit: str, unknown: str, flag: str) -> None:
         self.limit, self.total = limit, 0.0
@@ -57,38 +59,47 @@ class _Sum:
             self._most = max(self._most, amount)
 
     def admits(self, in_flight: int, calls: int) -> bool:
-        """Return whether a call may go out now, or has to wait for one in flight; BudgetSpent where none may."""
+        """Return whether a call may go out now, or has to wait; BudgetSpent where none may."""
         if self.limit is None:
             return True
         if self._model is not None:
-            raise BudgetSpent(f"budget: {self._unknown.format(self._model)} limit can hold; use --max-calls")
+            unknown = self._unknown.format(self._model)
+            raise BudgetSpent(f"budget: {unknown} limit can hold; use --max-calls")
         left = self.limit - self.total
         if left <= 0 or self._most > left:
-            spent = f"{round(self.total, 4):.12g} of {self.limit:.12g} {self._unit} are spent in {calls} model calls"
-            raise BudgetSpent(f"budget: {spent}; allow more with {self._flag}")
+            spent = f"{round(self.total, 4):.12g} of {self.limit:.12g} {self._unit} are spent"
+            raise BudgetSpent(f"budget: {spent} in {calls} model calls; allow more with {self._flag}")
         return in_flight == 0 or (in_flight < self._known and self._most * (in_flight + 1) <= left)
 
 
 class Budget:
-    """At most so many model calls, dollars or tokens inside the `with` block; shared by all its threads.
+    """At most so many model calls, dollars or tokens inside the `with` block, of all its threads.
 
-    Every call that goes to a service counts, a repeat after a fault too; answers from a cache and the embedded expert's
-    are free. Under a limit of
-    dollars or tokens each call in flight is assumed to cost as much as the dearest one so far, and at most as many may
-    be in flight as have been priced (one, to begin with): further calls wait. Budgets nest: an inner one's calls count
-    for the outer ones. Raises InputError for a limit that is not positive.
+    Every call that goes to a service counts, a repeat after a fault too; answers from a cache and
+    the embedded expert's are free. Under a limit of dollars or tokens each call in flight is assumed
+    to cost as much as the dearest one so far, and at most as many may be in flight as have been
+    priced (one, to begin with): further calls wait. Budgets nest: an inner one's calls count for
+    the outer ones. Raises InputError for a limit that is not positive.
     """
 
     def __init__(
-        self, max_calls: int | None = None, max_cost_usd: float | None = None, max_tokens: int | None = None
+        self,
+        max_calls: int | None = None,
+        max_cost_usd: float | None = None,
+        max_tokens: int | None = None,
     ) -> None:
         for limit, unit in ((max_calls, "calls"), (max_cost_usd, "USD"), (max_tokens, "tokens")):
             if limit is not None and not limit > 0:
                 raise InputError(f"budget: {limit} {unit} allow nothing; give more than 0")
-        self.limits = {"max_calls": max_calls, "max_cost_usd": max_cost_usd, "max_tokens": max_tokens}
+        self.limits = {
+            "max_calls": max_calls,
+            "max_cost_usd": max_cost_usd,
+            "max_tokens": max_tokens,
+        }
         self.calls, self._in_flight = 0, 0
-        self._usd = _Sum(max_cost_usd, "USD", "the price of {!r} is unknown, so no cost", "--max-cost")
-        self._tokens = _Sum(max_tokens, "tokens", "{!r} counts no tokens, so no token", "--max-tokens")
+        unpriced, uncounted = "the price of {!r} is unknown, so no cost", "{!r} counts no tokens, so no token"
+        self._usd = _Sum(max_cost_usd, "USD", unpriced, "--max-cost")
+        self._tokens = _Sum(max_tokens, "tokens", uncounted, "--max-tokens")
         self._changed = threading.Condition()
         self._chain: tuple[Budget, ...] = (self,)
         self._context: Any = None
@@ -105,7 +116,7 @@ class Budget:
 
     def __enter__(self) -> "Budget":
         outer = current_budget()
-        if outer is not None:  # one lock for all, so that a call is charged to all of them or to none
+        if outer is not None:  # one lock for all: a call is charged to all of them or to none
             self._chain, self._changed = (self, *outer._chain), outer._changed
         self._context = dspy.context(**{_BUDGET: self})
         self._context.__enter__()
@@ -132,7 +143,7 @@ class Budget:
             self._changed.notify_all()
 
     def settle(self, cost_usd: float | None, tokens: int | None, model: str) -> None:
-        """Add the cost of a charged call of `model`: None where it is not known, 0 where there was no answer."""
+        """Add the cost of a charged call: None where it is not known, 0 for no answer."""
         with self._changed:
             for budget in self._chain:
                 budget._in_flight -= 1
@@ -143,20 +154,23 @@ class Budget:
     def _admits(self) -> bool:
         limit = self.limits["max_calls"]
         if limit is not None and self.calls >= limit:
-            raise BudgetSpent(f"budget: {self.calls} model calls are spent; allow more with --max-calls")
+            spent = f"budget: {self.calls} model calls are spent"
+            raise BudgetSpent(f"{spent}; allow more with --max-calls")
         return all(total.admits(self._in_flight, self.calls) for total in (self._usd, self._tokens))
 
 
 def current_budget() -> Budget | None:
     """Return the innermost budget in force."""
-    budget = dspy.settings.get(_BUDGET)
-    return budget if isinstance(budget, Budget) else None
+    budget: Budget | None = dspy.settings.get(_BUDGET)
+    return budget
 
 
 def budget_from(arguments: argparse.Namespace) -> AbstractContextManager[object]:
-    """Return the budget that a command's flags ask for (`program.common.cli.add_budget_flags`), to be entered."""
+    """Return the budget that a command's flags ask for, to be entered."""
     limits = (arguments.max_calls, arguments.max_cost, arguments.max_tokens)
-    return nullcontext() if limits == (None, None, None) else Budget(*limits)
+    if limits == (None, None, None):
+        return nullcontext()
+    return Budget(*limits)
 
 
 class Gate:
@@ -200,7 +214,7 @@ class Gate:
             self._paused_until = max(self._paused_until, time.monotonic() + seconds)
 
     def _wait_s(self, now: float) -> float | None:
-        """Return None when a call may start, the seconds to wait, or 0 to wait for another call's end."""
+        """Return None when a call may start, seconds to wait, or 0: until another call ends."""
         for window in (self._starts, self._spent):
             while window and window[0][0] <= now - self._window_s:
                 window.popleft()
@@ -208,8 +222,9 @@ class Gate:
             return self._paused_until - now
         if self._in_flight >= self.limits.concurrency:
             return 0.0
-        # What the calls in flight will use is not known yet: each is expected to use the mean so far.
-        tokens = self._tokens / self._calls * (self._in_flight + 1) if self._calls else 0.0
+        tokens = 0.0
+        if self._calls:  # each call in flight is expected to use the mean so far
+            tokens = self._tokens / self._calls * (self._in_flight + 1)
         rates = (
             (self._starts, 1, self.limits.requests_per_minute),
             (self._spent, tokens, self.limits.tokens_per_minute),
@@ -241,7 +256,7 @@ def gate_for(host: str) -> Gate:
 
 
 def gates_made_by(make: Callable[[str, WireSettings], Gate]) -> None:
-    """Let gates of hosts that were not asked before be made otherwise, as by a worker that shares them with others."""
+    """Let gates of further hosts be made otherwise, as by a worker that shares them with others."""
     _NEW.append(make)
 
 

@@ -1,4 +1,4 @@
-"""An engine around a service's: image references become bytes within its limits, and what it refuses is left out."""
+"""An engine around a service's: it makes images of references, and leaves out what is refused."""
 
 import asyncio
 import logging
@@ -30,7 +30,7 @@ from program.lms.traits import ModelRecord, ModelTraits
 
 
 def inline(value: Any, limits: ImageLimits) -> Any:
-    """Return an input with the images themselves in place of references, for a model that knows none."""
+    """Return an input with images in place of references, for a model that knows none."""
     if isinstance(value, list):
         return [inline(item, limits) for item in value]
     if isinstance(value, dict):
@@ -43,11 +43,12 @@ def inline(value: Any, limits: ImageLimits) -> Any:
 
 def inline_demo(demo: Any, limits: ImageLimits) -> dict[str, Any]:
     """Return a demo with its images themselves."""
-    return {name: inline(value, limits) if name in {"image", "reference"} else value for name, value in demo.items()}
+    images = {name: inline(demo[name], limits) for name in ("image", "reference") if name in demo}
+    return {**demo, **images}
 
 
 def encoded_image(ref: ImageRef, limits: ImageLimits) -> EncodedImage:
-    """Return an image as a service takes it, and record that it is sent; ImageError where there is no such picture."""
+    """Return an image as a service takes it, and record that; ImageError where there is no such picture."""
     image = sending.encode(ref, limits)
     note_image(image.record)
     return image
@@ -78,12 +79,13 @@ def token_for(sha256: str) -> str:
 
 
 class ServerTransport(StdlibTransport):
-    """The client's own transport to one server that the user named; to one of this machine without a proxy."""
+    """The client's own transport to one server; to one of this machine without a proxy."""
 
     def __init__(self, address: str) -> None:
-        """Look up the environment's proxy for a server once: that takes 0.1 ms, which every request would cost."""
+        """Look up the environment's proxy once, which takes 0.1 ms."""
         proxies = proxies_for(address)
-        super().__init__(proxy=proxies.get(urlsplit(address).scheme) or proxies.get("all") or None, trust_env=False)
+        proxy = proxies.get(urlsplit(address).scheme) or proxies.get("all")
+        super().__init__(proxy=proxy or None, trust_env=False)
 
 
 class ImageTransport(ServerTransport):
@@ -93,7 +95,8 @@ class ImageTransport(ServerTransport):
         """Send one request."""
         images = _IMAGES.get({})
         if images:
-            request = replace(request, body=_TOKEN.sub(lambda token: images.get(token[0], token[0]), request.body))
+            body = _TOKEN.sub(lambda token: images.get(token[0], token[0]), request.body)
+            request = replace(request, body=body)
         return super().stream(request)
 
 
@@ -101,21 +104,21 @@ class Connection(NamedTuple):
     """How DSPy's client reaches one model of one service."""
 
     lm_name: str
-    """What DSPy, caches and records call the model: the service, a slash, and its name for the service."""
+    """What DSPy, caches and records call the model: the service, a slash, its name there."""
     config: Callable[[str], Any]
-    """Of DSPy's client, given the name of the field for the most tokens of an answer, where that is a choice."""
+    """Of DSPy's client, given the field for the most tokens of an answer."""
     capabilities: Mapping[str, Any]
     wire_model: str | None = None
-    """The model's name on the wire where it differs from the LM's, which is what caches are keyed by."""
+    """The model's name on the wire where that is not the LM's, which caches are keyed by."""
     priced_as: tuple[str, str] | None = None
     """Provider and model in DSPy's price list; None for a server, which has no price there."""
     is_asked: bool = False
-    """Whether the service is asked what it can do: an OpenAI-compatible server is, a provider's own service is not."""
+    """Whether the service is asked what it can do: a server is, a provider's service is not."""
 
 
 @dataclass(eq=False)
 class ReferenceEngine:
-    """An engine around DSPy's own, for one model of one service, with the record of what that can do."""
+    """An engine around DSPy's own, for one model of one service, with its record."""
 
     connection: Connection
     limits: ImageLimits
@@ -167,7 +170,7 @@ class ReferenceEngine:
         return transport if isinstance(transport, ImageTransport) else None
 
     def complete(self, request: lm15.Request) -> lm15.Response:
-        """Answer one request in one attempt, or in one more for each feature that the service turns out to lack."""
+        """Answer one request in one attempt, or in one more for each feature that is refused."""
         while True:
             try:
                 return self.attempt(request)
@@ -208,35 +211,51 @@ class ReferenceEngine:
         if self.transport is not None:
             self.transport.close()
 
-    def _on_the_wire(self, request: lm15.Request, images: dict[bytes, bytes] | None = None) -> lm15.Request:
-        """Return a request as it is sent: with image bytes, or tokens that `images` gets the bytes of (base64) by.
+    def _on_the_wire(
+        self,
+        request: lm15.Request,
+        images: dict[bytes, bytes] | None = None,
+    ) -> lm15.Request:
+        """Return a request as it is sent, without refused features.
 
-        Without refused features. Raises ImageError when an image is unknown here or has changed since it was opened.
+        Its images are bytes, or tokens under which `images` gets the bytes, in base64. Raises ImageError
+        when an image is unknown here or has changed since it was opened.
         """
-        shown = [p for m in request.messages for p in m.parts if _is_reference(p)]
-        limits = limits_of_request([IMAGES.find(p.url) for p in shown], self.limits) if len(shown) > 1 else self.limits
-        messages = tuple(
-            replace(m, parts=tuple(_sent_part(p, limits, images) for p in m.parts)) for m in request.messages
-        )
+        limits = self._limits_of(request)
+        messages = []
+        for message in request.messages:
+            parts = tuple(_sent_part(part, limits, images) for part in message.parts)
+            messages.append(replace(message, parts=parts))
         known = self.record.known
-        left_out: dict[str, Any] = {n: None for n in known.refused if getattr(request.config, n, None) is not None}
-        for name in left_out:
-            note_change(f"{self.title}: {name} left out ({known.refused[name]})")
+        left_out: dict[str, Any] = {}
+        for name, words in known.refused.items():
+            if getattr(request.config, name, None) is not None:
+                left_out[name] = None
+                note_change(f"{self.title}: {name} left out ({words})")
         if request.config.logprobs and known.token_probabilities:
             left_out.setdefault("logprobs", min(request.config.logprobs, known.token_probabilities))
         config = replace(request.config, **left_out) if left_out else request.config
         model = self.connection.wire_model or request.model
         if known.wire_model:
             model = f"{request.model.partition('/')[0]}/{known.wire_model}"
-        return replace(request, messages=messages, config=config, model=model)
+        return replace(request, messages=tuple(messages), config=config, model=model)
+
+    def _limits_of(self, request: lm15.Request) -> ImageLimits:
+        shown = []
+        for message in request.messages:
+            shown += [IMAGES.find(part.url) for part in message.parts if _is_reference(part)]
+        if len(shown) < 2:
+            return self.limits
+        return limits_of_request(shown, self.limits)
 
     def _cause(self, request: lm15.Request, error: lm15.LM15Error) -> Exception | None:
-        """Return what is wrong, where the service's words say it, and remember it; None where they do not.
+        """Return what is wrong, where the service's words say it, and remember it; else None.
 
-        FeatureRefused: the same request can go without something. Otherwise asking again would meet the same.
+        FeatureRefused: the request can go without something. Else asking again would meet the same.
         """
         words, known = redact(traits.words_of(error), self.secrets), self.record.known
-        has_images = any(isinstance(part, lm15.ImagePart) for message in request.messages for part in message.parts)
+        parts = [part for message in request.messages for part in message.parts]
+        has_images = any(isinstance(part, lm15.ImagePart) for part in parts)
         if has_images and traits.names_images(words):
             self.record.learn(reads_images=False)
             return ImagesRefused(f"{self.name} reads no images")
@@ -244,37 +263,46 @@ class ReferenceEngine:
             return FeatureRefused(error)
         if traits.context_is_full(error):
             size = f" of {known.context_tokens:,} tokens" if known.context_tokens else ""
-            return EndpointError(f"{self.name}: the context{size} is full; show fewer demos (compile with --demos 4)")
-        if isinstance(error, lm15.TransportError) and not self.has_answered and "refused" in words.casefold():
-            if self.address is None:
-                return EndpointError(f"{self.title}: its service takes no connection; check the network connection")
-            return EndpointError(f"no server answers at {self.address}; start it, or check --api-base")
+            mend = "show fewer demos (compile with --demos 4)"
+            return EndpointError(f"{self.name}: the context{size} is full; {mend}")
+        is_refused = isinstance(error, lm15.TransportError) and "refused" in words.casefold()
+        if is_refused and not self.has_answered:
+            return self._unreachable()
         if traits.model_is_missing(error):
             there = f"; it has {', '.join(known.models[:8])}" if known.models else ""
-            return EndpointError(f"{self.title}: the model is not on the server{there}; name another one with --lm")
+            wrong = f"the model is not on the server{there}"
+            return EndpointError(f"{self.title}: {wrong}; name another one with --lm")
         return None
 
+    def _unreachable(self) -> EndpointError:
+        if self.address is None:
+            wrong = "its service takes no connection"
+            return EndpointError(f"{self.title}: {wrong}; check the network connection")
+        return EndpointError(f"no server answers at {self.address}; start it, or check --api-base")
+
     def _learn_refusal(self, request: lm15.Request, error: lm15.LM15Error, words: str) -> bool:
-        """Remember what an error refuses of a request that can go without it; False where that is nothing."""
+        """Remember what an error refuses of a request; False where it cannot go without that."""
         other = {"max_tokens": "max_completion_tokens", "max_completion_tokens": "max_tokens"}
         limit = self.record.known.max_tokens_field
         if self.address is not None and traits.wants_other_limit(error, limit):
             self.record.learn(max_tokens_field=other[limit])
             return True
-        names = [name for name in traits.refused_fields(error) if getattr(request.config, name) is not None]
+        refused = traits.refused_fields(error)
+        names = [name for name in refused if getattr(request.config, name) is not None]
         most = traits.largest_choice(words) if "logprobs" in names else None
         if most is not None and most < (request.config.logprobs or 0):
             self.record.learn(token_probabilities=most)
             return True
         for name in names:
             self.record.refuse(name, f"HTTP {error.status}: {words[:120]}")
-            logger.warning("%s does not take %s and is asked without (%s)", self.title, name, words[:120])
+            said = words[:120]
+            logger.warning("%s does not take %s and is asked without (%s)", self.title, name, said)
         if "logprobs" in names:
             self.record.learn(token_probabilities=0)
         return bool(names)
 
     def _explain(self, error: lm15.LM15Error) -> None:
-        """Make an error name the model as its user does and what sets a missing key, and quote no key."""
+        """Make an error name the model as its user does, what sets a missing key, and no key."""
         # DSPy puts this in front of the message.
         error.model = self.name
         if isinstance(error, lm15.NotConfiguredError) and error.env_keys:
@@ -282,7 +310,7 @@ class ReferenceEngine:
         scrub(error, self.secrets)
 
     def _note_changes(self, request: lm15.Request, response: lm15.Response) -> None:
-        """Record what the client itself left out or changed, and log-probabilities that did not come."""
+        """Record what the client left out or changed, and log-probabilities that did not come."""
         for change in response.adaptations:
             if change.action not in {"satisfied", "defaulted"}:
                 note_change(f"{self.title}: {change.field} {change.action} ({change.reason})")
@@ -300,7 +328,7 @@ def _is_reference(part: Any) -> bool:
 
 
 def _sent_part(part: Any, limits: ImageLimits, images: dict[bytes, bytes] | None) -> Any:
-    """Return a part of a message as it is sent: an image's reference as its bytes, or as a token for them."""
+    """Return a part of a message as it is sent: an image as its bytes, or as a token for them."""
     if not _is_reference(part):
         return part
     ref = IMAGES.find(part.url)

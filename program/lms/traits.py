@@ -1,4 +1,4 @@
-"""What a model can do, in one record: an engine of this process declares it, a service is asked and learnt from."""
+"""What a model can do, in one record: an engine declares it, a service is asked and learnt from."""
 
 import hashlib
 import io
@@ -31,7 +31,7 @@ MOST_ALTERNATIVES = 20
 
 
 def inquire(engine: Any) -> None:
-    """Fill the record of an engine's model in. Raises EndpointError where nothing answers, or not under this name."""
+    """Fill the record of an engine's model in; EndpointError where nothing answers under its name."""
     record, address = engine.record, engine.address
     found = listed_traits(address, engine.model, engine.secrets)
     names = found.get("models", ())
@@ -39,28 +39,33 @@ def inquire(engine: Any) -> None:
         found["wire_model"] = names[0]
     record.learn(**found)
     sighted = record.traits.reads_images is None
-    if (sighted or record.traits.token_probabilities is None) and not _probe(engine, sighted=sighted):
+    is_open = sighted or record.traits.token_probabilities is None
+    if is_open and not _probe(engine, sighted=sighted):
         return  # it is asked again with the next question
     record.learn(asked=datetime.now(UTC).date().isoformat())
     logger.info("%s: %s", engine.name, record.traits.model_dump_json(exclude_defaults=True))
 
 
-def listed_traits(address: str, model: str, secrets: Mapping[str, str]) -> dict[str, Any]:
-    """Return what a server's own pages say of a model: llama.cpp's, vLLM's, LM Studio's, Ollama's, OpenRouter's.
+_LENGTHS = ("max_model_len", "context_length", "max_context_length")
 
-    `secrets` holds the server's key, if any, by the variable that it comes from. Raises EndpointError where no server
-    answers or the key is refused.
+
+def listed_traits(address: str, model: str, secrets: Mapping[str, str]) -> dict[str, Any]:
+    """Return what a server's pages say of a model: llama.cpp, vLLM, LM Studio, Ollama, OpenRouter.
+
+    `secrets` holds the server's key, if any, by the variable that it comes from. Raises EndpointError
+    where no server answers or the key is refused.
     """
     root = re.sub(r"/v\d+$", "", address)
     listing = _page(f"{address}/models", secrets, must_answer=True)
     entries = [entry for entry in (listing or {}).get("data") or () if isinstance(entry, Mapping)]
     names = tuple(str(entry.get("id")) for entry in entries)
     found: dict[str, Any] = {"models": names} if names else {}
-    entry = next((e for e in entries if e.get("id") == model), entries[0] if len(entries) == 1 else {})
+    only: Mapping[str, Any] = entries[0] if len(entries) == 1 else {}
+    entry = next((each for each in entries if each.get("id") == model), only)
     modalities = (entry.get("architecture") or {}).get("input_modalities")
     if isinstance(modalities, list) and modalities:
         found["reads_images"] = "image" in modalities
-    lengths = [entry.get(name) for name in ("max_model_len", "context_length", "max_context_length")]
+    lengths = [entry.get(name) for name in _LENGTHS]
     lengths.append((entry.get("meta") or {}).get("n_ctx"))
     if entry.get("owned_by") == "llamacpp" or "n_ctx" in (entry.get("meta") or {}):
         properties = _page(f"{root}/props", secrets) or {}
@@ -72,22 +77,33 @@ def listed_traits(address: str, model: str, secrets: Mapping[str, str]) -> dict[
         shown = _page(f"{root}/api/show", secrets, {"model": model}) or {}
         if isinstance(able := shown.get("capabilities"), list) and able:
             found["reads_images"] = "vision" in able
-        lengths += [n for name, n in (shown.get("model_info") or {}).items() if name.endswith(".context_length")]
-    known = [n for n in lengths if isinstance(n, int) and n > 0]
-    return {**found, **({"context_tokens": known[0]} if known else {})}
+        for name, length in (shown.get("model_info") or {}).items():
+            if name.endswith(".context_length"):
+                lengths.append(length)
+    known = [length for length in lengths if isinstance(length, int) and length > 0]
+    if known:
+        found["context_tokens"] = known[0]
+    return found
 
 
 def _page(
-    url: str, secrets: Mapping[str, str], body: Mapping[str, Any] | None = None, *, must_answer: bool = False
+    url: str,
+    secrets: Mapping[str, str],
+    body: Mapping[str, Any] | None = None,
+    *,
+    must_answer: bool = False,
 ) -> dict[str, Any] | None:
-    """Return the JSON object at an address, without the key; None for anything else, which a server need not have.
+    """Return the JSON object at an address, without the key; None for anything else.
 
     With `must_answer` something has to, and to take the key: EndpointError else.
     """
     variable, key = next(iter(secrets.items()), ("AGENTICIQA_API_KEY", None))
-    headers = {"Authorization": f"Bearer {key}"} if key else {}
+    headers = {"Content-Type": "application/json"}
+    if key:
+        headers["Authorization"] = f"Bearer {key}"
     data = None if body is None else json.dumps(body).encode()
-    request = urllib.request.Request(url, data, {**headers, "Content-Type": "application/json"})  # noqa: S310 (checked in settings: http or https)
+    # Settings take addresses of http and https alone.
+    request = urllib.request.Request(url, data, headers)  # noqa: S310
     try:
         opener = urllib.request.build_opener(urllib.request.ProxyHandler(proxies_for(url)))
         with opener.open(request, timeout=LISTING_TIMEOUT_S) as answer:
@@ -97,9 +113,11 @@ def _page(
     except OSError as error:
         server, status = url.removesuffix("/models"), getattr(error, "code", None)
         if must_answer and status in {401, 403}:
-            raise EndpointError(f"{server} refuses the key; set the key of this server in {variable}") from None
+            mend = f"set the key of this server in {variable}"
+            raise EndpointError(f"{server} refuses the key; {mend}") from None
         if must_answer and status is None:
-            reason, mend = getattr(error, "reason", None) or error, "start it, or give its address with --api-base"
+            reason = getattr(error, "reason", None) or error
+            mend = "start it, or give its address with --api-base"
             raise EndpointError(f"no server answers at {server} ({reason}); {mend}") from None
         return None
     return page if isinstance(page, dict) else None
@@ -110,10 +128,11 @@ _BUSY = {429, 503, 529}
 
 
 def _probe(engine: Any, *, sighted: bool) -> bool:
-    """Ask for one token, with a small picture where it is open whether the model reads any; False where it is busy."""
-    parts: tuple[Any, ...] = (lm15.TextPart(text="Is this picture good or bad? Answer with one word."),)
+    """Ask for one token, with a picture where it is open whether any are read; False where it is busy."""
+    text = lm15.TextPart(text="Is this picture good or bad? Answer with one word.")
+    parts: tuple[Any, ...] = (text,)
     if sighted:
-        parts = (*parts, lm15.ImagePart(data=_dot(), media_type="image/png"))
+        parts = (text, lm15.ImagePart(data=_dot(), media_type="image/png"))
     config = lm15.Config(max_tokens=1, temperature=0.0, logprobs=MOST_ALTERNATIVES)
     message = lm15.Message(role="user", parts=parts)
     request = lm15.Request(model=engine.connection.lm_name, messages=(message,), config=config)
@@ -151,17 +170,19 @@ def _dot() -> str:
 
 
 _IMAGES = re.compile(
-    r"image input is not supported|mmproj|unsupported content part|content type.{0,20}image|not a multimodal model"
-    r"|(?:does|do)(?: not|n't) support (?:image|vision|multimodal)|support image input|(?:image|vision)\S* (?:input )?"
+    r"image input is not supported|mmproj|unsupported content part|content type.{0,20}image"
+    r"|not a multimodal model|(?:does|do)(?: not|n't) support (?:image|vision|multimodal)"
+    r"|support image input|(?:image|vision)\S* (?:input )?"
     r"(?:is|are) not supported|no endpoints found that support image"
-    r"|image_url.{0,40}(?:not|invalid|unsupported|expected)|(?:invalid|unsupported|unknown).{0,40}image_url"
+    r"|image_url.{0,40}(?:not|invalid|unsupported|expected)"
+    r"|(?:invalid|unsupported|unknown).{0,40}image_url"
     r"|at most 0 image|cannot (?:read|process|see) images?",
     re.IGNORECASE,
 )
 """llama.cpp, vLLM, LM Studio, OpenRouter, LiteLLM's proxy and OpenAI, each in its own words."""
 _CONTEXT = re.compile(
-    r"context[ _](?:length|size|window)|maximum context|exceeds? (?:the )?(?:available )?context|prompt is too long"
-    r"|too many (?:input )?tokens",
+    r"context[ _](?:length|size|window)|maximum context|exceeds? (?:the )?(?:available )?context"
+    r"|prompt is too long|too many (?:input )?tokens",
     re.IGNORECASE,
 )
 _MODEL = re.compile(
@@ -177,7 +198,7 @@ _FIELDS = {
 }
 """What a request can do without, and the words a refusal names it by."""
 _STATUSES = frozenset({400, 404, 415, 422, 500, 501})
-"""What servers answer unknown or unsupported fields with; llama.cpp gives 500 for a schema it cannot use."""
+"""Of unknown or unsupported fields; llama.cpp gives 500 for a schema it cannot use."""
 
 
 def words_of(error: lm15.LM15Error) -> str:
@@ -216,11 +237,12 @@ def refused_fields(error: lm15.LM15Error) -> list[str]:
 
 
 def wants_other_limit(error: lm15.LM15Error, field: str) -> bool:
-    """Return whether an error refuses the field `max_tokens` or `max_completion_tokens` of a request.
+    """Return whether an error refuses `max_tokens` or `max_completion_tokens`.
 
-    OpenAI's names the other one: "Unsupported parameter: 'max_tokens' ... Use 'max_completion_tokens' instead."
+    OpenAI's names the other one, too: "Use 'max_completion_tokens' instead."
     """
-    words, refusal = words_of(error), r"not supported|unsupported|unknown|unrecognized|unexpected|not permitted|instead"
+    words = words_of(error)
+    refusal = r"not supported|unsupported|unknown|unrecognized|unexpected|not permitted|instead"
     names_it = re.search(rf"(?<![a-z_]){field}\b", words)
     return error.status in _STATUSES and bool(names_it and re.search(refusal, words, re.IGNORECASE))
 
@@ -231,7 +253,8 @@ def largest_choice(words: str) -> int | None:
     >>> largest_choice("Invalid value: 'top_logprobs' must be less than or equal to 5")
     5
     """
-    limits = [int(n) for n in re.findall(r"\d+", words.partition("top_logprobs")[2]) if 1 <= int(n) < 20]
+    numbers = map(int, re.findall(r"\d+", words.partition("top_logprobs")[2]))
+    limits = [number for number in numbers if 1 <= number < MOST_ALTERNATIVES]
     return max(limits, default=None)
 
 
@@ -250,7 +273,7 @@ class ModelTraits(BaseModel):
     thinks: bool = False
     """Reasons at length before it answers, so an answer needs all the tokens it is allowed."""
     answers_at_once: bool | None = None
-    """Names distortions and score in one answer; False where it gave both one after the other alone."""
+    """Names distortions and score in one answer; False where it gave them in two alone."""
     wire_model: str | None = None
     """Its name on the server, where that serves one model alone and any name means it."""
     models: tuple[str, ...] = ()
@@ -261,19 +284,19 @@ class ModelTraits(BaseModel):
     revision: str | None = None
     """Its name with its revision, where what was compiled for one revision holds for no other."""
     is_free: bool = False
-    """Answers in this process within milliseconds: without a network, a price or limits, and not counted."""
+    """Answers in this process within milliseconds: without a price or limits, and not counted."""
     is_deterministic: bool = False
-    """Its answer depends on the question alone, and may be kept for as long as the code stays the same."""
+    """Its answer depends on the question alone, and may be kept while the code stays the same."""
     reads_instructions: bool = True
-    """Goes by what it is told in words, the form of its answer too; else by the inputs and a rubric."""
+    """Goes by words, as for the form of its answer; else by the inputs and a rubric."""
     is_calibrated: bool = False
-    """The levels it states are a belief fitted on people's scores: they count as they are, and as much as tools."""
+    """Its levels are a belief fitted on people's scores: they count as they are, as much as tools."""
     shares_errors: bool = False
     """Reads what tools read of an image, so that it errs where they do."""
     judges_crops: bool = False
     """Judges a part of an image as a whole one."""
     weighs_demos: bool = False
-    """Weighs demos by how like the image they are, so that it can be worked out unasked what a set of them says."""
+    """Weighs demos by how like the image they are: what a set of them says can be worked out unasked."""
     explains_in_figures: bool = False
     """Its reasons are figures, and its explanations say in words what these mean."""
     may_quote_keys: bool = True
@@ -288,7 +311,7 @@ class ModelTraits(BaseModel):
 
     @property
     def takes_schema(self) -> bool:
-        """Whether the form of an answer travels as a JSON schema, so that no text need describe it."""
+        """Whether the form of an answer travels as a JSON schema, and no text need describe it."""
         return self.knows_schemas and "response_format" not in self.refused
 
 
@@ -296,7 +319,7 @@ _NOTHING_KNOWN = ModelTraits()
 
 
 class ModelRecord:
-    """The traits of one model at one address, as known so far; shared by all roles, kept in a file."""
+    """The traits of one model at one address so far; shared by all roles, kept in a file."""
 
     def __init__(self, file: Path | None = None, declared: Mapping[str, Any] | None = None) -> None:
         self.lock = threading.RLock()
@@ -329,13 +352,19 @@ class ModelRecord:
 
 
 _RECORDS: dict[tuple[Any, ...], ModelRecord] = {}
-"""One for each model and address in the process: roles and copies of a program share what one of them learns."""
+"""One for each model and address: roles and copies of a program share what one learns."""
 
 
 def record_of(
-    model: str, address: str | None, cache_dir: Path | None, declared: Mapping[str, Any] | None = None
+    model: str,
+    address: str | None,
+    cache_dir: Path | None,
+    declared: Mapping[str, Any] | None = None,
 ) -> ModelRecord:
-    """Return the record of a model; `declared` traits go before what is found. Kept below `cache_dir`, if any."""
+    """Return the record of a model, kept below `cache_dir`, if any.
+
+    `declared` traits go before what is found.
+    """
     name = hashlib.sha256(f"{address} {model}".encode()).hexdigest()[:16]
     file = cache_dir / MODEL_RECORDS / f"{name}.json" if cache_dir is not None else None
     key = (model, address, file, json.dumps(declared or {}, sort_keys=True))
@@ -352,7 +381,7 @@ def traits_of(lm: dspy.BaseLM | None) -> ModelTraits:
 
 
 def known_traits(lm: dspy.BaseLM | None) -> ModelTraits:
-    """Return what a model's engine declares, or what is known of its service so far; nothing is asked."""
+    """Return what a model's engine declares, or what is known of its service; nothing is asked."""
     engine = getattr(lm, "engine", None)
     record = getattr(engine, "record", None)
     traits = record.traits if isinstance(record, ModelRecord) else getattr(engine, "traits", None)
@@ -360,19 +389,21 @@ def known_traits(lm: dspy.BaseLM | None) -> ModelTraits:
 
 
 def own_record(lm: dspy.BaseLM | None) -> ModelRecord:
-    """Return a model's record; of one whose engine DSPy chose, or a user wrote, it lasts as long as the process."""
+    """Return a model's record; where its engine is not ours it lasts as long as the process."""
     record = getattr(getattr(lm, "engine", None), "record", None)
     if isinstance(record, ModelRecord):
         return record
-    declared: dict[str, Any] = {"knows_schemas": bool(getattr(lm, "supports_response_schema", False))}
+    knows_schemas = bool(getattr(lm, "supports_response_schema", False))
+    declared: dict[str, Any] = {"knows_schemas": knows_schemas}
     if "logprobs" not in getattr(lm, "supported_params", ()):
         declared["token_probabilities"] = 0
-    name, address = str(getattr(lm, "model", "")), str(getattr(lm, "kwargs", {}).get("api_base") or "")
+    name = str(getattr(lm, "model", ""))
+    address = str(getattr(lm, "kwargs", {}).get("api_base") or "")
     return as_listed(record_of(name, address, None, declared), name)
 
 
 def as_listed(record: ModelRecord, name: str) -> ModelRecord:
-    """Return the record of a hosted model, with what LiteLLM's list says of its eyes where nothing else is known."""
+    """Return the record of a hosted model; whether it reads images LiteLLM's list says at first."""
     if record.known.reads_images is None and _is_listed_with_vision(name):
         record.learn(reads_images=True)
     return record

@@ -1,4 +1,4 @@
-"""The words of a question: its system message, its last line, and the form its answer is to have."""
+"""The words of a question: its system message, its last line, the form its answer is to have."""
 
 import re
 from collections.abc import Mapping
@@ -22,7 +22,7 @@ _SIGHT = (
 def system_text(signature: type[dspy.Signature], *, form: Mapping[str, Any] | None = None) -> str:
     """Return instructions, inputs and outputs of a signature as a system message.
 
-    `form` is the answer's JSON schema where the server takes none: then its shape stands in the text.
+    `form` is the answer's JSON schema where the server takes none: then the text says its shape.
     """
     parts = [signature.instructions.strip()]
     inputs = [_line(name, field) for name, field in signature.input_fields.items()]
@@ -49,7 +49,7 @@ def answer_request(signature: type[dspy.Signature]) -> str:
 
 
 def is_word(signature: type[dspy.Signature]) -> bool:
-    """Return whether a signature asks for one level or option alone: a word without JSON around it."""
+    """Return whether a signature asks for one level or option alone: a word, without JSON."""
     if list(signature.output_fields) == ["final_answer"]:
         return "options" in signature.input_fields
     return [field.annotation for field in signature.output_fields.values()] == [QualityLevel]
@@ -80,7 +80,7 @@ def _all_bounded(parts: Mapping[str, Any], most_chars: int) -> dict[str, Any]:
 
 
 def _bounded(part: Any, most_chars: int) -> Any:
-    """Return a part of a schema with limits: on its own text, and tighter ones on what is inside."""
+    """Return a part of a schema with limits: on its own text, and tighter ones inside."""
     if isinstance(part, list):
         return [_bounded(each, most_chars) for each in part]
     if not isinstance(part, dict):
