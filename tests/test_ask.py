@@ -9,7 +9,7 @@ import dspy
 import pytest
 
 from program.images.store import IMAGES
-from program.lms.ask import RUNGS, ask
+from program.lms.ask import ATTEMPTS, QuestionForm, ask
 from program.lms.call import meter, stage
 
 
@@ -35,7 +35,7 @@ def put(scripted_lm):
         model = lm or scripted_lm(script)
         answer = ask(
             predictor or dspy.Predict(Question), inputs or {"question": "Is it?", "hint": None, "image": None},
-            lm=model, check=check, example=EXAMPLE, **named,
+            QuestionForm(EXAMPLE), check, lm=model, **named,
         )  # fmt: skip
         return answer, model.engine
 
@@ -45,9 +45,9 @@ def put(scripted_lm):
 @pytest.mark.spec("001/retry-on-invalid-json")
 @pytest.mark.spec("D7")
 @pytest.mark.parametrize("failures", [0, 1, 2])
-def test_the_rung_tells_which_call_answered(put, failures):
+def test_the_attempt_says_which_call_answered(put, failures):
     answer, engine = put(["?"] * failures + [GOOD])
-    assert (answer.value, answer.rung) == (("yes", 3), RUNGS[failures])
+    assert (answer.value, answer.attempt) == (("yes", 3), ATTEMPTS[failures])
     assert len(engine.requests) == failures + 1
     assert len(answer.errors) == failures
 
@@ -60,7 +60,7 @@ def test_the_rung_tells_which_call_answered(put, failures):
 )
 def test_three_calls_in_all(put, bad):
     answer, engine = put([bad] * 3)
-    assert (answer.value, answer.rung, len(engine.requests)) == (None, None, 3)
+    assert (answer.value, answer.attempt, len(engine.requests)) == (None, None, 3)
     assert len(answer.errors) == 3
     assert all("\n" not in error and len(error) <= 300 for error in answer.errors)
 

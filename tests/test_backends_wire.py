@@ -20,7 +20,7 @@ from program.common.backends import RoleSettings
 from program.common.errors import EndpointError
 from program.common.settings import load_settings
 from program.images.store import IMAGES
-from program.lms.ask import ask
+from program.lms.ask import QuestionForm, ask
 from program.lms.call import meter
 from signatures.schemas import LEVEL_WORDS
 from signatures.summarizer import ClassifyQuality, ScoreQuality
@@ -56,7 +56,7 @@ def rate(picture):
         inputs = {"image": IMAGES.add(picture(5)), "query": "How good is it?"}
         with meter() as usage:
             example = SCORED if signature is ScoreQuality else CLASSIFIED
-            answer = ask(dspy.Predict(signature), inputs, lm=lm, check=lambda p: p, example=example, config=config)
+            answer = ask(dspy.Predict(signature), inputs, QuestionForm(example), lambda p: p, lm=lm, config=config)
         return answer, usage
 
     return put
@@ -110,7 +110,7 @@ def test_anthropic_is_asked_in_its_own_words(elsewhere, rate, picture, monkeypat
     lm = build_lm(RoleSettings(backend="anthropic/claude-sonnet-4-5", api_base=f"{elsewhere.base}/v1"), cache_dir=None)
     answer, usage = rate(lm)
     ((path, headers, body),) = elsewhere.sent
-    assert answer.rung == "first call"
+    assert answer.attempt == "first call"
     assert (path, headers["x-api-key"], body["model"]) == ("/v1/messages", KEY, "claude-sonnet-4-5")
     (image,) = [p for m in body["messages"] for p in m["content"] if p["type"] == "image"]
     assert base64.b64decode(image["source"]["data"]) == IMAGES.read(IMAGES.add(picture(5)))
@@ -125,7 +125,7 @@ def test_gemini_is_asked_in_its_own_words(elsewhere, rate, picture, monkeypatch)
     lm = build_lm(RoleSettings(backend="gemini/gemini-2.5-flash", api_base=f"{elsewhere.base}/v1beta"), cache_dir=None)
     answer, _ = rate(lm, config={"logprobs": True, "top_logprobs": 5})
     ((path, headers, body),) = elsewhere.sent
-    assert answer.rung == "first call"
+    assert answer.attempt == "first call"
     assert path == "/v1beta/models/gemini-2.5-flash:generateContent"
     (image,) = [p["inlineData"] for c in body["contents"] for p in c["parts"] if "inlineData" in p]
     assert base64.b64decode(image["data"]) == IMAGES.read(IMAGES.add(picture(5)))
@@ -144,7 +144,7 @@ def test_openai_is_asked_with_its_own_key_and_a_strict_schema(loopback, rate, pi
     lm = build_lm(RoleSettings(backend="openai.gpt-4o"), cache_dir=None)
     answer, _ = rate(lm, ClassifyQuality, {"logprobs": True, "top_logprobs": 20})
     (question,) = server.asked
-    assert answer.rung == "first call"
+    assert answer.attempt == "first call"
     assert lm.model == "openai/gpt-4o"
     assert question.body["response_format"]["json_schema"]["strict"] is True
     assert (question.body["logprobs"], question.body["top_logprobs"]) == (True, 20)
@@ -157,7 +157,7 @@ def test_a_gateway_in_the_environment_gets_the_call(loopback, rate, monkeypatch)
     monkeypatch.setenv("OPENAI_API_KEY", KEY)
     monkeypatch.setenv("OPENAI_BASE_URL", server.base)
     answer, _ = rate(build_lm(RoleSettings(backend="openai/gpt-4o"), cache_dir=None))
-    assert answer.rung == "first call"
+    assert answer.attempt == "first call"
     assert len(server.asked) == 1
 
 

@@ -11,7 +11,7 @@ from dspy import lm15
 from dspy.utils.exceptions import LMError
 
 from program.common.errors import InputError
-from program.lms.ask import ask
+from program.lms.ask import QuestionForm, ask
 from program.lms.call import meter
 from program.lms.limits import Budget, BudgetSpent, current_budget
 
@@ -27,7 +27,7 @@ class Question(dspy.Signature):
 def put(scripted_lm):
     def run(lm=None, question="q"):
         lm = lm or scripted_lm({"answer": {"answer": "yes"}})
-        return ask(dspy.Predict(Question), {"question": question}, lm=lm, check=lambda p: p.answer, example={}).value
+        return ask(dspy.Predict(Question), {"question": question}, QuestionForm({}), lambda p: p.answer, lm=lm).value
 
     return run
 

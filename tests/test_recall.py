@@ -9,7 +9,7 @@ from dspy.utils.callback import BaseCallback
 
 from program.images.store import IMAGES
 from program.lms.adapter import KeptAdapter
-from program.lms.ask import ask
+from program.lms.ask import QuestionForm, ask
 from program.lms.call import meter
 from program.lms.limits import Budget
 
@@ -44,7 +44,7 @@ def formed(monkeypatch):
 
 def choose(lm, wanted="blur", image=None, predictor=None, check=lambda p: p.picked):
     inputs = {"image": image, "wanted": wanted}
-    return ask(predictor or dspy.Predict(Choose), inputs, lm=lm, check=check, example={"picked": []})
+    return ask(predictor or dspy.Predict(Choose), inputs, QuestionForm({"picked": []}), check, lm=lm)
 
 
 def test_the_same_question_is_not_formed_again(scripted_lm, formed):
@@ -53,7 +53,7 @@ def test_the_same_question_is_not_formed_again(scripted_lm, formed):
         answers = [choose(lm), choose(lm), choose(lm, "noise")]
         traced = [(inputs, prediction.picked) for _, inputs, prediction in dspy.settings.trace]
     assert [a.value for a in answers] == [["PIQE"], ["PIQE"], ["NIQE"]]
-    assert [a.rung for a in answers] == ["first call"] * 3
+    assert [a.attempt for a in answers] == ["first call"] * 3
     assert answers[1].raw == answers[0].raw
     assert [inputs["wanted"] for inputs in formed] == ["blur", "noise"]
     assert (usage.lm_calls, usage.lm_cache_hits, usage.input_tokens, budget.calls) == (2, 1, 14, 2)
@@ -77,9 +77,9 @@ def test_only_a_first_call_is_kept_and_a_stricter_check_asks_again(scripted_lm, 
     lm = scripted_lm([{"picked": ["PIQE"]}, {"picked": ["PIQE", "NIQE"]}], cache=True)
     assert choose(lm).value == ["PIQE"]
     answer = choose(lm, check=two)
-    assert (answer.value, answer.rung) == (["PIQE", "NIQE"], "second call")
+    assert (answer.value, answer.attempt) == (["PIQE", "NIQE"], "second call")
     assert choose(lm).value == ["PIQE"]
-    assert choose(lm, check=two).rung == "second call"
+    assert choose(lm, check=two).attempt == "second call"
     assert len(lm.engine.requests) == 2
 
 

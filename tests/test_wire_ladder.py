@@ -19,7 +19,7 @@ from program.common.errors import EndpointError, ImageError
 from program.common.settings import load_settings
 from program.evaluation.evaluating import run_samples
 from program.images.store import IMAGES
-from program.lms.ask import ask
+from program.lms.ask import QuestionForm, ask
 from program.lms.limits import Budget, BudgetSpent
 
 KEY = "sk-planted-0123456789abcdef"
@@ -110,7 +110,7 @@ def test_what_dspys_cache_answers_for_a_users_own_model_costs_no_call(loopback, 
     shown = {"image": IMAGES.add(picture()), "question": "q"}
     with Budget(max_calls=2) as budget:
         for _ in range(3):
-            ask(dspy.Predict("image: dspy.Image, question -> answer"), shown, lm=lm, check=str, example={})
+            ask(dspy.Predict("image: dspy.Image, question -> answer"), shown, QuestionForm({}), str, lm=lm)
     assert budget.calls == server.stats()["requests"] == 1
 
 

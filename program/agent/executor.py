@@ -10,7 +10,7 @@ import dspy
 from program.agent.resources import Resources
 from program.agent.state import AssessmentState, ExecutorOutput, Finding, ToolLog, compact_json
 from program.images.store import IMAGES, Box, ImageRef
-from program.lms.ask import ask
+from program.lms.ask import QuestionForm, ask
 from program.lms.call import stage
 from program.tools.calibration import BESIDE_THE_EXPERT
 from program.tools.network import NETWORK
@@ -222,7 +222,8 @@ class Executor(dspy.Module):
         lm = self.resources.eyes() if "image" in inputs else self.resources.lm("executor")
         if lm is not self.resources.lm("executor"):
             predictor = dspy.Predict(predictor.signature)  # its demos are the model's, and the expert's words its own
-        answer = ask(predictor, inputs, lm=lm, check=lambda p: p[name], example=example, room=_ROOM[name])
+        form = QuestionForm(example, max_tokens=_ROOM[name])
+        answer = ask(predictor, inputs, form, lambda p: p[name], lm=lm)
         if answer.value is None and step is not None:
             work.notes.append(f"{step} failed: {answer.errors[-1]}")
             work.failed_steps.append(step)

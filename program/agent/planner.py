@@ -11,7 +11,7 @@ from program.agent.resources import Resources
 from program.agent.state import AssessmentState
 from program.common.errors import ToolError
 from program.expert import named_distortions, named_tools, region_pattern
-from program.lms.ask import ask
+from program.lms.ask import QuestionForm, ask
 from program.lms.call import stage
 from program.tools.registry import ToolRegistry
 from signatures.planner import PlanAssessment
@@ -56,10 +56,8 @@ class Planner(dspy.Module):
         error = plan = None
         if not self.resources.scores_only(state.query, state.options):
             with stage("planner"):
-                answer = ask(
-                    self.plan, inputs, lm=self.resources.lm("planner"), check=lambda p: p.plan, example=_EXAMPLE,
-                    room=_ROOM,
-                )  # fmt: skip
+                form = QuestionForm(_EXAMPLE, max_tokens=_ROOM)
+                answer = ask(self.plan, inputs, form, lambda p: p.plan, lm=self.resources.lm("planner"))
             plan = answer.value
             error = answer.errors[-1] if plan is None else None
         if plan is None:  # everything is looked at, with every step and the tools that the question names

@@ -16,7 +16,7 @@ from program.fusion import ScoreFusion, level_in_text
 from program.fusion.levels import expected_level, level_masses, tokens_of
 from program.fusion.scores import FittedFusion, disagreement, even_out, fusion_note, level_note, moved_note
 from program.images.store import ImageRef
-from program.lms.ask import Answer, ask
+from program.lms.ask import Answer, QuestionForm, ask
 from program.lms.call import CallAllowance
 from program.lms.traits import MOST_ALTERNATIVES, ModelTraits, own_record, traits_of
 from signatures.schemas import (
@@ -142,7 +142,7 @@ class Rater(dspy.Module):
         (scores, precisions), read = tools, self.tools_mean(evidence)
         mean = fusion.tool_mean(scores, precisions) if scores else None
         moved = "" if mean is None or read is None else moved_note(read, mean, chinese=chinese)
-        rung, status = answer.rung, "ok"
+        rung, status = answer.attempt, "ok"
         probabilities, reasoning, source = answer.value[:3] if answer.value else (None, "", None)
         if probabilities is None and (level := level_in_text(answer.raw)) is not None:
             probabilities = self._named(level)
@@ -229,12 +229,12 @@ class Rater(dspy.Module):
                 return LevelBelief(self._named(level), reasoning_of(p), "classification", _found(p))
             return LevelBelief(masses, reasoning_of(p), "probabilities", _found(p))
 
-        return ask(
-            self.score, inputs, lm=self.resources.lm("summarizer"), check=read, calls=calls,
+        form = QuestionForm(
             example={**_FOUND, **_SCORED} if finds else _SCORED,
-            room=_ROOM["quality_probs"] + finds * _ROOM_OF_FINDINGS,
-            form=partial(shape_signature, finds=True) if finds else None,
-        )  # fmt: skip
+            max_tokens=_ROOM["quality_probs"] + finds * _ROOM_OF_FINDINGS,
+            shape=partial(shape_signature, finds=True) if finds else None,
+        )
+        return ask(self.score, inputs, form, read, lm=self.resources.lm("summarizer"), calls=calls)
 
     def _classified(
         self, inputs: Mapping[str, Any], calls: CallAllowance, *, from_tokens: bool, finds: bool
@@ -254,14 +254,15 @@ class Rater(dspy.Module):
             return LevelBelief(smoothed, reasoning, "classification", _found(p))
 
         level_last = not from_tokens and self._judge.reads_instructions
-        return ask(
-            self.classify, inputs, lm=self.resources.lm("summarizer"), check=read, calls=calls,
-            room=ROOM_OF_A_WORD if one_word else _ROOM["quality_level"] + finds * _ROOM_OF_FINDINGS,
-            form=partial(shape_signature, finds=finds, word_alone=one_word, level_last=level_last),
+        form = QuestionForm(
             example=_WORD if one_word else {**_FOUND, **_CLASSIFIED} if finds else _CLASSIFIED,
-            config={"logprobs": True, "top_logprobs": MOST_ALTERNATIVES} if from_tokens else None,
-            until="quality_level" if opens else None,
-        )  # fmt: skip
+            max_tokens=ROOM_OF_A_WORD if one_word else _ROOM["quality_level"] + finds * _ROOM_OF_FINDINGS,
+            shape=partial(shape_signature, finds=finds, word_alone=one_word, level_last=level_last),
+            decisive_field="quality_level" if opens else None,
+        )
+        config = {"logprobs": True, "top_logprobs": MOST_ALTERNATIVES} if from_tokens else None
+        lm = self.resources.lm("summarizer")
+        return ask(self.classify, inputs, form, read, lm=lm, calls=calls, config=config)
 
     def _named(self, level: int) -> dict[int, float]:
         return self.fusion.extract_vlm_probabilities(str(level), mode="classification")

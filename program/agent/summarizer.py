@@ -15,7 +15,7 @@ from program.agent.state import AssessmentState, ExecutorOutput, SummarizerOutpu
 from program.common.text import in_sentences, is_chinese, normalise_choice, options_text
 from program.fusion.scores import level_note
 from program.images.store import IMAGES, ImageRef
-from program.lms.ask import Answer, ask
+from program.lms.ask import Answer, QuestionForm, ask
 from program.lms.call import CallAllowance, stage
 from signatures.schemas import GLOBAL
 from signatures.summarizer import AnswerQuestion, ExplainQuality
@@ -202,17 +202,19 @@ class Summarizer(rating.Rater):
         def check(p: dspy.Prediction) -> tuple[str, str]:
             return read(str(p.final_answer or "")), rating.reasoning_of(p) if reasons is None else reasons
 
-        answer = ask(
-            predictor, inputs, lm=self.resources.lm("summarizer"), check=check, example=example,
-            room=rating.ROOM_OF_A_WORD if alone else _ROOM, until=None if reasons is None or alone else "final_answer",
-            form=partial(rating.shape_signature, word_alone=True) if alone else None,
-        )  # fmt: skip
+        form = QuestionForm(
+            example,
+            max_tokens=rating.ROOM_OF_A_WORD if alone else _ROOM,
+            shape=partial(rating.shape_signature, word_alone=True) if alone else None,
+            decisive_field=None if reasons is None or alone else "final_answer",
+        )
+        answer = ask(predictor, inputs, form, check, lm=self.resources.lm("summarizer"))
         if answer.value is None:
             return rating.failed_fields(answer)
         text, reasoning = answer.value
         own = "" if predictor is self.explain and self._judge.explains_in_figures else reasoning
         fields = {"final_answer": text, "quality_reasoning": reasoning, "summary": own}
-        return {**fields, "status": "ok", "rung": answer.rung}
+        return {**fields, "status": "ok", "rung": answer.attempt}
 
     def _output(
         self, fields: dict[str, Any], state: AssessmentState, reading: QueryReading, tools: ToolReadings

@@ -1,7 +1,7 @@
-"""Ask a language model: every question goes through `ask`, typed, metered, and in at most three wordings.
+"""Ask a language model: every question goes through `ask`, typed, metered, in at most three wordings.
 
-Text-only questions (plan, tool choice) are the same for many images: asked once, and then looked up, which saves the
-milliseconds that DSPy takes to form the prompt and to parse the answer, even one of its cache.
+Text-only questions (plan, tool choice) are the same for many images. They are asked once, and then
+looked up: to form a prompt and parse an answer, even one of its cache, takes DSPy milliseconds.
 """
 
 import copy
@@ -10,7 +10,7 @@ import hashlib
 import json
 import logging
 import threading
-from collections.abc import Callable, Collection, Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any, Generic, TypeVar
 from weakref import WeakKeyDictionary
@@ -46,83 +46,92 @@ logger = logging.getLogger(__name__)
 
 T = TypeVar("T")
 _Key = tuple[str, str]
-Form = Callable[[type[dspy.Signature]], type[dspy.Signature]]
+Check = Callable[[dspy.Prediction], T]
+"""Turns a prediction into a value; raises ValueError for one that will not do."""
 
-RUNGS = ("first call", "second call", "third call")
-"""The ladder: as is; asking for JSON only; with an example. Three calls in all, never nested in another retry."""
+ATTEMPTS = ("first call", "second call", "third call")
+"""As is; asking for JSON only; with an example. Three in all, never nested in another retry."""
 
 _LOGGED_CHARS = 2000
 
 
 @dataclass(frozen=True)
 class Answer(Generic[T]):
-    """What a ladder ended with: a checked value and its rung, or None and the last raw text."""
+    """What a question ended with: a checked value and its attempt, or None and the last raw text."""
 
     value: T | None
-    rung: str | None
+    attempt: str | None
     raw: str
     errors: tuple[str, ...]
     prediction: dspy.Prediction | None = None
 
 
+@dataclass(frozen=True)
+class QuestionForm:
+    """How a question is put, whatever it is about."""
+
+    example: Mapping[str, Any]
+    """A valid answer: outputs that the question has to have, with what the third attempt shows."""
+    max_tokens: int | None = None
+    """Of the first answer. One that was cut there, and a model that thinks aloud, get all that the
+    model's settings allow."""
+    shape: Callable[[type[dspy.Signature]], type[dspy.Signature]] | None = None
+    """Changes which outputs are asked for, or their order: the question stays the predictor's, in
+    traces and for optimizers."""
+    decisive_field: str | None = None
+    """An output that is all that counts: where a schema has JSON begin with it, the answer is cut
+    after it, and asked for in full where that fails."""
+
+
 def ask(
     predictor: dspy.Module,
     inputs: Mapping[str, Any],
+    form: QuestionForm,
+    check: Check[T],
     *,
-    lm: dspy.BaseLM | None,
-    check: Callable[[dspy.Prediction], T],
-    example: Mapping[str, Any],
+    lm: dspy.BaseLM | None = None,
     config: Mapping[str, Any] | None = None,
     calls: CallAllowance | None = None,
-    room: int | None = None,
-    form: Form | None = None,
-    until: str | None = None,
 ) -> Answer[T]:
     """Ask a model up to three times until `check` accepts its answer.
 
-    `predictor` is a `dspy.Predict` or `dspy.ChainOfThought`. Inputs that are None leave the question. The second call
-    adds "Return ONLY valid JSON", the third an example of a valid answer. `check` turns a prediction into a value and
-    raises ValueError for one that will not do. `lm` None means DSPy's own setting. `calls` is shared by questions that
-    are one, put in several ways. `room` is the most tokens that the first answer may take; one that was cut there, and
-    a model that thinks aloud, get all that the model's settings allow. `form` changes which outputs are asked for, or
-    their order: the question stays the predictor's, in traces and for optimizers. `until` names an output that is all
-    that counts: where a schema has JSON begin with it, the answer is cut after it, and asked for in full where that
-    fails. A model that reads no images is shown none.
+    `predictor` is a `dspy.Predict` or `dspy.ChainOfThought`. Inputs that are None leave the question, and
+    images where the model reads none. The second attempt adds "Return ONLY valid JSON", the third an example.
+    `lm` None means DSPy's own setting. `calls` is shared by questions that are one, put in several ways.
 
-    A transport fault (429, 5xx, a lost connection) repeats the call; ladder and repeats share `wire.attempts` calls.
-    Raises LMError when the last of them met such a fault, or at once for what no repeat mends (a refused key), and
-    InputError where the caller's input is at fault: a spent budget, an image that was altered, a foreign predictor.
+    A transport fault (429, 5xx, a lost connection) repeats the call; all share `wire.attempts` calls.
+    Raises LMError when the last of them met such a fault, or at once for what no repeat mends (a
+    refused key), and InputError where the caller's input is at fault: a spent budget, an image that
+    was altered, a foreign predictor.
     """
-    predictor, asked = _predict_of(predictor, example, form)
-    example = dict.fromkeys(asked.output_fields.keys() - example.keys(), "...") | dict(example)
-    question = _question(predictor, asked, inputs, predictor.lm or lm or dspy.settings.lm)
+    predict, asked = _predict_of(predictor, form)
+    question = _question(predict, asked, inputs, predict.lm or lm or dspy.settings.lm)
     question.config, question.calls = dict(config or {}), calls or CallAllowance()
     traits = traits_of(question.lm)
     if traits.takes_references and not traits.thinks:
-        question.max_tokens = room
+        question.max_tokens = form.max_tokens
     # Without a schema an answer may begin with anything, and would be paid for twice.
     begins_as_asked = traits.takes_schema and not traits.thinks and _is_ours(question.lm)
     first, *_ = question.signature.output_fields
-    question.first_field_only = begins_as_asked and first == until
+    question.first_field_only = begins_as_asked and first == form.decisive_field
+    example = dict.fromkeys(asked.output_fields.keys() - form.example.keys(), "...") | dict(form.example)
     key = _key(question)
     if key is None:
         return _answered(question, asked, check, example)
     if (answer := _recalled(key, question, check)) is not None:
         return answer
-    with single_flight(key):  # another thread may have asked the same meanwhile: its answer will do
+    with single_flight(key):  # another thread may have asked the same meanwhile
         answer = _recalled(key, question, check)
         if answer is None:
             answer = _answered(question, asked, check, example)
-            if answer.prediction is not None and answer.rung == RUNGS[0]:
-                fields = {name: answer.prediction[name] for name in question.signature.output_fields}
-                _keep(key, fields, question.lm)
+            _keep(key, question, answer)
         return answer
 
 
 def _question(
     predictor: dspy.Predict, asked: type[dspy.Signature], inputs: Mapping[str, Any], lm: dspy.BaseLM
 ) -> Question:
-    """Return a question as it is sent: without what is absent, and without images for a model that reads none."""
+    """Return a question as it is sent: without what is absent, or images that the model does not read."""
     traits = traits_of(lm)
     given = {name: clean(value) for name, value in inputs.items() if value is not None}
     sent = dict(given)
@@ -137,7 +146,7 @@ def _question(
         limits = image_limits_of(lm)
         sent = {name: inline(value, limits) for name, value in sent.items()}
         demos = [inline_demo(demo, limits) for demo in demos]
-    # The trace names images that the model does not read, too: a demo made of it says which photograph it is of.
+    # The trace names images that are not read, too: a demo made of it says which photograph it is of.
     return Question(predictor, signature, demos, sent, given, lm)
 
 
@@ -155,13 +164,13 @@ def _answers_of(lm: dspy.BaseLM) -> LRUCache[_Key, dict[str, Any]]:
         return _FIXED_ANSWERS
     cache = dspy.cache
     answers = _ANSWERS.setdefault(cache, LRUCache(_MOST_ANSWERS))
-    if cache.enable_memory_cache and not cache.memory_cache:  # it was reset: what is kept here was there
+    if cache.enable_memory_cache and not cache.memory_cache:  # it was reset
         answers.clear()
     return answers
 
 
 def _key(question: Question) -> _Key | None:
-    """Return what a text-only question is known by, or None: nothing cached, or a user's adapter forms the prompt."""
+    """Return what a text-only question is known by; None where nothing is to be kept."""
     lm = question.lm
     is_deterministic = known_traits(lm).is_deterministic
     is_in_cache = lm.cache and (dspy.cache.enable_memory_cache or dspy.cache.enable_disk_cache)
@@ -179,16 +188,20 @@ def _key(question: Question) -> _Key | None:
 
 
 _text_of: Callable[[Any], str] = functools.lru_cache(maxsize=256)(repr)
-"""A signature as text: two threads may each have built the same one, and the classes are not equal."""
+"""A signature as text: two threads may each have built the same one, and classes are not equal."""
 
 
-def _keep(key: _Key, fields: Mapping[str, Any], lm: dspy.BaseLM) -> None:
+def _keep(key: _Key, question: Question, answer: Answer[Any]) -> None:
+    """Keep the answer to a question that was understood as it is."""
+    if answer.prediction is None or answer.attempt != ATTEMPTS[0]:
+        return
+    fields = {name: answer.prediction[name] for name in question.signature.output_fields}
     with _ANSWERS_LOCK:
-        _answers_of(lm)[key] = copy.deepcopy(dict(fields))
+        _answers_of(question.lm)[key] = copy.deepcopy(fields)
 
 
-def _recalled(key: _Key, question: Question, check: Callable[[dspy.Prediction], T]) -> Answer[T] | None:
-    """Return the answer kept for a question, traced as DSPy does; None without one, or where somebody watches."""
+def _recalled(key: _Key, question: Question, check: Check[T]) -> Answer[T] | None:
+    """Return the answer kept for a question, traced as DSPy does; None where somebody watches."""
     if _is_watched(question):
         return None
     with _ANSWERS_LOCK:
@@ -202,11 +215,11 @@ def _recalled(key: _Key, question: Question, check: Callable[[dspy.Prediction], 
     except ValueError:  # another check than the one that it passed
         return None
     book_kept_answer(question.lm)
-    return Answer(value, RUNGS[0], _raw_text(prediction, question.signature), (), prediction)
+    return Answer(value, ATTEMPTS[0], _raw_text(prediction, question.signature), (), prediction)
 
 
 def _is_watched(question: Question) -> bool:
-    """Return whether callbacks (MLflow's spans), a stream or a debug log want to see how the answer comes about."""
+    """Return whether callbacks (MLflow's spans), a stream or a debug log want to see a question asked."""
     watchers = (dspy.settings, question.lm, question.predictor, adapter_for(question.lm))
     return (
         any(getattr(watcher, "callbacks", None) for watcher in watchers)
@@ -217,16 +230,17 @@ def _is_watched(question: Question) -> bool:
 
 
 def _answered(
-    question: Question, asked: type[dspy.Signature], check: Callable[[dspy.Prediction], T], example: Mapping[str, Any]
+    question: Question, asked: type[dspy.Signature], check: Check[T], example: Mapping[str, Any]
 ) -> Answer[T]:
-    """Put a question until its answer passes the check, in at most three wordings, or in one more for a cut answer."""
+    """Put a question until its answer passes the check, once more where it is cut after its first field."""
+    hint = "\n\nReturn ONLY valid JSON."
+    shown = f" An example of a valid answer:\n{json.dumps(example, ensure_ascii=False)}"
+    attempts = list(zip(ATTEMPTS, ("", hint, hint + shown), strict=True))
+    if question.first_field_only:
+        attempts.insert(0, attempts[0])
     errors: list[str] = []
-    raw, hint = "", "\n\nReturn ONLY valid JSON."
-    longer_hint = f"{hint} An example of a valid answer:\n{json.dumps(example, ensure_ascii=False)}"
-    wordings = [*zip(RUNGS, ("", hint, longer_hint), strict=True)]
-    if question.first_field_only:  # in full, the model may answer
-        wordings.insert(0, wordings[0])
-    for rung, addition in wordings:
+    raw = ""
+    for attempt, addition in attempts:
         if question.calls.left == 0:
             break
         signature = _wording(question, asked, addition)
@@ -234,31 +248,38 @@ def _answered(
         adapter = None if addition else _asking_once(dspy.settings.adapter)
         try:
             with dspy.context(adapter=adapter):
-                _log_prompt(rung, signature, question)
+                _log_prompt(attempt, signature, question)
                 prediction = put(question, signature)
             raw = _raw_text(prediction, signature)
-            logger.debug("response (%s): %s", rung, raw[:_LOGGED_CHARS])
-            return Answer(check(prediction), rung, raw, tuple(errors), prediction)
+            logger.debug("response (%s): %s", attempt, raw[:_LOGGED_CHARS])
+            return Answer(check(prediction), attempt, raw, tuple(errors), prediction)
         except AdapterParseError as error:
             raw = encodable(str(error.lm_response or "")).strip() or raw
-            reason = str(error.args[0] if error.args else "").partition("\n")[0]
-            errors.append(one_line(f"not readable: {reason or 'no JSON object with the asked fields'}"))
+            reason = str(error.args[0]).partition("\n")[0] if error.args else ""
+            reason = reason or "no JSON object with the asked fields"
+            errors.append(one_line(f"not readable: {reason}"))
         except InputError:  # a spent budget, an image that was altered: no other wording mends it
             raise
         except (ValidationError, ValueError) as error:
             errors.append(one_line(str(error)))
         except LMError as error:
-            if not (question.first_field_only and question.calls.left):
-                if not is_unusable(error, question.lm):
-                    raise
-                # Log-probabilities may be what cannot be read; the words alone will do.
-                question.config.pop("logprobs", None)
-                question.config.pop("top_logprobs", None)
+            _bear(error, question)
             errors.append(one_line(str(error)))
         fields = list(question.signature.output_fields)
-        logger.warning("question for %s: %s gave no usable answer: %s", fields, rung, errors[-1])
+        logger.warning("question for %s: %s gave no usable answer: %s", fields, attempt, errors[-1])
         question.first_field_only = False
     return Answer(None, None, raw, tuple(errors))
+
+
+def _bear(error: LMError, question: Question) -> None:
+    """Raise the error of a call unless the model may answer another one."""
+    if question.first_field_only and question.calls.left:  # asked in full
+        return
+    if not is_unusable(error, question.lm):
+        raise error
+    # Log-probabilities may be what cannot be read; the words alone will do.
+    question.config.pop("logprobs", None)
+    question.config.pop("top_logprobs", None)
 
 
 def _wording(question: Question, asked: type[dspy.Signature], addition: str) -> type[dspy.Signature]:
@@ -268,37 +289,38 @@ def _wording(question: Question, asked: type[dspy.Signature], addition: str) -> 
         return _worded(question.signature, instructions)  # type: ignore[arg-type]  # a class is hashable
     if _is_ours(question.lm):
         return question.signature
-    return asked  # a user's adapter is given the absent inputs: `dspy.Refine` knows a predictor by it
+    return asked  # absent inputs too: `dspy.Refine` knows a predictor by it
 
 
 def _is_ours(lm: dspy.BaseLM) -> bool:
-    """Return whether a model is asked in JSON, in place of through an adapter in DSPy's settings."""
+    """Return whether a model is asked in JSON, not through an adapter in DSPy's settings."""
     return adapter_for(lm) is not dspy.settings.adapter
 
 
 @functools.lru_cache(maxsize=256)
 def _worded(signature: type[dspy.Signature], instructions: str) -> type[dspy.Signature]:
-    """Return a signature with other instructions, the same one each time: its schema and prompt are kept by it."""
+    """Return a signature with other instructions, the same one each time: prompts are kept by it."""
     worded: type[dspy.Signature] = signature.with_instructions(instructions)
     return worded
 
 
-def _predict_of(
-    predictor: dspy.Module, needed: Collection[str], form: Form | None
-) -> tuple[dspy.Predict, type[dspy.Signature]]:
-    """Return what asks the model (the predictor, or the one inside a `dspy.ChainOfThought`), and what it asks for."""
+def _predict_of(predictor: dspy.Module, form: QuestionForm) -> tuple[dspy.Predict, type[dspy.Signature]]:
+    """Return what asks the model (it may be inside a `dspy.ChainOfThought`), and what it asks for."""
     predict = predictor.predict if isinstance(predictor, dspy.ChainOfThought) else predictor
-    wanted = f"a question for {', '.join(needed)}"
+    wanted = f"a question for {', '.join(form.example)}"
     if not isinstance(predict, dspy.Predict):
-        raise InputError(f"a dspy.{type(predictor).__name__} cannot put {wanted}: give a Predict or ChainOfThought")
-    asked = predict.signature if form is None else form(predict.signature)
-    if missing := [name for name in needed if name not in asked.output_fields]:
-        raise InputError(f"{wanted} has a signature without {', '.join(missing)}: build on the one in `signatures`")
+        kind = type(predictor).__name__
+        raise InputError(f"a dspy.{kind} cannot put {wanted}: give a Predict or ChainOfThought")
+    asked = predict.signature if form.shape is None else form.shape(predict.signature)
+    missing = ", ".join(name for name in form.example if name not in asked.output_fields)
+    if missing:
+        mend = "build on the one in `signatures`"
+        raise InputError(f"{wanted} has a signature without {missing}: {mend}")
     return predict, asked
 
 
 def _asking_once(adapter: dspy.Adapter | None) -> dspy.Adapter | None:
-    """Return an adapter that asks no second time by itself: the ladder does, and counts its calls."""
+    """Return an adapter that asks no second time by itself: `ask` does, and counts its calls."""
     if adapter is not None and getattr(adapter, "use_json_adapter_fallback", False):
         adapter = copy.copy(adapter)
         adapter.use_json_adapter_fallback = False
@@ -307,12 +329,14 @@ def _asking_once(adapter: dspy.Adapter | None) -> dspy.Adapter | None:
 
 def _shows(value: Any) -> bool:
     """Return whether an input is an image, or several."""
-    return isinstance(value, dspy.Image) or (isinstance(value, dict) and any(map(_shows, value.values())))
+    if isinstance(value, dict):
+        return any(map(_shows, value.values()))
+    return isinstance(value, dspy.Image)
 
 
 @functools.lru_cache(maxsize=256)
 def _without(signature: type[dspy.Signature], absent: tuple[str, ...]) -> type[dspy.Signature]:
-    """Return the signature without its absent inputs; kept, as building a signature costs milliseconds."""
+    """Return the signature without its absent inputs; kept, as to build one takes milliseconds."""
     for name in absent:
         if name in signature.input_fields:
             signature = signature.delete(name)
@@ -324,19 +348,20 @@ def _raw_text(prediction: dspy.Prediction, signature: type[dspy.Signature]) -> s
     return json.dumps(to_jsonable_python(fields, fallback=str), ensure_ascii=False)
 
 
-def _log_prompt(rung: str, signature: type[dspy.Signature], question: Question) -> None:
+def _log_prompt(attempt: str, signature: type[dspy.Signature], question: Question) -> None:
     if logger.isEnabledFor(logging.DEBUG):
         adapter = adapter_for(question.lm)
         messages = strip_bytes(adapter.format(signature, question.demos, question.traced_inputs))
-        logger.debug("prompt (%s, %d demos): %s", rung, len(question.demos), json.dumps(messages, ensure_ascii=False))
+        text = json.dumps(messages, ensure_ascii=False)
+        logger.debug("prompt (%s, %d demos): %s", attempt, len(question.demos), text)
 
 
 def clean(value: Any) -> Any:
-    """Return an input as it may be sent: references for images, text without DSPy's image marker."""
+    """Return an input as it may be sent: images as references, text without DSPy's image marker."""
     if isinstance(value, ImageRef):
         return dspy.Image(value.url)
     if isinstance(value, str):
-        # DSPy expands this marker to an image even inside plain text: a question must not be able to fetch one.
+        # DSPy expands this marker to an image even inside plain text: no question may fetch one.
         return value.replace(CUSTOM_TYPE_START_IDENTIFIER, "")
     if isinstance(value, list):
         return [clean(item) for item in value]
@@ -353,6 +378,10 @@ def is_complete(demo: Any, signature: type[dspy.Signature]) -> bool:
 
 def with_references(demo: Any) -> Any:
     """Return a demo with references in place of images that are given as data URIs."""
-    urls = {name: getattr(demo.get(name), "url", demo.get(name)) for name in ("image", "reference")}
-    inlined = {name: url for name, url in urls.items() if isinstance(url, str) and url.startswith("data:")}
-    return {**demo, **{name: dspy.Image(IMAGES.add(url).url) for name, url in inlined.items()}} if inlined else demo
+    inlined: dict[str, Any] = {}
+    for name in ("image", "reference"):
+        image = demo.get(name)
+        url = getattr(image, "url", image)
+        if isinstance(url, str) and url.startswith("data:"):
+            inlined[name] = dspy.Image(IMAGES.add(url).url)
+    return {**demo, **inlined} if inlined else demo
