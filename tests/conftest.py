@@ -41,6 +41,9 @@ settings.load_profile("hermetic")
 # complaint fails whichever test runs then. A thread that was told it has none is left alone.
 asyncio.set_event_loop(None)
 
+# To search what is imported for garbage is two fifths of what a collection of tests takes, and finds none.
+gc.disable()
+
 SHARED = Path(__file__).resolve().parents[2] / "shared" / "data"
 KEYS = ("OPENAI_API_KEY", "ANTHROPIC_API_KEY", "GEMINI_API_KEY", "GOOGLE_API_KEY", "AGENTICIQA_API_KEY")
 
@@ -75,8 +78,9 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
 
 
 def pytest_collection_finish() -> None:
-    """Keep what was loaded until now out of every later search for garbage."""
+    """Search for garbage again, but not in what was loaded until now."""
     gc.freeze()
+    gc.enable()
 
 
 @pytest.fixture(scope="session", autouse=True)
