@@ -4,7 +4,6 @@ import statistics
 from pathlib import Path
 
 import numpy as np
-import openpyxl
 import pytest
 from PIL import Image
 from scipy.io import savemat
@@ -34,6 +33,8 @@ def clive(root: Path) -> None:
 
 
 def workbook(path: Path, *rows: tuple[object, ...]) -> None:
+    import openpyxl
+
     book = openpyxl.Workbook()
     for row in rows:
         book.active.append(list(row))

@@ -4,7 +4,6 @@ from collections.abc import Callable
 from pathlib import Path
 
 import numpy as np
-import openpyxl
 import pytest
 from PIL import Image
 from scipy.io import savemat
@@ -63,6 +62,8 @@ def live(root: Path) -> None:
 
 def csiq(root: Path) -> None:
     """The sheet begins in D4, below a title, as the release's does."""
+    import openpyxl
+
     book = openpyxl.Workbook()
     book.active.title = "readme"
     sheet = book.create_sheet("all_by_image")

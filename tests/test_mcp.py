@@ -12,14 +12,9 @@ import numpy as np
 import pytest
 from PIL import Image
 
-pytest.importorskip("mcp", reason="the extra [mcp] is not installed")
-import mcp
-import uvicorn
-
 from program.agent.comparison import Comparison
 from program.images.store import IMAGES
 from program.running.row import Row
-from program.service.agents import FolderRows, ListedTool, http_app, server_of
 
 TOKEN = "a-token-of-a-test-0123456789"
 NAMES = {"assess_image", "compare_images", "assess_folder", "list_tools"}
@@ -33,13 +28,24 @@ def folder(tmp_path: Path, rng: np.random.Generator) -> Path:
     return tmp_path
 
 
+@pytest.fixture(scope="module")
+def agents():
+    """What serves agents, imported only where it is tried: the protocol's types alone take half a second."""
+    pytest.importorskip("mcp", reason="the extra [mcp] is not installed")
+    from program.service import agents
+
+    return agents
+
+
 @pytest.fixture
-def over_http(service_program):
+def over_http(service_program, agents):
     """Serve a program's tools on the loopback; returns the URL and stops with the test."""
+    import uvicorn
+
     running = []
 
     def start(token=None, **serve):
-        app = http_app(service_program(serve=serve), token)
+        app = agents.http_app(service_program(serve=serve), token)
         server = uvicorn.Server(uvicorn.Config(app, port=0, log_config=None, lifespan="on"))
         thread = threading.Thread(target=server.run)
         thread.start()
@@ -57,6 +63,7 @@ def over_http(service_program):
 
 def asked(server, *calls, **options):
     """Return the results of calls (name, arguments) to a server."""
+    import mcp
 
     async def ask():
         async with mcp.Client(server, **options) as client:
@@ -77,7 +84,7 @@ def all_calls(folder: Path):
     )
 
 
-def check_all(results, folder: Path):
+def check_all(agents, results, folder: Path):
     judged, answered, compared, several, tools = results
     assert not any(result.is_error for result in results)
     assert Row.model_validate(judged.structured_content).score is not None
@@ -87,21 +94,21 @@ def check_all(results, folder: Path):
     assert Image.open(io.BytesIO(base64.b64decode(picture.data))).size == (64, 48)
     assert Row.model_validate(answered.structured_content).answer == "B"
     assert Comparison.model_validate(compared.structured_content).verdict
-    rows = FolderRows.model_validate(several.structured_content)
+    rows = agents.FolderRows.model_validate(several.structured_content)
     assert [row.id for row in rows.rows] == ["a.png", "b.png", "c.png", "d.png"]
     assert [row.status == "error" for row in rows.rows] == [False, False, False, True]
     assert (rows.total, rows.next_start) == (4, None)
-    listed = [ListedTool.model_validate(tool) for tool in tools.structured_content["result"]]
+    listed = [agents.ListedTool.model_validate(tool) for tool in tools.structured_content["result"]]
     assert {"PIQE", "LiteNR"} <= {tool.name for tool in listed}
 
 
-def test_an_agents_client_calls_every_tool(service_program, folder):
-    server, _ = server_of(service_program(), local=True)
-    check_all(asked(server, *all_calls(folder)), folder)
+def test_an_agents_client_calls_every_tool(agents, service_program, folder):
+    server, _ = agents.server_of(service_program(), local=True)
+    check_all(agents, asked(server, *all_calls(folder)), folder)
 
 
-def test_over_http_the_services_settings_hold(over_http, folder):
-    check_all(asked(over_http(image_folders=[str(folder)]), *all_calls(folder)), folder)
+def test_over_http_the_services_settings_hold(agents, over_http, folder):
+    check_all(agents, asked(over_http(image_folders=[str(folder)]), *all_calls(folder)), folder)
     data = base64.b64encode((folder / "a.png").read_bytes()).decode()
     outside, sent, elsewhere = asked(
         over_http(),
@@ -117,9 +124,9 @@ def test_over_http_the_services_settings_hold(over_http, folder):
     assert "401" in repr(refused.value) or "MCPError" in repr(refused.value)
 
 
-def test_a_comparison_judges_both_images_against_the_reference(service_program, folder):
+def test_a_comparison_judges_both_images_against_the_reference(agents, service_program, folder):
     program = service_program()
-    server, _ = server_of(program, local=True)
+    server, _ = agents.server_of(program, local=True)
     files = {"image_a": folder / "a.png", "image_b": folder / "b.png", "reference": folder / "c.png"}
     (result,) = asked(server, ("compare_images", {name: str(file) for name, file in files.items()}))
     assert not result.is_error
@@ -128,8 +135,8 @@ def test_a_comparison_judges_both_images_against_the_reference(service_program, 
     assert measured == [(first, reference), (second, reference)]
 
 
-def test_a_folder_is_judged_some_images_at_a_time(service_program, folder):
-    server, _ = server_of(service_program(serve={"max_batch": 3}), local=True)
+def test_a_folder_is_judged_some_images_at_a_time(agents, service_program, folder):
+    server, _ = agents.server_of(service_program(serve={"max_batch": 3}), local=True)
     first, rest = asked(
         server, ("assess_folder", {"folder": str(folder)}), ("assess_folder", {"folder": str(folder), "start": 3})
     )
@@ -137,7 +144,7 @@ def test_a_folder_is_judged_some_images_at_a_time(service_program, folder):
     assert (len(rest.structured_content["rows"]), rest.structured_content["next_start"]) == (1, None)
 
 
-def test_a_folder_below_that_cannot_be_read_is_a_row_with_its_error(service_program, folder, monkeypatch):
+def test_a_folder_below_that_cannot_be_read_is_a_row_with_its_error(agents, service_program, folder, monkeypatch):
     (folder / "deep").mkdir()
     scandir = os.scandir
 
@@ -147,7 +154,7 @@ def test_a_folder_below_that_cannot_be_read_is_a_row_with_its_error(service_prog
         return scandir(path)
 
     monkeypatch.setattr(os, "scandir", without_rights)
-    server, _ = server_of(service_program(), local=True)
+    server, _ = agents.server_of(service_program(), local=True)
     (result,) = asked(server, ("assess_folder", {"folder": str(folder), "recursive": True}))
     rows = {row["id"]: row for row in result.structured_content["rows"]}
     assert rows["a.png"]["status"] == "ok"
@@ -169,17 +176,17 @@ def test_a_folder_below_that_cannot_be_read_is_a_row_with_its_error(service_prog
         ("assess_folder", {"folder": "{folder}", "start": -1}, "start"),
     ],
 )
-def test_bad_input_is_a_clean_error(service_program, folder, name, given, message):
+def test_bad_input_is_a_clean_error(agents, service_program, folder, name, given, message):
     filled = {k: v.format(folder=folder) if isinstance(v, str) else v for k, v in given.items()}
-    server, _ = server_of(service_program(), local=True)
+    server, _ = agents.server_of(service_program(), local=True)
     (result,) = asked(server, (name, filled))
     assert result.is_error
     assert message in result.content[0].text
     assert "Traceback" not in result.content[0].text
 
 
-def test_a_busy_program_says_so(service_program, folder):
-    server, tools = server_of(service_program(serve={"concurrency": 1, "queue": 0}), local=True)
+def test_a_busy_program_says_so(agents, service_program, folder):
+    server, tools = agents.server_of(service_program(serve={"concurrency": 1, "queue": 0}), local=True)
     with tools.assessor.admit():
         (result,) = asked(server, ("assess_image", {"image": str(folder / "a.png")}))
     assert result.is_error

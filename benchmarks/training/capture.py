@@ -10,7 +10,7 @@ from typing import NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
-from scipy import ndimage, signal
+from scipy import ndimage
 
 from data.distortions import is_grey
 from signatures.schemas import DistortionCategory
@@ -61,6 +61,8 @@ def defocus(pixels: Pixels, radius: float) -> Pixels:
 def _convolved(pixels: Pixels, kernel: NDArray[np.float64]) -> Pixels:
     reach = kernel.shape[0] // 2
     padded = np.pad(pixels.astype(np.float64), ((reach, reach), (reach, reach), (0, 0)), mode="reflect")
+    from scipy import signal
+
     return _rounded(signal.fftconvolve(padded, (kernel / kernel.sum())[..., None], mode="valid", axes=(0, 1)))
 
 

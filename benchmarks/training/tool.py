@@ -8,7 +8,6 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import numpy as np
-import pandas as pd
 from numpy.typing import NDArray
 
 from benchmarks.training import fitting
@@ -42,6 +41,8 @@ def fits(table: Table) -> Iterator[tuple[NDArray[np.bool_], Fit]]:
 
 def write(table: Table, arrays: Path, calibration: Path, clive: Path, live: Path) -> Matrix:
     """Write the tool's arrays and its calibration; returns its predictions out of fold."""
+    import pandas as pd
+
     predicted = np.zeros(len(table.scores))
     for out, fit in fits(table):
         predicted[out] = fit.predict(table.spreads[out])

@@ -4,11 +4,9 @@ import base64
 import io
 import textwrap
 from collections.abc import Iterable, Iterator, Mapping, Sequence
+from typing import TYPE_CHECKING
 
-import matplotlib
 import numpy as np
-from matplotlib.axes import Axes
-from matplotlib.figure import Figure as Plot
 from numpy.typing import NDArray
 from rich import box
 from rich.table import Table
@@ -16,6 +14,10 @@ from rich.text import Text
 
 from program.evaluation.intervals import FEW, METRICS, Figure, headline
 from program.evaluation.record import Baseline, Details, EvaluationRecord, LabelledRow, Part
+
+if TYPE_CHECKING:  # drawing is imported where something is drawn: tables need none of it
+    from matplotlib.axes import Axes
+    from matplotlib.figure import Figure as Plot
 
 _LABEL = 14
 """Columns of a baseline's name, so that the figures beside it fit into 80."""
@@ -221,7 +223,7 @@ _MAX_POINTS, _MAX_BARS = 1500, 30
 _LEVELS = {"1": "1 bad", "2": "2 poor", "3": "3 fair", "4": "4 good", "5": "5 excellent"}
 
 
-def charts(record: EvaluationRecord) -> dict[str, Plot]:
+def charts(record: EvaluationRecord) -> "dict[str, Plot]":
     """Return the charts that the data has labels for, by name."""
     plots: dict[str, Plot] = {}
     details = record.details or Details()
@@ -240,8 +242,10 @@ def charts(record: EvaluationRecord) -> dict[str, Plot]:
     return plots
 
 
-def svg_url(plot: Plot) -> str:
+def svg_url(plot: "Plot") -> str:
     """Return a chart as a data URL; inside an image element it can run and fetch nothing."""
+    import matplotlib
+
     out = io.BytesIO()
     # Glyphs as paths: the page looks alike whatever fonts a machine has. The salt makes equal charts equal bytes.
     with matplotlib.rc_context({"svg.fonttype": "path", "svg.hashsalt": "agentic-iqa"}):
@@ -258,13 +262,13 @@ def _drawable(text: str) -> str:
     return text.encode("latin-1", "replace").decode("latin-1").replace("$", r"\$")
 
 
-def scatter_plot(records: Mapping[str, EvaluationRecord]) -> Plot:
+def scatter_plot(records: Mapping[str, EvaluationRecord]) -> "Plot":
     """Return the labels (x) against predicted scores (y), one panel per record, both on 1..5.
 
     `records` maps a panel's title ("uncompiled") to its record. Points are coloured by distortion where there are
     at most ten, else by photograph, else alike. Dashed: perfect agreement; solid: a straight-line fit.
     """
-    plot = Plot(figsize=(4.6 * len(records) + 1.4, 5.3), layout="constrained")
+    plot = _empty_plot(4.6 * len(records) + 1.4, 5.3)
     axes = plot.subplots(1, len(records), squeeze=False, sharex=True, sharey=True)[0]
     scored = {title: [r for r in record.rows if r.task == "scoring" and r.counts] for title, record in records.items()}
     colours, by = _colours([row for rows in scored.values() for row in rows])
@@ -293,7 +297,7 @@ def _colours(rows: Sequence[LabelledRow]) -> tuple[dict[str, str], str]:
 
 
 def _panel(
-    axis: Axes, title: str, record: EvaluationRecord, rows: Sequence[LabelledRow], colours: Mapping[str, str], by: str
+    axis: "Axes", title: str, record: EvaluationRecord, rows: Sequence[LabelledRow], colours: Mapping[str, str], by: str
 ) -> None:
     truth, predicted = np.array([(row.truth, row.predicted) for row in rows], dtype=float).reshape(-1, 2).T
     # A label may pass its own scale (LIVE's realigned ones do); no point may fall off the picture.
@@ -321,7 +325,7 @@ def _panel(
     axis.set_xlabel(f"score by {record.dataset.judge} (1 bad … 5 excellent)")
 
 
-def _bars(parts: Mapping[str, Part], metric: str, title: str, limits: tuple[float, float]) -> Plot:
+def _bars(parts: Mapping[str, Part], metric: str, title: str, limits: tuple[float, float]) -> "Plot":
     known = {name: part for name, part in parts.items() if part.figures[metric].value is not None}
     shown = sorted(known.items(), key=lambda item: item[1].figures[metric].value or 0.0)[-_MAX_BARS:]
     plot, axis = _canvas(f"{title} (n)", max(2.4, 1.2 + 0.34 * len(shown)))
@@ -337,7 +341,7 @@ def _bars(parts: Mapping[str, Part], metric: str, title: str, limits: tuple[floa
     return plot
 
 
-def _levels(parts: Mapping[str, Part]) -> Plot:
+def _levels(parts: Mapping[str, Part]) -> "Plot":
     plot, axis = _canvas("Error by the label's level (bias above 0: scored too high)", 3.9)
     places = np.arange(len(parts))
     for shift, metric, colour, label in ((-0.2, "mae", BLUE, "mean absolute error"), (0.2, "bias", ORANGE, "bias")):
@@ -352,7 +356,7 @@ def _levels(parts: Mapping[str, Part]) -> Plot:
     return plot
 
 
-def _calibration(details: Details) -> Plot:
+def _calibration(details: Details) -> "Plot":
     bins, error = details.calibration_bins, details.figures.get("calibration_error")
     shown = error.value_text() if error is not None else "undefined"
     title = f"Calibration of the level probabilities (ECE {shown}, n = {sum(b.n for b in bins)})"
@@ -369,7 +373,7 @@ def _calibration(details: Details) -> Plot:
     return plot
 
 
-def _confusion(counts: Mapping[str, Mapping[str, int]]) -> Plot:
+def _confusion(counts: Mapping[str, Mapping[str, int]]) -> "Plot":
     letters = list(counts)
     grid = np.array([[counts[t][p] for p in letters] for t in letters])
     plot, axis = _canvas("True and answered options", min(5.6, max(2.6, 1.2 + 0.5 * len(letters))))
@@ -387,15 +391,21 @@ def _confusion(counts: Mapping[str, Mapping[str, int]]) -> Plot:
     return plot
 
 
-def _canvas(title: str, height: float) -> tuple[Plot, Axes]:
-    plot = Plot(figsize=(5.6, height), layout="constrained")
+def _canvas(title: str, height: float) -> "tuple[Plot, Axes]":
+    plot = _empty_plot(5.6, height)
     axis = plot.subplots()
     _style(axis)
     axis.set_title(title, loc="left", fontsize=11, fontweight="bold", color=INK, pad=10)
     return plot, axis
 
 
-def _style(axis: Axes) -> None:
+def _empty_plot(width: float, height: float) -> "Plot":
+    from matplotlib.figure import Figure as Plot
+
+    return Plot(figsize=(width, height), layout="constrained")
+
+
+def _style(axis: "Axes") -> None:
     axis.set_axisbelow(True)
     axis.spines[["top", "right"]].set_visible(False)
     axis.spines[["left", "bottom"]].set_color("#9aa5b1")

@@ -10,10 +10,9 @@ from contextlib import contextmanager, suppress
 from importlib.resources import files
 from itertools import islice
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import jinja2
-from matplotlib.figure import Figure as Plot
 
 from data.manifest import Sample
 from program.agent.loop import AgenticIQA
@@ -43,6 +42,9 @@ from program.images.store import IMAGES, data_url, small, thumbnail
 from program.lms.traits import known_traits
 from program.tracking import RunHandle, Tracker, dataset_name, miss_trace, record_traces
 from signatures.schemas import CATEGORY_WORDS, GLOBAL, SEVERITIES
+
+if TYPE_CHECKING:
+    from matplotlib.figure import Figure as Plot
 
 _THUMBNAIL_PX, _MAP_PX = 320, 200
 
@@ -146,7 +148,7 @@ def _writing(folder: Path) -> Iterator[None]:
 def render(
     record: EvaluationRecord,
     samples: Iterable[Sample],
-    plots: Mapping[str, Plot] | None = None,
+    plots: "Mapping[str, Plot] | None" = None,
     sections: Mapping[str, str] | None = None,
     before: EvaluationRecord | None = None,
 ) -> str:

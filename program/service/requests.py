@@ -13,7 +13,6 @@ from typing import TYPE_CHECKING, Annotated, Any, TypeVar
 
 import dspy
 import httpx
-import pandas as pd
 from pydantic import BaseModel, BeforeValidator, Field, PlainValidator, ValidationError, model_validator
 from pydantic_core import from_json
 from starlette.datastructures import UploadFile
@@ -391,6 +390,8 @@ def assess_rows(
 
 
 def _assess(program: "AgenticIQA", row: Mapping[str, Any], settings: Settings, sources: Sources) -> dict[str, Any]:
+    import pandas as pd  # not on top: a service that is sent no tables starts sooner without it
+
     try:
         cells = {name: value for name, value in row.items() if not (value is None or value is pd.NA or value != value)}
         for name in BYTES:
