@@ -86,11 +86,11 @@ def pytest_collection_finish() -> None:
 
 @pytest.fixture(scope="session", autouse=True)
 def _quick_png() -> None:
-    """Compress PNGs little: what they hold is the same, and to make them took more than any test."""
+    """Compress PNGs little, and photographs not: what they hold is the same, and to make them took more than any test."""
     from PIL import Image, PngImagePlugin
 
     def save(image, file, name):
-        image.encoderinfo.setdefault("compress_level", 1)
+        image.encoderinfo.setdefault("compress_level", 0 if image.width * image.height > 50_000 else 1)
         PngImagePlugin._save(image, file, name)
 
     Image.register_save("PNG", save)

@@ -36,7 +36,7 @@ SHARED_TABLE = Path(__file__).resolve().parents[2] / "shared" / "data" / "kadid_
 
 @pytest.fixture(scope="module")
 def photograph() -> Pixels:
-    return load_photograph("chelsea")
+    return np.ascontiguousarray(load_photograph("chelsea")[40:296, 60:380])
 
 
 @pytest.fixture(scope="module")

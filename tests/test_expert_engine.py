@@ -39,7 +39,7 @@ from signatures.schemas import LEVEL_WORDS
 from signatures.summarizer import AnswerQuestion, ClassifyQuality, ExplainQuality, ScoreQuality
 
 Pixels = NDArray[np.uint8]
-PHOTOGRAPH: Pixels = np.asarray(photographs.astronaut())[:384, :384]
+PHOTOGRAPH: Pixels = np.asarray(photographs.astronaut())[:224, :224]
 QUERY = "Rate the perceptual quality of this image."
 
 

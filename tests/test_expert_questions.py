@@ -436,9 +436,10 @@ def test_no_reason_speaks_against_its_answer(iqa: AgenticIQA, kind: str, queries
     p = PHOTOGRAPH.astype(float)
     images = [_uint8(made) for made in (p, 0.35 * p, 0.6 * p, 1.5 * p, 0.4 * p + 140, p * [1.2, 1, 0.7])]
     images += [_jpeg(PHOTOGRAPH, 12), _grey(PHOTOGRAPH, 0.4), _uint8(ndimage.gaussian_filter(p, (0, 6, 0)))]
+    kept = [IMAGES.add(image) for image in images]
     sure = 0
     for query in queries:
-        for image in images:
+        for image in kept:
             result = iqa(image=image, query=query, options={"A": "Yes", "B": "No"})
             said = {"A": "Yes", "B": "No"}[result.final_answer]
             if "close call" not in (reason := result.quality_reasoning):

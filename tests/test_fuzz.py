@@ -56,7 +56,7 @@ WITHOUT_A_LEVEL = (
     "Please upload an image.", '{"quality_probs": {"6": 1.0}, "quality_reasoning": "x"}', "<html>502</html>",
     "The picture shows 3 dogs and 5 cats.", "7/10", "A photo of a good dog.", "{" * 300, "[" * 300, "\x00\x01\x02",
 )  # fmt: skip
-COUNT, QUICK = 2000, 400
+COUNT, QUICK = 2000, 200
 SEEN_LEVEL = re.compile(
     r"excellent|perfect|outstanding|good|fair|average|moderate|poor|bad|terrible|awful|优|好|良|一般|中|普通|差|糟糕|劣|\d|\b[A-Ea-e]\b"
 )

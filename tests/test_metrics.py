@@ -268,6 +268,7 @@ def _row(i, **more):
     return labelled(**fields)
 
 
+@pytest.mark.usefixtures("coarse")
 def test_details_agree_with_computing_each_by_hand():
     rng = np.random.default_rng(4)
     truth, noise = rng.uniform(1, 5, 60), rng.standard_normal(60)

@@ -199,15 +199,17 @@ def test_the_interval_of_disjoint_pairs_is_wilsons_and_shared_photographs_widen_
 @pytest.mark.parametrize(("images", "pairs"), [(200, 100), (60, 400)])
 def test_intervals_cover_the_truth_whether_or_not_pairs_share_images(images: int, pairs: int) -> None:
     rng, truth, hits, gains = np.random.default_rng(5), 0.763, [], []
-    for _ in range(200):
+    for draw in range(200):
         rows = drawn(rng, images, pairs)
         figure = preference(rows)
         hits.append(figure.low <= truth <= figure.high)
+        if draw % 8:
+            continue
         other = [r.model_copy(update={"score": r.predicted + rng.normal(0, 0.01)}) for r in rows]
         gain = preference_gain(rows, other)
         gains.append(gain.low <= gain.value <= gain.high and gain.high - gain.low < 0.5 * (figure.high - figure.low))
     assert 0.91 <= np.mean(hits) <= 0.985
-    assert np.mean(gains) == 1.0
+    assert gains == [True] * 25
 
 
 def test_a_gain_is_paired_and_stands_beside_the_others() -> None:

@@ -261,7 +261,7 @@ def test_unreadable_logprobs_cost_one_call_and_the_letter_stands(loopback, iqa_o
 
 def test_a_huge_answer_is_kept_short_and_right(loopback, iqa_on, picture):
     plain = iqa_on(loopback())(image=picture())
-    server = loopback(faults=lambda _n, _q: "huge", huge_bytes=300_000)
+    server = loopback(faults=lambda _n, _q: "huge", huge_bytes=100_000)
     result = iqa_on(server)(image=picture())
     assert result.quality_score == plain.quality_score
     assert len(result.model_dump_json()) < 60_000
