@@ -293,7 +293,7 @@ def test_an_answer_that_breaks_off_is_recognised(text, broken):
 )  # fmt: skip
 @pytest.mark.parametrize("start", ["", '{"quality_level": "C", "x": ', "<think>", '{"', "<quality_level>"])
 def test_a_hostile_text_takes_no_time(start, piece):
-    for text in (start + piece * 20_000, (start + piece) * 5_000 + ANSWER):
+    for text in (start + piece * 10_000, (start + piece) * 3_000 + ANSWER):
         assert any(_seconds(text) < 1 for _ in range(3))  # a collection of garbage may fall into one of them
 
 

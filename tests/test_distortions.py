@@ -34,9 +34,13 @@ Pixels = NDArray[np.uint8]
 SHARED_TABLE = Path(__file__).resolve().parents[2] / "shared" / "data" / "kadid_level_means.csv"
 
 
+def cropped(name: str) -> Pixels:
+    return np.ascontiguousarray(load_photograph(name)[40:296, 60:380])
+
+
 @pytest.fixture(scope="module")
 def photograph() -> Pixels:
-    return np.ascontiguousarray(load_photograph("chelsea")[40:296, 60:380])
+    return cropped("chelsea")
 
 
 @pytest.fixture(scope="module")
@@ -67,13 +71,11 @@ def test_the_table_is_the_published_one() -> None:
             assert mean.parameter == float(row["parameter"])
 
 
-def test_outputs_have_the_input_shape_and_the_input_is_left_alone(photograph: Pixels) -> None:
-    before = photograph.copy()
-    for name in DISTORTIONS:
-        result = make(photograph, name, 5)
-        assert result.shape == photograph.shape
-        assert result.dtype == np.uint8
-    np.testing.assert_array_equal(photograph, before)
+def test_outputs_have_the_input_shape_and_the_input_is_left_alone(
+    photograph: Pixels, distorted: dict[tuple[str, int], Pixels]
+) -> None:
+    assert {(image.shape, image.dtype) for image in distorted.values()} == {(photograph.shape, np.dtype(np.uint8))}
+    np.testing.assert_array_equal(photograph, cropped("chelsea"))
 
 
 def test_the_same_seed_gives_the_same_pixels_and_another_image_others(photograph: Pixels) -> None:
@@ -307,8 +309,8 @@ def test_colour_shift_moves_green_only_near_edges(photograph: Pixels) -> None:
 
 def test_quantizations_leave_that_many_values(photograph: Pixels) -> None:
     for level in LEVELS:
-        colours = len(np.unique(make(photograph, "color_quantization", level).reshape(-1, 3), axis=0))
-        assert colours <= level_mean("color_quantization", level).parameter
+        colours = make(photograph, "color_quantization", level) @ np.array([1 << 16, 1 << 8, 1])
+        assert len(np.unique(colours)) <= level_mean("color_quantization", level).parameter
         values = np.unique(make(photograph, "quantization", level))
         assert len(values) <= level_mean("quantization", level).parameter + 1
         assert values[0] == 0
@@ -358,7 +360,7 @@ def test_jitter_keeps_the_mean_and_moves_by_its_amount() -> None:
 
 
 def test_greyscale_stays_grey_and_gets_no_colour_distortion() -> None:
-    grey = load_photograph("camera")
+    grey = cropped("camera")
     assert is_grey(grey)
     assert set(distortions_for(grey)) == set(DISTORTIONS) - COLOUR_ONLY
     assert not [d for d in distortions_for(grey) if CATEGORIES[d] == "Color distortions"]

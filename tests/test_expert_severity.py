@@ -18,7 +18,7 @@ from program.expert.judge.views import Viewer
 from program.expert.measure.features import DIFFERENCE_NAMES, measure, reference_differences
 from program.expert.measure.measures import halve
 from program.expert.store import MODEL_FILE
-from program.images.store import IMAGES
+from program.images.store import IMAGES, ImageRef
 from signatures.summarizer import ExplainQuality
 
 Pixels = NDArray[np.uint8]
@@ -160,6 +160,19 @@ def test_a_region_is_measured_as_an_image_of_its_own_and_told_apart() -> None:
     assert "区域“cup”：整个区域失焦模糊" in told("这张图片有什么问题？")
 
 
+@pytest.fixture(scope="module")
+def iqa() -> AgenticIQA:
+    return AgenticIQA()
+
+
+@pytest.fixture(scope="module")
+def halves() -> ImageRef:
+    """A photograph whose left half is blurred."""
+    pixels = np.asarray(photographs.coffee()[:400, :600]).copy()
+    pixels[:, :300] = ndimage.gaussian_filter(pixels[:, :300], (4, 4, 0))
+    return IMAGES.add(pixels)
+
+
 @pytest.mark.parametrize("options", [["cup", "table"], ["table", "cup"]])
 @pytest.mark.parametrize(
     ("query", "chosen", "reason"),
@@ -177,11 +190,9 @@ def test_a_region_is_measured_as_an_image_of_its_own_and_told_apart() -> None:
         ("哪个清晰度较低？", "cup", "整个区域严重失焦模糊"),
     ],
 )
-def test_of_regions_the_one_is_chosen_that_the_question_asks_for(query: str, chosen: str, reason: str, options) -> None:
-    halves = np.asarray(photographs.coffee()[:400, :600]).copy()
-    halves[:, :300] = ndimage.gaussian_filter(halves[:, :300], (4, 4, 0))
+def test_of_regions_the_one_is_chosen_that_the_question_asks_for(iqa, halves, query, chosen, reason, options) -> None:
     regions = {"cup": (0, 0, 300, 400), "table": (300, 0, 600, 400)}
-    result = AgenticIQA()(image=halves, query=query, options=options, regions=regions)
+    result = iqa(image=halves, query=query, options=options, regions=regions)
     assert result.option == chosen
     assert reason in result.summary
 
