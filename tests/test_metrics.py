@@ -134,6 +134,7 @@ def test_every_metric_is_listed():
 
 def test_every_title_points_towards_the_better_end():
     arrows = {1: "↑", -1: "↓", 0: ""}
+    assert {metric.direction for metric in METRICS.values()} == set(arrows)
     for metric in METRICS.values():
         assert "".join(c for c in metric.title if c in "↑↓") == arrows[metric.direction]
         assert metric.task in {"scoring", "mcq"}

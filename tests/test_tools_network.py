@@ -156,6 +156,7 @@ def test_stronger_damage_lowers_the_score_without_a_reference():
 
 def test_the_distance_to_a_reference_is_0_for_itself_and_grows_with_the_damage():
     reference = IMAGES.add(Image.fromarray(PIXELS))
+    assert len(list(_damaged())) == 2
     for damaged in _damaged():
         same, middle, worst = _scores("LiteFR", [PIXELS, *damaged], reference)
         assert same == 5.0
