@@ -86,7 +86,7 @@ def pytest_collection_finish() -> None:
 
 @pytest.fixture(scope="session", autouse=True)
 def _quick_png() -> None:
-    """Compress PNGs little, and photographs not: what they hold is the same, and to make them took more than any test."""
+    """Compress PNGs little, and photographs not: they hold the same, and to make them took more than any test."""
     from PIL import Image, PngImagePlugin
 
     def save(image, file, name):
