@@ -1,6 +1,7 @@
 """Every test: no network, no user's cache or MLflow store, no key, fresh DSPy settings, seeded randomness."""
 
 import asyncio
+import collections
 import contextlib
 import dataclasses
 import functools
@@ -627,24 +628,44 @@ def browser():
         browser.close()
 
 
+@pytest.fixture(scope="module")
+def _pages(browser):
+    """Pages that no test uses, by what they were made with: a new one takes longer than most tests of it."""
+    return collections.defaultdict(list)
+
+
 @pytest.fixture
-def open_page(browser):
-    """Open an address in Chromium; faults of the page, and requests to anything but `own`, fail the test."""
-    contexts, faults, foreign = [], [], []
+def open_page(browser, _pages):
+    """Open an address in Chromium; faults of the page, and requests to anything but `own`, fail the test.
+
+    What is open at once shares neither storage nor cookies, and a page begins without either.
+    """
+    opened, faults, foreign = [], [], []
 
     def make(url: str, own: str, **given):
-        contexts.append(browser.new_context(**given))
-        page = contexts[-1].new_page()
-        page.on("pageerror", lambda error: faults.append(str(error)))
-        page.on(
-            "console", lambda m: faults.append(m.text) if m.type == "error" and "status of 4" not in m.text else None
-        )
-        page.on("request", lambda r: foreign.append(r.url) if not r.url.startswith((own, "blob:", "data:")) else None)
+        unused = _pages[tuple(given.items())]
+        page = unused.pop() if unused else browser.new_context(**given).new_page()
+        listeners = {
+            "pageerror": lambda error: faults.append(str(error)),
+            "console": lambda m: faults.append(m.text) if m.type == "error" and "status of 4" not in m.text else None,
+            "request": lambda r: foreign.append(r.url) if not r.url.startswith((own, "blob:", "data:")) else None,
+        }
+        for event, listener in listeners.items():
+            page.on(event, listener)
+        opened.append((page, listeners, unused))
+        page.set_viewport_size({"width": 1280, "height": 720})
         page.goto(url)
         return page
 
     yield make
-    for context in contexts:
-        context.close()
+    for page, listeners, unused in opened:
+        for event, listener in listeners.items():
+            page.remove_listener(event, listener)
+        for other in set(page.context.pages) - {page}:
+            other.close()
+        page.evaluate("localStorage.clear(), sessionStorage.clear()")
+        page.context.clear_cookies()
+        page.goto("about:blank")
+        unused.append(page)
     assert faults == []
     assert foreign == []

@@ -76,7 +76,7 @@ def test_from_a_folder_by_keyboard_to_copies_and_sidecars(visit, tmp_path, capsy
         photo.filter(ImageFilter.GaussianBlur(2)).save(folder / f"{name}_soft.jpg", quality=95)
     words = [str(folder), "--out", str(out), "--group", "look"]
     assert main(words) == 0
-    page = visit(out, accept_downloads=True)
+    page = visit(out)
     rejected = []
     for _ in range(3):
         press(page, "x")
@@ -214,7 +214,7 @@ def test_no_decision_in_a_browser_is_lost_when_the_page_is_made_again(visit, tmp
     (folder / "cut.jpg").write_bytes((folder / "rocket.jpg").read_bytes()[:900])
     words = [str(folder), "--out", str(out), "--preview", "0", "--xmp", "new"]
     assert main(words) == 1
-    page = visit(out, accept_downloads=True)
+    page = visit(out)
     press(page, "x", "ArrowRight", "x")
     assert page.inner_text("#told") == "cut.jpg: could not be read, so there is nothing to decide"
     mine = saved(page, tmp_path / "a.json")
@@ -238,7 +238,7 @@ def test_no_decision_in_a_browser_is_lost_when_the_page_is_made_again(visit, tmp
     rows = {row["file"]: row for row in map(json.loads, (out / "gallery.jsonl").read_text("utf-8").splitlines())}
     assert (rows["astronaut.jpg"]["verdict"], rows["rocket.jpg"]["user_rating"]) == ("keep", 4)
     # Another browser's newer decision stands before an older one here, and one taken back is known as that.
-    other = visit(out, accept_downloads=True)
+    other = visit(out)
     press(other, "Home", "x", "End", "n")
     assert main([*words, *saved(other, tmp_path / "c.json")]) == 1
     page.reload()
@@ -261,12 +261,12 @@ def test_what_was_decided_is_taken_back_on_the_page(visit, tmp_path):
     words = [str(folder), "--out", str(out), "--preview", "0"]
     assert main(words) == 0
     before = (out / "gallery.jsonl").read_text("utf-8")
-    page = visit(out, accept_downloads=True)
+    page = visit(out)
     press(page, "p", "x")
     assert main([*words, *saved(page, tmp_path / "a.json"), "--xmp", "new"]) == 0
     assert json.loads((out / "gallery.jsonl").read_text("utf-8"))["verdict"] == "reject"
     assert 'xmp:Rating="-1"' in (folder / "a.xmp").read_text("utf-8")
-    again = visit(out, accept_downloads=True)  # another browser's, which has nothing to undo
+    again = visit(out)  # another browser's, which has nothing to undo
     assert says(again, "a.jpg").startswith("Reject (you)")
     press(again, "n")
     assert main([*words, *saved(again, tmp_path / "b.json")]) == 0
@@ -316,7 +316,8 @@ def test_hostile_names_stay_text_on_the_page(visit, tmp_path):
 @pytest.mark.parametrize("width", [320, 768])
 def test_nothing_sticks_out_on_a_phone_and_all_has_a_name(visit, tmp_path, width):
     out = written(tmp_path / "out", [made(number, id=f"{'long' * 30}{number}.jpg") for number in range(9)])
-    page = visit(out, viewport={"width": width, "height": 640}, color_scheme="dark")
+    page = visit(out, color_scheme="dark")
+    page.set_viewport_size({"width": width, "height": 640})
     assert page.evaluate("document.documentElement.scrollWidth") <= width
     unnamed = page.evaluate(
         """[...document.querySelectorAll('select, button, [role=option], [role=listbox]')].filter((e) =>

@@ -272,7 +272,8 @@ def test_planted_markup_stays_text(visit, service_program, encoded, tmp_path):
 @pytest.mark.parametrize("width", [320, 768, 1280])
 def test_nothing_sticks_out_at_any_width(visit, service_program, photo, width):
     long = {"quality_probs": {"quality_probs": {"3": 1.0}, "quality_reasoning": "Soft" + "ness" * 60}}
-    page = visit(service_program(script=long), viewport={"width": width, "height": 700}, color_scheme="dark")
+    page = visit(service_program(script=long), color_scheme="dark")
+    page.set_viewport_size({"width": width, "height": 700})
     page.set_input_files("#image", photo)
     page.wait_for_selector("#add-region:not([disabled])")
     page.click("#add-region")
