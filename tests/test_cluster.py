@@ -203,17 +203,6 @@ def test_a_job_without_ray_is_told_what_to_install(service_program, tmp_path, en
     assert error.count("\n") == 1
 
 
-def test_one_image_loads_no_ray_and_no_tables(tmp_path, encoded):
-    (tmp_path / "a.png").write_bytes(encoded())
-    code = (
-        "import sys\nimport program\nfrom program.assess import main\n"
-        f"main([{str(tmp_path / 'a.png')!r}, '--query', 'Is it beautiful?'])\n"
-        "print(sorted({m.partition('.')[0] for m in sys.modules} & {'ray', 'pyarrow', 'fsspec', 'datasets', 'mlflow'}))"
-    )
-    run = subprocess.run([sys.executable, "-c", code], cwd=ROOT, capture_output=True, text=True, encoding="utf-8")
-    assert run.stdout.splitlines()[-1] == "[]", run.stdout + run.stderr
-
-
 def measured(folder, step, count):
     """Run a step of the benchmark in a process of its own: Ray speaks to this machine under its network address."""
     words = [sys.executable, "-m", "benchmarks.many_images", step, "--count", str(count), "--folder", str(folder)]

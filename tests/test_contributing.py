@@ -50,7 +50,7 @@ def test_a_dataset_is_a_reader_and_an_entry(tmp_path, monkeypatch):
     assert [(s.id, s.mos) for s in preparing.load("my-lab", tmp_path)] == [("my-lab/a.png", 3.5)]
 
 
-@pytest.mark.usefixtures("undrawn", "untraced")
+@pytest.mark.usefixtures("undrawn", "untraced", "unlogged", "unrefined", "coarse")
 def test_an_optimizer_is_one_file(tmp_path, few_photographs, monkeypatch, capsys):
     folder = tmp_path / "recipes"
     folder.mkdir()

@@ -34,7 +34,8 @@ def on(fake_runner):
     def make(server, model="openai/small-vlm", **overrides):
         traits._RECORDS.clear()
         tree = {"assessment": {"max_replan_iterations": 0}, "wire": {"backoff_s": 0.01}, **overrides}
-        iqa = AgenticIQA(load_settings(overrides=tree).with_model(model, server.base))
+        base = None if "models" in overrides else server.base
+        iqa = AgenticIQA(load_settings(overrides=tree).with_model(model, base))
         iqa.resources.__dict__["runner"] = fake_runner()
         return iqa
 
@@ -135,9 +136,7 @@ def test_what_a_list_of_models_says_is_believed_without_a_picture(loopback, on, 
 def test_configuration_goes_before_what_a_server_says(loopback, on, picture):
     server = loopback()
     entry = {"provider": "openai", "model": "small-vlm", "api_base": server.base, "vision": False}
-    traits._RECORDS.clear()
-    iqa = AgenticIQA(load_settings(overrides={"models": {"backends": {"mine": entry}}}).with_model("mine"))
-    result = iqa(image=picture())
+    result = on(server, "mine", models={"backends": {"mine": entry}})(image=picture())
     assert re.search(WHOSE_EYES, result.notes[-1])
     assert not any(q.images for q in [*server.asked, *server.probes])
 

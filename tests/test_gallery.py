@@ -10,6 +10,7 @@ import shlex
 import shutil
 import subprocess
 import sys
+import textwrap
 from datetime import datetime, timedelta
 from pathlib import Path
 from types import SimpleNamespace
@@ -950,23 +951,31 @@ def test_a_read_only_mount_and_a_full_disk_lose_nothing(tmp_path):
     for name in ("c", "d"):
         (folder / f"coffee_{name}.jpg").unlink()
     before = {name: (folder / name).read_bytes() for name in ("coffee_a.jpg", "coffee_b.jpg")}
-    words = [sys.executable, "-m", "program.gallery", "day", "--out", "out", "--preview", "320"]
+    words = ["day", "--out", "out", "--preview", "320"]
     copying = [*words, "--xmp", "new", "--apply", "copy", "--to", "best"]
+    code = f"""
+        import subprocess, sys
+        from program.gallery.__main__ import main
+        codes = [main({words})]
+        subprocess.run(["mount", "-o", "remount,size=9m", "out"], check=True)
+        print("and now:", file=sys.stderr)
+        print([*codes, main({copying})])
+    """
     script = f"""
         mount --bind day day && mount -o remount,ro,bind day && mount -t tmpfs -o size=48k none out
-        {shlex.join(words)} 2> full; echo $?
-        mount -o remount,size=9m out
-        {shlex.join(copying)} > told 2> read-only; echo $?
+        {shlex.join([sys.executable, "-c", textwrap.dedent(code)])} > codes 2> told
         cp out/gallery.jsonl .
     """
     environment = {**os.environ, "PYTHONPATH": os.pathsep.join(sys.path), "AGENTICIQA_CACHE_DIR": str(tmp_path / "c")}
     ran = subprocess.run(  # mounts that nobody else sees, and that end with it
         [UNSHARE, "-rm", "sh", "-c", script], cwd=tmp_path, env=environment, capture_output=True, text=True, check=False
     )
-    assert (ran.stdout, ran.stderr) == ("2\n1\n", "")
-    assert (tmp_path / "full").read_text("utf-8").count("\n") == 1
-    assert "cannot be written (No space left on device)" in (tmp_path / "full").read_text("utf-8")
-    refused = (tmp_path / "read-only").read_text("utf-8").splitlines()
+    assert (ran.stdout, ran.stderr) == ("", "")
+    assert (tmp_path / "codes").read_text("utf-8").splitlines()[-1] == "[2, 1]"
+    full, _, refusals = (tmp_path / "told").read_text("utf-8").partition("and now:\n")
+    assert full.count("\n") == 1
+    assert "cannot be written (No space left on device)" in full
+    refused = refusals.splitlines()
     assert [line.partition(":")[0] for line in refused] == list(before)
     assert all("Read-only file system" in line for line in refused)
     assert {path.name: path.read_bytes() for path in folder.iterdir()} == before

@@ -294,10 +294,11 @@ def test_a_kill_at_any_moment_leaves_the_old_program_or_the_new(work, picture, m
     old, new = taught(1, picture), taught(2, picture)
     hashes, names = [program_sha256(old), program_sha256(new)], set()
     left = []
+    save(old, Path("before"), files={"report.html": "old\n"})
     save(new, Path("whole"), files={"diff.md": "new\n"})
     for steps in range(100):
         shutil.rmtree("out", ignore_errors=True)
-        save(old, Path("out"), files={"report.html": "old\n"})
+        shutil.copytree("before", "out")
         with pytest.MonkeyPatch.context() as patch:
             done = kill_after(steps, patch)
             try:
@@ -313,5 +314,5 @@ def test_a_kill_at_any_moment_leaves_the_old_program_or_the_new(work, picture, m
         assert state(Path("out")) == state(Path("whole"))
     assert sorted(set(left), key=hashes.index) == hashes
     assert left == sorted(left, key=hashes.index)
-    assert sorted(os.listdir()) == ["day", "m.jsonl", "out", "whole"]
+    assert sorted(os.listdir()) == ["before", "day", "m.jsonl", "out", "whole"]
     assert any(name.endswith(".tmp") for name in names)

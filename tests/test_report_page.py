@@ -17,7 +17,7 @@ from program.evaluation.charts import charts, notes, plain, svg_url
 from program.evaluation.evaluating import with_baselines
 from program.evaluation.figures import details_of, summarize
 from program.evaluation.publishing import render, worst_rows, write_report
-from program.evaluation.record import WORST, Dataset, WorstRows
+from program.evaluation.record import WORST, Dataset, EvaluationRecord, WorstRows
 from tests.rows import labelled
 
 pytestmark = pytest.mark.usefixtures("coarse")
@@ -41,13 +41,17 @@ class Page(html.parser.HTMLParser):
         self.texts.append(data)
 
 
-@pytest.fixture
-def images(tmp_path: Path, rng: np.random.Generator) -> list[Path]:
-    paths = []
-    for i in range(3):
-        paths.append(tmp_path / f"{i}.png")
-        Image.fromarray(rng.integers(0, 256, (40, 60, 3), dtype=np.uint8)).save(paths[-1])
+def _images(folder: Path) -> list[Path]:
+    rng = np.random.default_rng(0)
+    paths = [folder / f"{i}.png" for i in range(3)]
+    for path in paths:
+        Image.fromarray(rng.integers(0, 256, (40, 60, 3), dtype=np.uint8)).save(path)
     return paths
+
+
+@pytest.fixture
+def images(tmp_path: Path) -> list[Path]:
+    return _images(tmp_path)
 
 
 def _record(evil=""):
@@ -86,9 +90,16 @@ def _samples(record, options, images, evil=""):
         yield Sample(id=row.id, image=images[i % 3], reference=images[0] if i % 2 else None, **more)
 
 
-def test_page_holds_everything_and_fetches_nothing(images):
+@pytest.fixture(scope="module")
+def whole(tmp_path_factory: pytest.TempPathFactory) -> tuple[EvaluationRecord, str]:
+    """A record and its page."""
     record, options = _record()
-    text = render(record, _samples(record, options, images))
+    images = _images(tmp_path_factory.mktemp("whole"))
+    return record, render(record, _samples(record, options, images))
+
+
+def test_page_holds_everything_and_fetches_nothing(whole):
+    record, text = whole
     page = Page(text)
     shown = " ".join(page.texts)
     for words in (
@@ -111,12 +122,11 @@ def test_page_holds_everything_and_fetches_nothing(images):
     assert len(text) < 3_000_000
 
 
-def test_everything_from_data_and_models_is_escaped(images):
+def test_everything_from_data_and_models_is_escaped(images, whole):
     record, options = _record(EVIL)
     text = render(record, _samples(record, options, images, EVIL))
     page = Page(text)
-    clean = Page(render(*(lambda r, o: (r, _samples(r, o, images)))(*_record())))
-    assert sorted(page.tags) == sorted(clean.tags)
+    assert sorted(page.tags) == sorted(Page(whole[1]).tags)
     assert "script" not in page.tags
     assert not any(name.startswith("on") for name, _ in page.attributes)
     assert "49" not in [part.strip() for part in page.texts]
@@ -143,6 +153,7 @@ def test_chart_names_hold_no_formula_and_no_missing_glyph():
     assert len(plain("long " * 20)) <= 28
 
 
+@pytest.mark.usefixtures("undrawn")
 def test_a_record_without_scores_has_a_page_too(images):
     rows = [labelled(id="a", group="g", task="scoring", truth=2.0, status="failed", error="down")]
     record = summarize(rows)
@@ -152,6 +163,7 @@ def test_a_record_without_scores_has_a_page_too(images):
     assert "The worst misses" not in text
 
 
+@pytest.mark.usefixtures("undrawn")
 def test_a_missing_image_leaves_its_card(images):
     record, options = _record()
     images[1].unlink()
@@ -159,6 +171,7 @@ def test_a_missing_image_leaves_its_card(images):
     assert "image not readable" in text
 
 
+@pytest.mark.usefixtures("undrawn")
 def test_report_is_written_whole_with_its_record(tmp_path, images):
     record, options = _record()
     page = write_report(record, _samples(record, options, images), tmp_path / "deep" / "report")
@@ -199,6 +212,7 @@ def test_right_and_failed_answers_are_no_misses():
     assert [r.id for r in worst_rows(wrong, "mcq")] == [r.id for r in worst_rows(wrong[::-1], "mcq")]
 
 
+@pytest.mark.usefixtures("undrawn")
 def test_page_shows_whose_scores_compiling_moved_most(images):
     record, options = _record()
     rows = [row.model_copy(update={"score": 3.0}) if row.id == "s4" else row for row in record.rows]

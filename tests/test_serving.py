@@ -846,6 +846,7 @@ sys.exit(main(["--config", sys.argv[1]]))
 """
 
 
+@pytest.mark.slow
 def test_sigterm_ends_the_service_though_a_thread_never_ends(tmp_path, encoded):
     config = tmp_path / "serve.yaml"
     config.write_text("serve: {port: 0, warm_up: false, shutdown_s: 1}\n", "utf-8")

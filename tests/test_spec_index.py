@@ -4,6 +4,7 @@
 """
 
 import ast
+import functools
 import re
 from pathlib import Path
 
@@ -14,6 +15,7 @@ INDEX = TESTS / "spec_index.txt"
 SEEDS = TESTS.parents[1] / "shared" / "seeds"
 
 
+@functools.cache
 def marks():
     """Return each spec mark with the tests that carry it."""
     found = {}

@@ -96,13 +96,14 @@ def test_without_a_home_folder_commands_work_or_say_one_line(photos, tmp_path):
     working = [assess, ["tools"], ["doctor"]]
     refused = [["assess", "~nobody/a.png"], ["data", "prepare", "table", "--root", "~/t.csv", "--out", "m.jsonl"]]
     asked = [(words, str(tmp_path / "cache")) for words in (*working, *refused)]
-    asked += [(words, None) for words in (*working, ["evaluate", "quickstart"])]
+    asked += [(words, None) for words in (*working, ["gallery", str(photos), "--out", "g"])]
     kept = {name: value for name, value in os.environ.items() if name not in {"HOME", "AGENTICIQA_CACHE_DIR"}}
     done = subprocess.run(
         [sys.executable, "-c", _NOBODY, json.dumps(asked)], capture_output=True, text=True, check=False, cwd=tmp_path,
         env={**kept, "PYTHONPATH": root},
     )  # fmt: skip
     found = json.loads(done.stdout)
+    assert len(found) == 9
     for code, shown, _ in found[:3]:
         assert code in {0, 1}
         assert shown
