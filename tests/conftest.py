@@ -17,7 +17,7 @@ import shutil
 import sqlite3
 import sys
 import tempfile
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from types import ModuleType
 
@@ -117,8 +117,7 @@ def _hermetic(request: pytest.FixtureRequest, _homes: Iterator[Path], monkeypatc
     if "dspy" in sys.modules:
         _forget_answers(sys.modules["dspy"], on_disk="answers_on_disk" in request.fixturenames)
     _hasten_mlflow()
-    if "program.lms.traits" in sys.modules:  # what another test's model could do
-        sys.modules["program.lms.traits"]._RECORDS.clear()
+    _forget_models()
     for logger in map(logging.getLogger, ("program", "optimizers", "data")):  # commands set these for their process
         if logger.level != logging.NOTSET:  # setting a level empties what all loggers have worked out
             logger.setLevel(logging.NOTSET)
@@ -129,6 +128,26 @@ def _forget_answers(dspy: ModuleType, *, on_disk: bool) -> None:
     vars(dspy).pop("cache", None)
     if not on_disk:
         dspy.configure_cache(enable_disk_cache=False, disk_cache_dir=None, memory_max_entries=10_000)
+
+
+def _forget_models() -> None:
+    """Forget what models could do, as another process does."""
+    if "program.lms.traits" in sys.modules:
+        sys.modules["program.lms.traits"]._RECORDS.clear()
+
+
+@pytest.fixture
+def forget_models() -> Callable[[], None]:
+    """What forgets models in the middle of a test."""
+    return _forget_models
+
+
+@pytest.fixture
+def no_answers_kept() -> None:
+    """Ask a language model each time anew."""
+    import dspy
+
+    dspy.configure_cache(enable_disk_cache=False, enable_memory_cache=False)
 
 
 @pytest.fixture
@@ -428,6 +447,20 @@ def picture():
         return np.random.default_rng(seed).integers(0, 256, (height, width, 3), dtype=np.uint8)
 
     return make
+
+
+@pytest.fixture
+def photo(picture):
+    """A picture of seeded noise, 40 x 60 x 3."""
+    return picture(20260101, 40, 60)
+
+
+@pytest.fixture
+def photo_file(tmp_path, encoded):
+    """A PNG of seeded noise, 120 x 160."""
+    file = tmp_path / "photo.png"
+    file.write_bytes(encoded(height=120, width=160))
+    return file
 
 
 @pytest.fixture(scope="session")

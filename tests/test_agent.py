@@ -16,6 +16,7 @@ from program.common.errors import ImageError, InputError, ModelError
 from program.common.request import DEFAULT_QUERY
 from program.fusion.scores import FittedFusion
 from program.images.store import HOST, IMAGES
+from tests.pictures import file_of, noise
 
 STEPS = dict.fromkeys(("distortion_detection", "distortion_analysis", "tool_selection", "tool_execute"), True)
 PLAN = {"query_type": "IQA", "query_scope": ["Global"], "reference_mode": "No-Reference", **STEPS}
@@ -543,12 +544,6 @@ def test_a_reference_of_another_size_is_refused_or_resampled_for_all_stages(scri
     assert result.state.image_notes[:1] == ["reference resampled from 30x20 to 60x40"]
 
 
-def encoded(pixels, kind="PNG", **options):
-    file = io.BytesIO()
-    Image.fromarray(pixels).save(file, kind, **options)
-    return file.getvalue()
-
-
 FULL = {**PLAN, "reference_mode": "Full-Reference"}
 BAD = {"quality_probs": {"bad": 1, "poor": 0, "fair": 0, "good": 0, "excellent": 0}, "quality_reasoning": "Awful."}
 
@@ -564,9 +559,9 @@ def test_an_image_that_is_its_own_reference_scores_5_whatever_model_tools_and_fu
     iqa.summarizer.fitted = FittedFusion(iqa.resources.fusion, curve=[(1, 1), (5, 3)])
     for image, reference in (
         (pixels, pixels),
-        (encoded(pixels, "BMP"), encoded(pixels)),
-        (encoded(np.dstack([pixels, np.full((64, 64), 255, np.uint8)])), encoded(pixels, "TIFF")),
-        (encoded(pixels, "JPEG", quality=50), Image.open(io.BytesIO(encoded(pixels, "JPEG", quality=50)))),
+        (file_of(pixels, "BMP"), file_of(pixels)),
+        (file_of(np.dstack([pixels, np.full((64, 64), 255, np.uint8)])), file_of(pixels, "TIFF")),
+        (file_of(pixels, "JPEG", quality=50), Image.open(io.BytesIO(file_of(pixels, "JPEG", quality=50)))),
     ):
         result = iqa(image=image, reference=reference, query=RATE)
         assert (result.final_answer, result.quality_score, result.level, result.status) == (5.0, 5.0, "A", "ok")
@@ -606,7 +601,7 @@ def test_no_lossy_version_scores_above_the_picture_itself(rng):
     iqa = AgenticIQA()
     scores = [
         iqa(image=image, reference=pixels).final_answer
-        for image in (pixels, encoded(pixels, "JPEG", quality=95), encoded(pixels, "JPEG", quality=30))
+        for image in (pixels, file_of(pixels, "JPEG", quality=95), file_of(pixels, "JPEG", quality=30))
     ]
     assert scores[0] == 5.0
     assert scores[0] > scores[1] > scores[2]
@@ -635,4 +630,4 @@ def test_an_image_too_small_to_judge_is_noted_and_its_score_is_no_more_than_a_gu
         assert result.score_interval == (1.0, 5.0)
         (note,) = result.notes
         assert f"{shape[1]}x{shape[0]} pixels are too few" in note
-    assert not AgenticIQA()(image=rng.integers(0, 256, (64, 64, 3), dtype=np.uint8)).notes
+    assert not AgenticIQA()(image=noise(rng, 64, 64)).notes

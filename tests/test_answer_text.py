@@ -93,12 +93,6 @@ def _draft(answer):
     return json.dumps(other(json.loads(answer)))
 
 
-@pytest.fixture(autouse=True)
-def _fresh_cache():
-    dspy.configure_cache(enable_disk_cache=False, enable_memory_cache=True)
-    dspy.cache.reset_memory_cache()
-
-
 @pytest.fixture
 def assess(loopback, loopback_module, fake_runner, picture):
     """Assess one picture with a model that wraps each answer; returns the result and the calls by first field."""

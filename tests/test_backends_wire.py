@@ -25,16 +25,13 @@ from program.lms.call import meter
 from signatures.schemas import LEVEL_WORDS
 from signatures.summarizer import ClassifyQuality, ScoreQuality
 
+pytestmark = pytest.mark.usefixtures("no_answers_kept")
+
 KEY, PROVIDERS_KEY = "planted-key-for-the-gateway", "planted-key-of-the-provider"
 SCORED = {
     "quality_probs": {"bad": 0, "poor": 0.2, "fair": 0.6, "good": 0.2, "excellent": 0}, "quality_reasoning": "Grain.",
 }  # fmt: skip
 CLASSIFIED = {"quality_level": "C", "quality_reasoning": "Grain."}
-
-
-@pytest.fixture(autouse=True)
-def _no_answers_kept():
-    dspy.configure_cache(enable_disk_cache=False, enable_memory_cache=False)
 
 
 @pytest.fixture

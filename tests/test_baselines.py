@@ -19,6 +19,7 @@ from program.evaluation.record import LabelledRow
 from program.fusion import ScoreFusion
 from program.fusion.scores import FittedFusion
 from program.lms.limits import Budget, BudgetSpent
+from tests.pictures import noise
 from tests.rows import labelled
 
 PROBABILITIES = {"bad": 0.05, "poor": 0.15, "fair": 0.5, "good": 0.2, "excellent": 0.1}
@@ -40,7 +41,7 @@ def samples(tmp_path: Path, rng: np.random.Generator) -> list[Sample]:
     found = []
     for i in range(6):
         path = tmp_path / f"{i}.png"
-        Image.fromarray(rng.integers(0, 256, (32, 48, 3), dtype=np.uint8)).save(path)
+        Image.fromarray(noise(rng, 32, 48)).save(path)
         more = {"reference": path} if i < 2 else {}
         found.append(Sample(id=f"s{i}", image=path, mos=1 + 0.7 * i, mos_std=0.4, **more))
     options = {"A": "Yes", "B": "No"}

@@ -32,6 +32,7 @@ from program.images.store import IMAGES
 from program.lms.limits import BudgetSpent
 from program.running.journal import Journal
 from program.running.row import Row
+from tests.pictures import blocks
 from tests.rows import judged
 
 ROOT = Path(__file__).resolve().parents[1]
@@ -734,7 +735,7 @@ def test_a_real_comparison_of_a_blurred_copy(tmp_path, capsys):
     import numpy as np
     from PIL import Image, ImageFilter
 
-    pixels = np.kron(np.random.default_rng(3).integers(0, 256, (24, 32, 3)), np.ones((8, 8, 1))).astype(np.uint8)
+    pixels = blocks(np.random.default_rng(3), 24, 32, 8)
     sharp = Image.fromarray(pixels)
     sharp.save(tmp_path / "sharp.png")
     sharp.filter(ImageFilter.GaussianBlur(4)).save(tmp_path / "blurred.png")

@@ -7,7 +7,6 @@ import os
 import sqlite3
 
 import dspy
-import numpy as np
 import pytest
 from PIL import Image
 
@@ -20,6 +19,7 @@ from program.common.settings import load_settings
 from program.evaluation.figures import summarize
 from program.evaluation.record import LabelledRow
 from program.expert.judge.views import MEASURED, VIEWS
+from tests.pictures import noise
 
 pytestmark = pytest.mark.usefixtures("answers_on_disk")
 
@@ -146,7 +146,7 @@ def test_answers_are_kept_in_memory_where_the_folder_cannot_be_made(blocked, cap
 
 
 def test_an_image_is_judged_without_a_cache(blocked, rng, caplog, monkeypatch):
-    image = rng.integers(0, 256, (64, 64, 3), np.uint8)
+    image = noise(rng, 64, 64)
     usual = AgenticIQA()(image=image)
     monkeypatch.setenv("AGENTICIQA_CACHE_DIR", str(blocked))
     with caplog.at_level(logging.WARNING):
@@ -224,7 +224,7 @@ def test_a_shared_place_that_cannot_be_used_is_done_without(machine, picture, bl
 def test_no_cache_asks_and_measures_anew_and_keeps_nothing(tmp_path, loopback, rng, capsys, monkeypatch, hosted):
     monkeypatch.setenv("AGENTICIQA_CACHE_DIR", str(tmp_path / "cache"))
     monkeypatch.setenv("DSPY_CACHEDIR", str(tmp_path / "cache" / "dspy"))
-    Image.fromarray(rng.integers(0, 256, (64, 64, 3), np.uint8)).save(tmp_path / "a.png")
+    Image.fromarray(noise(rng, 64, 64)).save(tmp_path / "a.png")
     server = loopback()
     model = ["--lm", "openai/x", "--api-base", server.base] if hosted else []
     arguments = [str(tmp_path / "a.png"), "--json", *model]
@@ -258,7 +258,7 @@ def test_dspy_does_not_warn_of_each_answer_that_is_cut_short(tmp_path, loopback,
 
     server = loopback(rules=[(lambda question: True, cut_short)])
     for number in range(2):
-        Image.fromarray(rng.integers(0, 256, (64, 64, 3), np.uint8)).save(tmp_path / f"{number}.png")
+        Image.fromarray(noise(rng, 64, 64)).save(tmp_path / f"{number}.png")
         caplog.clear()
         assert assess([str(tmp_path / f"{number}.png"), "--lm", "openai/x", "--api-base", server.base]) == 0
         assert "truncated" not in caplog.text

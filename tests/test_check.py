@@ -14,6 +14,7 @@ from PIL import Image
 
 from data import check
 from data.preparing import KINDS, SHOWN_PER_KIND, check_manifest
+from tests.pictures import noise
 
 ROOT = Path(__file__).resolve().parents[1]
 SHARED = ROOT.parent / "shared" / "data"
@@ -23,7 +24,7 @@ SHARED = ROOT.parent / "shared" / "data"
 def make(tmp_path: Path) -> Callable[..., Path]:
     """Write a manifest of rows; images `a` to `f` are there and all different."""
     for number, name in enumerate("abcdef"):
-        pixels = np.random.default_rng(number).integers(0, 256, (8, 8, 3), dtype=np.uint8)
+        pixels = noise(np.random.default_rng(number), 8, 8)
         Image.fromarray(pixels).save(tmp_path / f"{name}.png")
 
     def write(*rows: dict[str, object] | str) -> Path:

@@ -12,6 +12,7 @@ from program import AgenticIQA
 from program.images.containers import nclx_of
 from program.images.decoding import decode
 from program.images.store import ImageStore
+from tests.pictures import file_of, noise
 
 SRGB = ImageCms.createProfile("sRGB")
 # D50 colorants as published with the profiles of these spaces.
@@ -70,12 +71,6 @@ def judged(pixels, icc):
     return np.asarray(ImageCms.profileToProfile(Image.fromarray(pixels), source, SRGB, outputMode="RGB"), dtype=int)
 
 
-def saved(image, kind="PNG", **options):
-    file = io.BytesIO()
-    (Image.fromarray(image) if isinstance(image, np.ndarray) else image).save(file, kind, **options)
-    return file.getvalue()
-
-
 def chunked(data, *chunks):
     """A PNG with chunks put in behind its head."""
     parts = [struct.pack(">I", len(d)) + kind + d + struct.pack(">I", zlib.crc32(kind + d)) for kind, d in chunks]
@@ -83,10 +78,10 @@ def chunked(data, *chunks):
 
 
 @pytest.fixture
-def photo(rng):
+def shades(rng):
     """Every shade, dark ones too, and colours at random."""
     ramp = np.repeat(np.arange(256, dtype=np.uint8)[:, None, None], 3, axis=2)
-    return np.concatenate([np.tile(ramp, (1, 8, 1)), rng.integers(0, 256, (256, 56, 3), dtype=np.uint8)], axis=1)
+    return np.concatenate([np.tile(ramp, (1, 8, 1)), noise(rng, 256, 56)], axis=1)
 
 
 def farthest(found, expected):
@@ -95,51 +90,51 @@ def farthest(found, expected):
 
 @pytest.mark.spec("D31")
 @pytest.mark.parametrize("kind", ["PNG", "JPEG", "TIFF", "WEBP"])
-def test_a_profile_counts_by_what_it_does_whatever_it_is_called(photo, kind):
+def test_a_profile_counts_by_what_it_does_whatever_it_is_called(shades, kind):
     options = {"PNG": {}, "JPEG": {"quality": 90}, "TIFF": {}, "WEBP": {"lossless": True}}[kind]
-    stored = np.asarray(Image.open(io.BytesIO(saved(photo, kind, **options))).convert("RGB"))
+    stored = np.asarray(Image.open(io.BytesIO(file_of(shades, kind, **options))).convert("RGB"))
     for icc in (
         profile("RGB ", LINEAR, description="GIMP built-in Linear sRGB"),
         profile("RGB ", "sRGB", "Display P3", "sRGB IEC61966-2.1"),
         profile("RGB ", 2.19921875, "Adobe RGB", "not srgb"),
     ):
-        found = decode(saved(photo, kind, icc_profile=icc, **options), "i")
+        found = decode(file_of(shades, kind, icc_profile=icc, **options), "i")
         assert farthest(found, judged(stored, icc)) <= 1
         assert found.notes == ("colours converted to sRGB from the embedded profile",)
-    plain = decode(saved(photo, kind, icc_profile=profile("RGB ", "sRGB", description="camera"), **options), "i")
+    plain = decode(file_of(shades, kind, icc_profile=profile("RGB ", "sRGB", description="camera"), **options), "i")
     assert np.array_equal(plain.pixels, stored)
     assert plain.notes == ()
 
 
 @pytest.mark.spec("D31")
-def test_a_grey_profile_counts_for_every_kind_of_grey(photo):
-    grey, icc = np.ascontiguousarray(photo[:, :, 0]), profile("GRAY", 1.8)
+def test_a_grey_profile_counts_for_every_kind_of_grey(shades):
+    grey, icc = np.ascontiguousarray(shades[:, :, 0]), profile("GRAY", 1.8)
     expected, notes = judged(grey, icc), ("colours converted to sRGB from the embedded profile",)
     palette = Image.fromarray(grey).convert("P")
     palette.putpalette(np.repeat(np.arange(256), 3).tolist())
     palette.frombytes(grey.tobytes())
     opaque = Image.fromarray(np.dstack([grey, np.full_like(grey, 255)]))
-    files = [saved(image, icc_profile=icc) for image in (grey, opaque, palette, grey.astype(np.uint16) * 257)]
-    files += [saved(grey, "TIFF", icc_profile=icc), saved(grey.astype(np.uint16) * 257, "TIFF", icc_profile=icc)]
-    files += [saved(Image.fromarray(grey.astype(">u2") * 257), "TIFF", icc_profile=icc)]
+    files = [file_of(image, icc_profile=icc) for image in (grey, opaque, palette, grey.astype(np.uint16) * 257)]
+    files += [file_of(grey, "TIFF", icc_profile=icc), file_of(grey.astype(np.uint16) * 257, "TIFF", icc_profile=icc)]
+    files += [file_of(Image.fromarray(grey.astype(">u2") * 257), "TIFF", icc_profile=icc)]
     for data in files:
         found = decode(data, "g")
         assert farthest(found, expected) <= 1
         assert found.notes[:1] == notes
-    half = decode(saved(np.dstack([grey, np.full_like(grey, 128)]), icc_profile=icc), "g")
+    half = decode(file_of(np.dstack([grey, np.full_like(grey, 128)]), icc_profile=icc), "g")
     assert np.abs(half.pixels - (expected * 128 + 255.0 * 127) / 255).max() <= 1
-    srgb = decode(saved(grey.astype(np.uint16) * 257, icc_profile=profile("GRAY", "sRGB")), "g")
+    srgb = decode(file_of(grey.astype(np.uint16) * 257, icc_profile=profile("GRAY", "sRGB")), "g")
     assert np.array_equal(srgb.pixels, np.repeat(grey[:, :, None], 3, axis=2))
 
 
 @pytest.mark.spec("D31")
-def test_a_profile_that_does_not_fit_the_pixels_is_noted(photo):
-    found = decode(saved(photo, icc_profile=profile("GRAY", 1.8)), "i")
-    assert np.array_equal(found.pixels, photo)
+def test_a_profile_that_does_not_fit_the_pixels_is_noted(shades):
+    found = decode(file_of(shades, icc_profile=profile("GRAY", 1.8)), "i")
+    assert np.array_equal(found.pixels, shades)
     assert found.notes == ("the embedded profile: cannot be used; the colours are taken for sRGB",)
-    grey, icc = np.ascontiguousarray(photo[:, :, 0]), profile("RGB ", 1.8)
-    found = decode(saved(grey, "JPEG", quality=100, icc_profile=icc), "i")
-    stored = np.asarray(Image.open(io.BytesIO(saved(grey, "JPEG", quality=100))).convert("RGB"))
+    grey, icc = np.ascontiguousarray(shades[:, :, 0]), profile("RGB ", 1.8)
+    found = decode(file_of(grey, "JPEG", quality=100, icc_profile=icc), "i")
+    stored = np.asarray(Image.open(io.BytesIO(file_of(grey, "JPEG", quality=100))).convert("RGB"))
     assert farthest(found, judged(stored, icc)) <= 1
 
 
@@ -178,48 +173,48 @@ STATED = [
 
 @pytest.mark.spec("D31")
 @pytest.mark.parametrize(("chunks", "curve", "colorants", "source"), STATED)
-def test_what_a_png_states_counts_in_the_order_of_its_specification(photo, chunks, curve, colorants, source):
+def test_what_a_png_states_counts_in_the_order_of_its_specification(shades, chunks, curve, colorants, source):
     for order in (chunks, chunks[::-1]):
-        found = decode(chunked(saved(photo), *order), "p")
-        expected = photo if curve is None else judged(photo, profile("RGB ", curve, colorants))
+        found = decode(chunked(file_of(shades), *order), "p")
+        expected = shades if curve is None else judged(shades, profile("RGB ", curve, colorants))
         assert farthest(found, expected) <= (0 if curve is None else 1)
         assert found.notes == (() if curve is None else (f"colours converted to sRGB from {source}",))
 
 
 @pytest.mark.spec("D31")
-def test_what_a_png_states_counts_for_grey_palettes_and_transparency_too(photo):
-    grey = np.ascontiguousarray(photo[:, :, 0])
+def test_what_a_png_states_counts_for_grey_palettes_and_transparency_too(shades):
+    grey = np.ascontiguousarray(shades[:, :, 0])
     expected = judged(np.repeat(grey[:, :, None], 3, axis=2), profile("RGB ", 1.8))
     for image in (grey, grey.astype(np.uint16) * 257, np.dstack([grey, np.full_like(grey, 255)])):
-        assert farthest(decode(chunked(saved(image), gama(0.55556)), "p"), expected) <= 1
-    flat = Image.fromarray(photo).quantize(16)
+        assert farthest(decode(chunked(file_of(image), gama(0.55556)), "p"), expected) <= 1
+    flat = Image.fromarray(shades).quantize(16)
     colours = np.asarray(flat.convert("RGB"))
-    assert farthest(decode(chunked(saved(flat), gama(1.0)), "p"), judged(colours, profile("RGB ", LINEAR))) <= 1
+    assert farthest(decode(chunked(file_of(flat), gama(1.0)), "p"), judged(colours, profile("RGB ", LINEAR))) <= 1
 
 
 @pytest.mark.spec("D31")
 @pytest.mark.parametrize(("code", "name"), [(16, "PQ"), (18, "HLG")])
-def test_high_dynamic_range_is_noted_on_the_result(photo, code, name):
-    data = chunked(saved(photo), cicp(9, code, 0, 1))
+def test_high_dynamic_range_is_noted_on_the_result(shades, code, name):
+    data = chunked(file_of(shades), cicp(9, code, 0, 1))
     result = AgenticIQA()(image=data)
     note = f"cICP: {name} (high dynamic range) cannot be converted"
     assert result.state.image_notes == [f"{note}; the colours are taken for sRGB"]
-    assert np.array_equal(decode(data, "h").pixels, photo)
+    assert np.array_equal(decode(data, "h").pixels, shades)
     # A profile beside it is for those who cannot read it.
     icc = profile("RGB ", 1.8)
-    found = decode(chunked(saved(photo), cicp(9, code, 0, 1), iccp(icc)), "h")
-    assert farthest(found, judged(photo, icc)) <= 1
+    found = decode(chunked(file_of(shades), cicp(9, code, 0, 1), iccp(icc)), "h")
+    assert farthest(found, judged(shades, icc)) <= 1
     assert found.notes == ("colours converted to sRGB from the embedded profile", note)
 
 
 @pytest.mark.spec("D31")
 @pytest.mark.parametrize("kind", ["AVIF", "HEIF"])
-def test_the_nclx_codes_of_avif_and_heif_are_applied(photo, kind):
+def test_the_nclx_codes_of_avif_and_heif_are_applied(shades, kind):
     if kind == "HEIF":
         pytest.importorskip("pillow_heif").register_heif_opener(thumbnails=False)
     if kind not in Image.registered_extensions().values():
         pytest.skip(f"this Pillow writes no {kind}")
-    plain = saved(photo, kind, quality=95)
+    plain = file_of(shades, kind, quality=95)
     at = plain.index(b"colrnclx") + 8
     stored = np.asarray(Image.open(io.BytesIO(plain)).convert("RGB"))
     assert np.array_equal(decode(plain, "a").pixels, stored)
@@ -238,25 +233,25 @@ def test_the_nclx_codes_of_avif_and_heif_are_applied(photo, kind):
     assert nclx_of(plain) is not None
     # A profile of its own counts before them.
     icc = profile("RGB ", 1.8)
-    found = decode(saved(photo, kind, quality=95, icc_profile=icc), "a")
+    found = decode(file_of(shades, kind, quality=95, icc_profile=icc), "a")
     assert farthest(found, judged(stored, icc)) <= 1
 
 
 @pytest.mark.spec("D31")
-def test_a_pil_image_keeps_the_colours_that_its_file_stated(photo):
-    store, expected = ImageStore(), judged(photo, profile("RGB ", 1.8))
-    for data in (chunked(saved(photo), gama(0.55556)), saved(photo, icc_profile=profile("RGB ", 1.8))):
+def test_a_pil_image_keeps_the_colours_that_its_file_stated(shades):
+    store, expected = ImageStore(), judged(shades, profile("RGB ", 1.8))
+    for data in (chunked(file_of(shades), gama(0.55556)), file_of(shades, icc_profile=profile("RGB ", 1.8))):
         pixels = store.pixels(store.add(Image.open(io.BytesIO(data))))
         assert np.abs(pixels.astype(int) - expected).max() <= 1
 
 
 @pytest.mark.spec("D31")
-def test_codes_and_chunks_that_mean_nothing_are_noted_and_change_nothing(photo):
+def test_codes_and_chunks_that_mean_nothing_are_noted_and_change_nothing(shades):
     nowhere = (b"cHRM", struct.pack(">8I", *[10000] * 8))
     for chunk in (cicp(77, 13, 0, 1), cicp(1, 13, 0, 0), gama(0.00001), nowhere):
-        found = decode(chunked(saved(photo), chunk), "p")
-        assert np.array_equal(found.pixels, photo)
+        found = decode(chunked(file_of(shades), chunk), "p")
+        assert np.array_equal(found.pixels, shades)
         assert len(found.notes) == 1
         assert found.notes[0].endswith("; the colours are taken for sRGB")
     for chunk in ((b"cICP", b"\1"), (b"gAMA", bytes(4))):
-        assert np.array_equal(decode(chunked(saved(photo), chunk), "p").pixels, photo)
+        assert np.array_equal(decode(chunked(file_of(shades), chunk), "p").pixels, shades)

@@ -54,10 +54,18 @@ def headings_of(page: Path) -> set[str]:
     return {re.sub(r"[^\w -]", "", title.lower()).replace(" ", "-") for title in titles}
 
 
+def links_of(page: Path) -> list[tuple[str, str, str]]:
+    return re.findall(r"\]\((?!https?:)([^)#]*)(#([^)]+))?\)", page.read_text("utf-8"))
+
+
+def test_pages_link_each_other():
+    assert sum(len(links_of(page)) for page in PAGES) > 2 * len(PAGES)
+
+
 @pytest.mark.spec("issue-51/links")
 @pytest.mark.parametrize("page", PAGES, ids=lambda page: page.name)
 def test_what_a_page_links_exists(page):
-    for target, _, heading in re.findall(r"\]\((?!https?:)([^)#]*)(#([^)]+))?\)", page.read_text("utf-8")):
+    for target, _, heading in links_of(page):
         linked = page.parent / target if target else page
         assert linked.exists(), (page.name, target)
         assert not heading or heading in headings_of(linked), (page.name, target, heading)

@@ -12,6 +12,7 @@ from PIL import Image
 from agentic_iqa.__main__ import main
 from program.compile import OPTIMIZERS
 from signatures.rubric import rubric_in
+from tests.pictures import blocks
 
 TEXT = (Path(__file__).resolve().parents[1] / "docs" / "compiling.md").read_text("utf-8")
 BLOCKS = [(m[1], m[2]) for m in re.finditer(r"^```(\w+)\n(.*?)^```$", TEXT, re.MULTILINE | re.DOTALL)]
@@ -36,7 +37,7 @@ def folder(
     lines = []
     for number in range(44):
         split = "train" if number < 30 else "validation" if number < 40 else "test"
-        small = np.kron(rng.integers(0, 256, (6, 8, 3)), np.ones((8, 8, 1))).astype(np.uint8)
+        small = blocks(rng, 6, 8, 8)
         Image.fromarray(small).save(tmp_path / f"{number}.png")
         shared = {"id": str(number), "image": f"{number}.png", "split": split, "labels": "made-up"}
         lines.append({**shared, "mos": 1 + number % 5})

@@ -72,17 +72,12 @@ class Tiff:
 
 
 @pytest.fixture
-def photo(rng):
-    return rng.integers(0, 256, (60, 90, 3), dtype=np.uint8)
-
-
-@pytest.fixture
 def preview(photo):
     return np.ascontiguousarray(photo[::6, ::6])
 
 
 REDUCED = {NEW_SUBFILE: [1]}
-NOTE = ("the full picture is judged, not the preview of 15x10 before it",)
+NOTE = ("the full picture is judged, not the preview of 10x7 before it",)
 
 
 @pytest.mark.parametrize(("order", "big"), [("<", False), (">", False), ("<", True)])
@@ -93,7 +88,7 @@ def test_a_preview_before_the_picture_is_not_the_photograph(photo, preview, orde
         data = made.file(small, made.picture(preview[:5], tags=REDUCED), made.picture(photo), made.picture(photo[:9]))
         found = decode(data, "t")
         assert np.array_equal(found.pixels, photo)
-        assert (found.width, found.height, found.notes) == (90, 60, NOTE)
+        assert (found.width, found.height, found.notes) == (60, 40, NOTE)
         made = Tiff(order, big)
         full, mask = made.picture(photo), made.picture(photo, tags={NEW_SUBFILE: [4]})
         data = made.file(made.picture(preview, tags=tags, children=[mask, made.picture(photo[:9]), full]))

@@ -11,6 +11,7 @@ from program import AgenticIQA, assess
 from program.common.errors import ImageError
 from program.images.decoding import decode
 from program.images.store import ImageStore
+from tests.pictures import file_of
 
 KINDS = {
     "baseline": {"quality": 92}, "optimized": {"quality": 85, "optimize": True},
@@ -44,12 +45,6 @@ PICTURES = {"scene": scene, "flat": flat, "letters": letters, "grey": lambda: sc
             "small": lambda: scene(24, 18)}  # fmt: skip
 
 
-def jpeg(image, **options):
-    file = io.BytesIO()
-    image.save(file, "JPEG", **options)
-    return file.getvalue()
-
-
 def as_shown(data):
     """What a viewer shows of a JPEG that lacks its end."""
     return np.asarray(Image.open(io.BytesIO(data + b"\xff\xd9")).convert("RGB"))
@@ -58,7 +53,7 @@ def as_shown(data):
 @pytest.mark.parametrize("kind", KINDS)
 @pytest.mark.parametrize("picture", PICTURES)
 def test_a_whole_jpeg_is_read_without_a_note_whatever_it_shows(kind, picture):
-    data = jpeg(PICTURES[picture](), **KINDS[kind])
+    data = file_of(PICTURES[picture](), "JPEG", **KINDS[kind])
     expected = np.asarray(Image.open(io.BytesIO(data)).convert("RGB"))
     for padded in (data, data[:-2] + b"\0" * 2 + data[-2:], data + b"appended", data[:-2] + b"\xff" * 70 + data[-1:]):
         found = decode(padded, "w")
@@ -69,7 +64,7 @@ def test_a_whole_jpeg_is_read_without_a_note_whatever_it_shows(kind, picture):
 @pytest.mark.parametrize("kind", KINDS)
 @pytest.mark.parametrize("picture", PICTURES)
 def test_a_jpeg_without_its_end_marker_is_shown_and_noted_whatever_it_shows(kind, picture):
-    data = jpeg(PICTURES[picture](), **KINDS[kind])
+    data = file_of(PICTURES[picture](), "JPEG", **KINDS[kind])
     whole = np.asarray(Image.open(io.BytesIO(data)).convert("RGB"))
     for cut in (1, 2):
         found = decode(data[:-cut], "e")
@@ -82,7 +77,7 @@ def test_a_jpeg_without_its_end_marker_is_shown_and_noted_whatever_it_shows(kind
 
 @pytest.mark.parametrize("kind", KINDS)
 def test_a_jpeg_a_few_bytes_short_is_shown_as_viewers_do_and_noted(kind):
-    data = jpeg(scene(), **KINDS[kind])
+    data = file_of(scene(), "JPEG", **KINDS[kind])
     for cut in (4, 6, 8):
         found = decode(data[:-cut], "e")
         assert np.array_equal(found.pixels, as_shown(data[:-cut]))
@@ -111,13 +106,13 @@ DAMAGE = {
 @pytest.mark.parametrize("damage", DAMAGE)
 def test_a_jpeg_that_lost_a_part_is_refused(kind, damage):
     for image in (scene(), scene(400, 300, seed=8).convert("L")):
-        data = jpeg(image, **KINDS[kind])
+        data = file_of(image, "JPEG", **KINDS[kind])
         with pytest.raises(ImageError, match=r"^image 'd': damaged or truncated \(.+\); get a whole copy$"):
             decode(DAMAGE[damage](data, int(len(data) * 0.35), len(data)), "d")
 
 
 def test_restarts_that_are_missing_are_named():
-    data = jpeg(scene(), **KINDS["restarts"])
+    data = file_of(scene(), "JPEG", **KINDS["restarts"])
     places = restarts(data)
     assert len(places) == 14
     one, eight = data[: places[3]] + data[places[4] :], data[: places[2]] + data[places[10] :]
@@ -130,7 +125,7 @@ def test_restarts_that_are_missing_are_named():
 
 
 def test_a_progressive_jpeg_without_its_last_scans_is_refused():
-    data = jpeg(scene(), **KINDS["progressive"])
+    data = file_of(scene(), "JPEG", **KINDS["progressive"])
     starts = [found.start() for found in re.finditer(rb"\xff\xda", data)]
     for count in (1, 4, len(starts) - 1):
         with pytest.raises(ImageError, match="its last scans are missing"):
@@ -138,7 +133,7 @@ def test_a_progressive_jpeg_without_its_last_scans_is_refused():
 
 
 def test_a_jpeg_that_lost_its_middle_passes_no_gate(tmp_path, capsys):
-    data = jpeg(scene(), quality=92)
+    data = file_of(scene(), "JPEG", quality=92)
     (tmp_path / "cut.jpg").write_bytes(data[: len(data) // 3] + b"\xff\xd9")
     assert assess.main([str(tmp_path / "cut.jpg"), "--min-score", "1.5"]) in {1, 2}
     assert "damaged or truncated" in capsys.readouterr().err

@@ -23,19 +23,9 @@ from program.images import decode_worker
 from program.images.decoding import decode
 from program.images.refs import reduced_size, reduction
 from program.images.store import LARGE, ImageStore
+from tests.pictures import file_of, noise
 
 KINDS = ["PNG", "TIFF", "WEBP"]
-
-
-@pytest.fixture
-def photo(rng):
-    return rng.integers(0, 256, (40, 60, 3), dtype=np.uint8)
-
-
-def saved(image, kind="PNG", **options):
-    buffer = io.BytesIO()
-    (Image.fromarray(image) if isinstance(image, np.ndarray) else image).save(buffer, kind, **options)
-    return buffer.getvalue()
 
 
 def packed(values, depth):
@@ -84,11 +74,12 @@ def test_alpha_is_laid_over_white(photo, rng):
     expected = over_white(photo.astype(float), alpha[:, :, None])
     for kind in KINDS:
         found = decode(
-            saved(np.dstack([photo, alpha]), kind, **({"lossless": True, "exact": True} if kind == "WEBP" else {})), "a"
+            file_of(np.dstack([photo, alpha]), kind, **({"lossless": True, "exact": True} if kind == "WEBP" else {})),
+            "a",
         )
         assert np.abs(found.pixels - expected).max() <= 0.5 + 1e-9, kind
         assert found.notes == ("transparency laid over white",)
-    grey = decode(saved(np.dstack([photo[:, :, 0], alpha])), "la").pixels
+    grey = decode(file_of(np.dstack([photo[:, :, 0], alpha])), "la").pixels
     expected = over_white(photo[:, :, :1].astype(float), alpha[:, :, None])
     assert np.abs(grey - expected).max() <= 0.5 + 1e-9
 
@@ -98,15 +89,15 @@ def test_palettes_and_their_transparency(rng):
     colours = np.array([[10, 20, 30], [200, 0, 90], [0, 255, 0], [7, 7, 7]], np.uint8)
     image = Image.frombytes("P", (18, 12), indexes.tobytes())
     image.putpalette(colours.ravel().tolist())
-    assert np.array_equal(decode(saved(image), "p").pixels, colours[indexes])
-    one = decode(saved(image, transparency=1), "p").pixels
+    assert np.array_equal(decode(file_of(image), "p").pixels, colours[indexes])
+    one = decode(file_of(image, transparency=1), "p").pixels
     expected = colours.copy()
     expected[1] = 255
     assert np.array_equal(one, expected[indexes])
-    several = decode(saved(image, transparency=bytes([255, 0, 128, 255])), "p").pixels
+    several = decode(file_of(image, transparency=bytes([255, 0, 128, 255])), "p").pixels
     expected = over_white(colours.astype(float), np.array([[255], [0], [128], [255]]))
     assert np.abs(several - expected[indexes]).max() <= 0.5 + 1e-9
-    assert np.array_equal(decode(saved(image, "GIF"), "g").pixels, colours[indexes])
+    assert np.array_equal(decode(file_of(image, "GIF"), "g").pixels, colours[indexes])
 
 
 def test_a_colour_key_is_transparent(photo):
@@ -149,7 +140,7 @@ def test_16_bit_grey_is_rounded(rng):
     values = rng.integers(0, 65536, (30, 20), dtype=np.uint16)
     values[0, :3] = (0, 65535, 256)
     expected = np.rint(values / 257.0).astype(np.uint8)
-    for data in (png(values, 0), saved(values, "TIFF")):
+    for data in (png(values, 0), file_of(values, "TIFF")):
         assert np.array_equal(decode(data, "g").pixels, np.repeat(expected[:, :, None], 3, axis=2))
     keyed = decode(png(values, 0, chunks=[(b"tRNS", struct.pack(">H", 256))]), "g").pixels
     assert keyed[0, 2].tolist() == [255] * 3
@@ -176,9 +167,9 @@ def test_cmyk_is_read_as_ink(rng):
     inks = rng.integers(0, 256, (16, 16, 4), dtype=np.uint8)
     expected = (255.0 - inks[:, :, :3]) * (255.0 - inks[:, :, 3:]) / 255.0
     image = Image.frombytes("CMYK", (16, 16), inks.tobytes())
-    assert np.abs(decode(saved(image, "TIFF"), "c").pixels - expected).max() <= 1.0
+    assert np.abs(decode(file_of(image, "TIFF"), "c").pixels - expected).max() <= 1.0
     flat = Image.new("CMYK", (16, 16), (0, 255, 255, 0))
-    red = decode(saved(flat, "JPEG", quality=100), "c").pixels.reshape(-1, 3).mean(axis=0)
+    red = decode(file_of(flat, "JPEG", quality=100), "c").pixels.reshape(-1, 3).mean(axis=0)
     assert np.abs(red - (255, 0, 0)).max() <= 3
 
 
@@ -203,8 +194,8 @@ def test_every_orientation_is_turned_upright(photo, orientation, kind):
     exif = Image.Exif()
     exif[0x0112] = orientation
     options = {"WEBP": {"lossless": True}, "JPEG": {"quality": 95, "subsampling": 0}}.get(kind, {})
-    data = saved(photo, kind, exif=exif, **options)
-    stored = np.asarray(Image.open(io.BytesIO(saved(photo, kind, **options))).convert("RGB"))
+    data = file_of(photo, kind, exif=exif, **options)
+    stored = np.asarray(Image.open(io.BytesIO(file_of(photo, kind, **options))).convert("RGB"))
     expected = displayed(stored, orientation)
     store = ImageStore()
     ref = store.add(data)
@@ -217,7 +208,7 @@ def test_every_orientation_is_turned_upright(photo, orientation, kind):
 def test_a_rotated_pil_image_is_stored_upright(photo):
     exif = Image.Exif()
     exif[0x0112] = 6
-    opened = Image.open(io.BytesIO(saved(photo, exif=exif)))
+    opened = Image.open(io.BytesIO(file_of(photo, exif=exif)))
     store = ImageStore()
     assert np.array_equal(store.pixels(store.add(opened)), displayed(photo, 6))
 
@@ -290,7 +281,7 @@ def test_the_note_on_transparency_speaks_of_pixels_that_are_not_opaque(photo):
         (unused, {"transparency": 8}, ()), (flat, {"transparency": 0}, ("transparency laid over white",)),
         (flat, {"transparency": bytes([255] * 8)}, ()),
     ):  # fmt: skip
-        assert decode(saved(image, **options), "t").notes == notes
+        assert decode(file_of(image, **options), "t").notes == notes
     deep = np.full((9, 9), 700, np.uint16)
     for key, notes in ((699, ()), (700, ("transparency laid over white",))):
         assert decode(png(deep, 0, chunks=[(b"tRNS", struct.pack(">H", key))]), "t").notes == notes
@@ -299,7 +290,7 @@ def test_the_note_on_transparency_speaks_of_pixels_that_are_not_opaque(photo):
 def test_floating_point_pixels_are_refused():
     image = Image.fromarray(np.full((9, 9), 0.5, np.float32))
     with pytest.raises(ImageError, match="floating-point pixels are not read here; convert it to an 8- or 16-bit PNG"):
-        ImageStore().add(saved(image, "TIFF"))
+        ImageStore().add(file_of(image, "TIFF"))
     with pytest.raises(ImageError, match="image of mode F: cannot be read"):
         ImageStore().add(image)
 
@@ -328,7 +319,7 @@ def test_whatever_a_decoder_raises_is_the_images_error(photo, monkeypatch, fault
     def broken(self):
         raise fault
 
-    data, opened = saved(photo), Image.open(io.BytesIO(saved(photo)))
+    data, opened = file_of(photo), Image.open(io.BytesIO(file_of(photo)))
     monkeypatch.setattr("PIL.PngImagePlugin.PngImageFile.load", broken)
     with pytest.raises(ImageError, match=r"^image 'x': .+") as caught:
         decode(data, "x")
@@ -343,7 +334,7 @@ def test_an_interrupt_is_no_fault_of_the_image(photo, monkeypatch):
 
     monkeypatch.setattr("PIL.PngImagePlugin.PngImageFile.load", interrupted)
     with pytest.raises(KeyboardInterrupt):
-        decode(saved(photo), "x")
+        decode(file_of(photo), "x")
 
 
 def swapped_profile():
@@ -357,11 +348,11 @@ def swapped_profile():
 
 
 def test_a_colour_profile_is_applied(photo):
-    found = decode(saved(photo, icc_profile=swapped_profile()), "i")
+    found = decode(file_of(photo, icc_profile=swapped_profile()), "i")
     assert np.abs(found.pixels.astype(int) - photo[:, :, [1, 0, 2]]).max() <= 2
     assert found.notes == ("colours converted to sRGB from the embedded profile",)
     alpha = np.full((40, 60), 128, np.uint8)
-    half = decode(saved(np.dstack([photo, alpha]), icc_profile=swapped_profile()), "i").pixels
+    half = decode(file_of(np.dstack([photo, alpha]), icc_profile=swapped_profile()), "i").pixels
     assert np.abs(half - over_white(photo[:, :, [1, 0, 2]].astype(float), 128)).max() <= 2
 
 
@@ -369,7 +360,7 @@ def test_srgb_and_broken_profiles_change_nothing_and_the_broken_ones_are_noted(p
     srgb = ImageCms.ImageCmsProfile(ImageCms.createProfile("sRGB")).tobytes()
     unusable = ("the embedded profile: cannot be used; the colours are taken for sRGB",)
     for profile, notes in ((srgb, ()), (b"no profile at all", unusable), (srgb[:200], unusable)):
-        found = decode(saved(photo, icc_profile=profile), "i")
+        found = decode(file_of(photo, icc_profile=profile), "i")
         assert np.array_equal(found.pixels, photo)
         assert found.notes == notes
 
@@ -377,7 +368,7 @@ def test_srgb_and_broken_profiles_change_nothing_and_the_broken_ones_are_noted(p
 def test_of_an_animation_the_first_frame_is_read(photo):
     frames = [Image.fromarray(p) for p in (photo, 255 - photo, photo[::-1])]
     for kind, options in (("PNG", {}), ("WEBP", {"lossless": True}), ("TIFF", {})):
-        found = decode(saved(frames[0], kind, save_all=True, append_images=frames[1:], **options), "a")
+        found = decode(file_of(frames[0], kind, save_all=True, append_images=frames[1:], **options), "a")
         assert np.array_equal(found.pixels, photo), kind
         assert found.notes == ("the first of several frames is judged",)
 
@@ -397,7 +388,7 @@ def tiff_of_pages(count):
 
 def behind_the_head(kind, part, length):
     """A small image with a part repeated up to `length` bytes behind its first bytes."""
-    whole = saved(np.zeros((16, 16, 3), np.uint8), kind)
+    whole = file_of(np.zeros((16, 16, 3), np.uint8), kind)
     head = {"PNG": 33, "JPEG": 2}[kind]
     return whole[:head] + part * (length // len(part)) + whole[head:]
 
@@ -423,7 +414,7 @@ def test_a_small_file_made_to_take_long_is_given_up_and_the_next_one_read(kind, 
     data, store = BOMBS[kind](), ImageStore()
     with pytest.raises(ImageError, match=r"^image 'bytes:\w+': takes too long to decode; save it again"):
         store.add(data)
-    assert np.array_equal(store.pixels(store.add(saved(photo))), photo)
+    assert np.array_equal(store.pixels(store.add(file_of(photo))), photo)
 
 
 def test_a_tiff_of_many_pages_is_read_at_once():
@@ -449,21 +440,21 @@ needs_proc = pytest.mark.skipif(not Path("/proc/self/environ").exists(), reason=
 @needs_proc
 def test_a_worker_that_was_ended_is_replaced(photo):
     store = ImageStore()
-    store.add(saved(photo))
+    store.add(file_of(photo))
     before = workers()
     assert before
     for process, folder in before.items():
         os.kill(process, signal.SIGKILL)
         while ") Z " not in (folder / "stat").read_text():
             time.sleep(0.01)
-    assert np.array_equal(store.pixels(store.add(saved(255 - photo))), 255 - photo)
+    assert np.array_equal(store.pixels(store.add(file_of(255 - photo))), 255 - photo)
     assert not set(before) & set(workers())
 
 
 @needs_proc
 def test_a_decoder_that_ends_its_process_costs_one_image(photo):
     store = ImageStore()
-    store.add(saved(photo))
+    store.add(file_of(photo))
     with ThreadPoolExecutor(1) as pool:
         slow = pool.submit(store.add, strips(500_000))
         while not slow.done():
@@ -472,13 +463,13 @@ def test_a_decoder_that_ends_its_process_costs_one_image(photo):
             time.sleep(0.01)
     with pytest.raises(ImageError, match=r"^image 'bytes:\w+': ends its decoder \(exit code -11\); save it again"):
         slow.result()
-    assert store.add(saved(255 - photo)).width == 60
+    assert store.add(file_of(255 - photo)).width == 60
 
 
 @needs_proc
 def test_a_worker_that_is_kept_waiting_is_given_time_and_a_stuck_one_is_ended(photo, monkeypatch):
     store, timer = ImageStore(), threading.Timer
-    store.add(saved(photo))
+    store.add(file_of(photo))
 
     def stopped(data):
         """Add an image while no worker gets any processor time for a second."""
@@ -489,12 +480,12 @@ def test_a_worker_that_is_kept_waiting_is_given_time_and_a_stuck_one_is_ended(ph
 
     with monkeypatch.context() as patch:  # a second is two minutes to the clock that ends workers
         patch.setattr(threading, "Timer", lambda seconds, call: timer(seconds / 120, call))
-        assert stopped(saved(255 - photo)).width == 60
+        assert stopped(file_of(255 - photo)).width == 60
     with monkeypatch.context() as patch:
         patch.setattr(decode_worker, "_STUCK_S", 0.2)
         with pytest.raises(ImageError, match="takes too long to decode"):
-            stopped(saved(photo[:-1]))
-    assert store.add(saved(photo[:-2])).width == 60
+            stopped(file_of(photo[:-1]))
+    assert store.add(file_of(photo[:-2])).width == 60
 
 
 @needs_proc
@@ -507,7 +498,7 @@ def test_a_worker_that_is_ended_while_the_clock_starts_took_too_long(photo, monk
     monkeypatch.setattr(decode_worker, "_STUCK_S", 0.05)
     monkeypatch.setattr(threading, "Timer", HeldUp)
     with pytest.raises(ImageError, match="takes too long to decode"):
-        ImageStore().add(saved(photo[1:]))
+        ImageStore().add(file_of(photo[1:]))
 
 
 def test_where_no_process_can_be_started_images_are_read_all_the_same(photo, tmp_path, monkeypatch, caplog):
@@ -515,10 +506,10 @@ def test_where_no_process_can_be_started_images_are_read_all_the_same(photo, tmp
     monkeypatch.setattr(sys, "executable", str(tmp_path / "none"))
     store = ImageStore()
     for pixels in (photo, 255 - photo):
-        assert np.array_equal(store.pixels(store.add(saved(pixels))), pixels)
+        assert np.array_equal(store.pixels(store.add(file_of(pixels))), pixels)
     assert len([record for record in caplog.records if "without a bound" in record.getMessage()]) == 1
     with pytest.raises(ImageError, match="damaged or truncated"):
-        store.add(saved(photo)[:999])
+        store.add(file_of(photo)[:999])
 
 
 @needs_proc
@@ -528,7 +519,7 @@ def test_workers_are_few_and_hold_no_key(photo, monkeypatch):
     while workers():  # one that is still ending would be taken for an idle one
         time.sleep(0.01)
     monkeypatch.setenv("OPENAI_API_KEY", "sk-not-for-a-decoder")
-    store, data = ImageStore(), [saved(np.roll(photo, shift)) for shift in range(24)]
+    store, data = ImageStore(), [file_of(np.roll(photo, shift)) for shift in range(24)]
     with ThreadPoolExecutor(12) as pool:
         assert [ref.width for ref in pool.map(store.add, data)] == [60] * 24
     assert 1 <= len(workers()) <= 4
@@ -568,7 +559,7 @@ def test_forked_and_spawned_processes_decode_for_themselves(tmp_path):
 @pytest.mark.parametrize("kind", ["PNG", "JPEG", "BMP", "TIFF", "WEBP", "GIF"])
 @pytest.mark.parametrize("share", [0.02, 0.5, 0.98])
 def test_truncated_files_are_a_line(photo, kind, share):
-    whole = saved(photo, kind)
+    whole = file_of(photo, kind)
     with pytest.raises(ImageError, match=r"cut': (damaged or truncated|not an image)") as caught:
         decode(whole[: int(len(whole) * share)], "cut")
     assert "\n" not in str(caught.value)
@@ -593,7 +584,7 @@ def test_a_large_image_is_averaged_in_blocks(photo, factor, monkeypatch):
     expected = blocks(photo.astype(float), factor)
     for strip in (2**22, 60 * factor, 1):
         monkeypatch.setattr(program.images.decoding, "_STRIP_PIXELS", strip)
-        found = decode(saved(photo), "big", at_most=width * height)
+        found = decode(file_of(photo), "big", at_most=width * height)
         assert found.pixels.shape == (height, width, 3)
         assert (found.width, found.height) == (60, 40)
         assert np.abs(found.pixels - expected).max() <= 0.7  # Pillow's block means are off by up to 0.67
@@ -614,13 +605,13 @@ def test_too_many_pixels_are_refused_before_decoding(photo):
     with pytest.raises(
         ImageError, match=r"60x40 is over 0\.002 megapixels; scale it down, or raise images\.max_pixels"
     ):
-        store.add(saved(photo), max_pixels=2000)
-    assert store.add(saved(photo), max_pixels=2400).width == 60
+        store.add(file_of(photo), max_pixels=2000)
+    assert store.add(file_of(photo), max_pixels=2400).width == 60
 
 
 def test_pillows_own_limit_neither_warns_nor_stays_changed(photo, monkeypatch):
     monkeypatch.setattr(Image, "MAX_IMAGE_PIXELS", 1000)
-    assert np.array_equal(decode(saved(photo), "p").pixels, photo)
+    assert np.array_equal(decode(file_of(photo), "p").pixels, photo)
     assert Image.MAX_IMAGE_PIXELS == 1000
 
 
@@ -628,7 +619,7 @@ def test_a_box_of_a_large_image_is_cut_at_full_size(photo, monkeypatch):
     import program.images.store
 
     store = ImageStore()
-    ref = store.add(saved(photo))
+    ref = store.add(file_of(photo))
     small = store.pixels(ref, (10, 5, 30, 25))
     monkeypatch.setattr(program.images.store, "LARGE", 600)
     for at_most in (None, 600):
@@ -639,9 +630,9 @@ def test_a_box_of_a_large_image_is_cut_at_full_size(photo, monkeypatch):
 
 def test_a_resized_reference_is_an_image_of_its_own(photo):
     store = ImageStore()
-    ref = store.add(saved(photo))
+    ref = store.add(file_of(photo))
     assert store.match_size(ref, ref, resample=False) is ref
-    other = store.match_size(ref, store.add(saved(photo[:20, :30])), resample=True)
+    other = store.match_size(ref, store.add(file_of(photo[:20, :30])), resample=True)
     assert (other.width, other.height) == (30, 20)
     expected = np.asarray(Image.fromarray(photo).resize((30, 20), Image.Resampling.LANCZOS))
     assert np.array_equal(store.pixels(other), expected)
@@ -649,8 +640,8 @@ def test_a_resized_reference_is_an_image_of_its_own(photo):
 
 def test_bytes_over_the_limit_go_to_disk_and_come_back(rng):
     store = ImageStore(held_mb=1)
-    photos = [rng.integers(0, 256, (400, 400, 3), dtype=np.uint8) for _ in range(5)]
-    data = [saved(p) for p in photos]
+    photos = [noise(rng, 400, 400) for _ in range(5)]
+    data = [file_of(p) for p in photos]
     refs = [store.add(d) for d in data]
     assert sum(isinstance(entry.source, bytes) for entry in store._entries.values()) <= 2
     assert [store.read(ref) for ref in refs] == data

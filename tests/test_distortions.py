@@ -29,6 +29,7 @@ from data.distortions import (
     severity_of,
 )
 from data.quickstart import load_photograph
+from tests.pictures import noise
 
 Pixels = NDArray[np.uint8]
 SHARED_TABLE = Path(__file__).resolve().parents[2] / "shared" / "data" / "kadid_level_means.csv"
@@ -370,7 +371,7 @@ def test_greyscale_stays_grey_and_gets_no_colour_distortion() -> None:
 
 
 def test_the_smallest_image_takes_every_distortion() -> None:
-    image = np.random.default_rng(1).integers(0, 256, (64, 64, 3), dtype=np.uint8)
+    image = noise(np.random.default_rng(1), 64, 64)
     for name in DISTORTIONS:
         assert make(image, name, 5).shape == image.shape
 

@@ -196,9 +196,8 @@ def test_the_screen_shows_each_check_and_the_verdict(capsys):
     assert all(word in shown for word in ("perceptual/expert", "cache", "tools", "keys"))
 
 
-def test_a_cache_folder_that_cannot_be_made_is_told(tmp_path):
-    from program.agent.checks import _cache
-
+def test_a_cache_folder_that_cannot_be_made_is_told(tmp_path, monkeypatch, capsys):
     (tmp_path / "file").write_text("no folder")
-    assert _cache(tmp_path / "file" / "cache").status == "failed"
-    assert _cache(tmp_path / "new" / "cache").status == "ok"
+    for folder, status in (("file/cache", "failed"), ("new/cache", "ok")):
+        monkeypatch.setenv("AGENTICIQA_CACHE_DIR", str(tmp_path / folder))
+        assert examined(capsys)[1]["cache"]["status"] == status

@@ -32,12 +32,6 @@ class Rate(dspy.Signature):
     score: int = dspy.OutputField()
 
 
-@pytest.fixture(autouse=True)
-def _memory_cache():
-    dspy.configure_cache(enable_disk_cache=False, enable_memory_cache=True)
-    dspy.cache.reset_memory_cache()
-
-
 def test_a_transport_sends_one_request_through_stream_and_the_body_can_be_replaced(loopback):
     bodies = []
 

@@ -3,7 +3,6 @@
 import json
 import re
 
-import dspy
 import numpy as np
 import pytest
 from PIL import Image, ImageFilter
@@ -14,7 +13,9 @@ from program.assess import main as assess
 from program.common.errors import EndpointError
 from program.common.settings import load_settings
 from program.doctor import main as doctor
-from program.lms import traits
+from tests.pictures import noise
+
+pytestmark = pytest.mark.usefixtures("no_answers_kept")
 
 RATE = "Rate the perceptual quality of this image."
 WHOSE_EYES = r"reads no images: the embedded expert's findings are used$"
@@ -22,17 +23,12 @@ BLIND = ("llamacpp", "vllm", "lmstudio", "openrouter", "ollama", "")
 ANSWERS = {"quality_level", "quality_probs", "final_answer"}
 
 
-@pytest.fixture(autouse=True)
-def _no_answers_kept():
-    dspy.configure_cache(enable_disk_cache=False, enable_memory_cache=False)
-
-
 @pytest.fixture
-def on(fake_runner):
+def on(fake_runner, forget_models):
     """Make the program on a server, as a process that has just started does."""
 
     def make(server, model="openai/small-vlm", **overrides):
-        traits._RECORDS.clear()
+        forget_models()
         tree = {"assessment": {"max_replan_iterations": 0}, "wire": {"backoff_s": 0.01}, **overrides}
         base = None if "models" in overrides else server.base
         iqa = AgenticIQA(load_settings(overrides=tree).with_model(model, base))
@@ -40,13 +36,6 @@ def on(fake_runner):
         return iqa
 
     return make
-
-
-@pytest.fixture
-def photo(tmp_path, encoded):
-    file = tmp_path / "photo.png"
-    file.write_bytes(encoded(3, 64, 64))
-    return file
 
 
 def kept():
@@ -113,12 +102,12 @@ def test_a_refusal_of_an_image_is_met_once_whatever_was_promised(loopback, loopb
 
 @pytest.mark.spec("D29/a-text-only-model-is-a-full-citizen")
 @pytest.mark.parametrize("flavour", [*BLIND, "azure"])
-def test_a_model_that_sees_gets_the_original_bytes(loopback, on, photo, flavour):
+def test_a_model_that_sees_gets_the_original_bytes(loopback, on, photo_file, flavour):
     server = loopback(flavour=flavour, modalities=("text", "image") if flavour == "openrouter" else None)
-    result = on(server)(image=photo)
+    result = on(server)(image=photo_file)
     assert (result.status, result.notes) == ("ok", [])
     shown = [q.images for q in server.asked if q.images]
-    assert shown == [[photo.read_bytes()]]  # score and distortions at once
+    assert shown == [[photo_file.read_bytes()]]  # score and distortions at once
     assert len(server.asked) == result.usage.lm_calls == 3
 
 
@@ -201,31 +190,31 @@ def test_on_a_server_of_one_model_any_name_means_that_one(loopback, on, picture)
 
 
 @pytest.mark.spec("43/errors-name-the-cause")
-def test_a_wrong_name_on_a_server_of_several_names_those(loopback, on, picture, photo, capsys):
+def test_a_wrong_name_on_a_server_of_several_names_those(loopback, on, picture, photo_file, capsys):
     server = loopback(flavour="vllm", models=["qwen", "llava"])
     for _ in range(2):
         with pytest.raises(EndpointError, match=r"^openai/qwem: [^\n]*not on [^\n]*server[^\n]*qwen, llava[^\n]*$"):
             on(server, "openai/qwem")(image=picture())
     assert not server.asked
-    assert assess([str(photo), "--lm", "openai/qwem", "--api-base", server.base]) == 2
+    assert assess([str(photo_file), "--lm", "openai/qwem", "--api-base", server.base]) == 2
     assert len(capsys.readouterr().err.strip().splitlines()) == 1
 
 
 @pytest.mark.spec("43/errors-name-the-cause")
 @pytest.mark.parametrize("flavour", ["llamacpp", "vllm"])
-def test_a_full_context_is_one_line_and_one_request(loopback, photo, capsys, flavour):
+def test_a_full_context_is_one_line_and_one_request(loopback, photo_file, capsys, flavour):
     server = loopback(flavour=flavour, context_tokens=100)
-    assert assess([str(photo), "--lm", "openai/small-vlm", "--api-base", server.base]) == 2
+    assert assess([str(photo_file), "--lm", "openai/small-vlm", "--api-base", server.base]) == 2
     (line,) = capsys.readouterr().err.strip().splitlines()
     assert re.search(r"openai/small-vlm at http://\S+: the context of 100 tokens is full; [^\n]*--demos 4", line)
     assert len(server.asked) == 1
 
 
 @pytest.mark.spec("43/errors-name-the-cause")
-def test_a_server_that_is_not_there_is_one_line(loopback, photo, capsys):
+def test_a_server_that_is_not_there_is_one_line(loopback, photo_file, capsys):
     server = loopback()
     server.stop()
-    assert assess([str(photo), "--lm", "openai/small-vlm", "--api-base", server.base]) == 2
+    assert assess([str(photo_file), "--lm", "openai/small-vlm", "--api-base", server.base]) == 2
     (line,) = capsys.readouterr().err.strip().splitlines()
     assert f"no server answers at {server.base}" in line
 
@@ -243,18 +232,18 @@ def test_a_record_is_of_one_model_at_one_address(loopback, on, picture):
 @pytest.mark.spec("43/an-endpoints-record")
 def test_all_roles_and_threads_share_one_record(loopback, on, rng):
     server = loopback(latency_s=0.05)
-    images = [rng.integers(0, 256, (48, 64, 3), dtype=np.uint8) for _ in range(6)]
+    images = [noise(rng, 48, 64) for _ in range(6)]
     assert {r.status for r in on(server).batch(images, workers=6)} == {"ok"}
     assert len(server.probes) == 1
 
 
 @pytest.mark.spec("43/an-endpoints-record")
-def test_the_doctor_asks_again(loopback, on, picture, capsys):
+def test_the_doctor_asks_again(loopback, on, picture, forget_models, capsys):
     server = loopback(rules=[("left", lambda q: {"left": "red", "right": "red"})])
     on(server)(image=picture())
     assert len(server.probes) == 1
     server.sees = False
-    traits._RECORDS.clear()
+    forget_models()
     assert doctor(["--lm", "openai/any-name", "--api-base", server.base]) == 0
     assert "reads none" in capsys.readouterr().out
 
@@ -351,11 +340,11 @@ def test_a_score_alone_costs_one_word_an_image(loopback, on, picture, options, s
 def test_a_choice_alone_costs_one_letter_an_image_and_its_reasons_are_what_was_found(loopback, on, picture):
     server = loopback(rules=[("final_answer", "B")])
     iqa = on(server, assessment={"score_only": True})
-    for query, noise in (("Is this image blurred?", "Noise"), ("这张图片模糊吗？", "噪")):
+    for query, word in (("Is this image blurred?", "Noise"), ("这张图片模糊吗？", "噪")):
         result = iqa(image=picture(), query=query, options=["Yes", "No"])
         assert (result.status, result.final_answer, result.usage.lm_calls) == ("ok", "B", 1)
         assert result.faults[0][0] == "noise"
-        assert noise in result.quality_reasoning
+        assert word in result.quality_reasoning
     for question in server.asked:
         assert question.fields == ["final_answer"]
         assert question.most_tokens <= 8

@@ -1,6 +1,7 @@
 """What the embedded expert believes: priors, demos as evidence, and that keeping their projections changes nothing."""
 
 from concurrent.futures import ThreadPoolExecutor
+from functools import partial
 from types import SimpleNamespace
 
 import dspy
@@ -31,15 +32,12 @@ from program.expert.store import stored_arrays
 from program.images.store import IMAGES
 from signatures.schemas import LEVEL_WORDS
 from signatures.summarizer import ScoreQuality
+from tests.pictures import noisy
 
 Pixels = NDArray[np.uint8]
 PHOTOGRAPH: Pixels = np.asarray(photographs.astronaut())[:384, :384]
 QUERY = "Rate the perceptual quality of this image."
-
-
-def _noisy(sigma: float) -> Pixels:
-    noise = np.random.default_rng(5).normal(0, sigma, PHOTOGRAPH.shape)
-    return np.asarray(np.clip(PHOTOGRAPH + noise, 0, 255), dtype=np.uint8)
+_noisy = partial(noisy, PHOTOGRAPH, seed=5)
 
 
 def _image(pixels: Pixels) -> dspy.Image:

@@ -7,6 +7,7 @@ import io
 import json
 import re
 from concurrent.futures import ThreadPoolExecutor
+from functools import partial
 from pathlib import Path
 from threading import Barrier
 from typing import Any
@@ -17,7 +18,6 @@ import pytest
 from dspy.utils.exceptions import LMUnexpectedError
 from numpy.typing import NDArray
 from PIL import Image
-from scipy import ndimage
 from skimage import data as photographs
 
 from program.agent.loop import AgenticIQA
@@ -37,19 +37,13 @@ from signatures.executor import AnalyseDistortions, DetectDistortions, DiagnoseD
 from signatures.planner import PlanAssessment
 from signatures.schemas import LEVEL_WORDS
 from signatures.summarizer import AnswerQuestion, ClassifyQuality, ExplainQuality, ScoreQuality
+from tests.pictures import blurred, noisy
 
 Pixels = NDArray[np.uint8]
 PHOTOGRAPH: Pixels = np.asarray(photographs.astronaut())[:224, :224]
 QUERY = "Rate the perceptual quality of this image."
-
-
-def _blurred(sigma: float) -> Pixels:
-    return np.asarray(ndimage.gaussian_filter(PHOTOGRAPH, (sigma, sigma, 0)))
-
-
-def _noisy(sigma: float) -> Pixels:
-    noise = np.random.default_rng(5).normal(0, sigma, PHOTOGRAPH.shape)
-    return np.asarray(np.clip(PHOTOGRAPH + noise, 0, 255), dtype=np.uint8)
+_blurred = partial(blurred, PHOTOGRAPH)
+_noisy = partial(noisy, PHOTOGRAPH, seed=5)
 
 
 def _image(pixels: Pixels) -> dspy.Image:

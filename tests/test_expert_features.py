@@ -1,7 +1,5 @@
 """The expert's measurements: finite on anything, deterministic, and moving the right way."""
 
-import io
-
 import numpy as np
 import pytest
 from numpy.typing import NDArray
@@ -17,6 +15,7 @@ from program.expert.measure.features import (
     reference_differences,
 )
 from program.expert.measure.measures import aggd_of_products, gaussian, ggd_shape, halve, normalise
+from tests.pictures import as_jpeg, blurred, noisy
 
 Pixels = NDArray[np.uint8]
 
@@ -24,21 +23,6 @@ Pixels = NDArray[np.uint8]
 @pytest.fixture(scope="module")
 def photograph() -> Pixels:
     return np.asarray(photographs.chelsea())
-
-
-def _blurred(pixels: Pixels, sigma: float) -> Pixels:
-    return np.asarray(ndimage.gaussian_filter(pixels, (sigma, sigma, 0)))
-
-
-def _noisy(pixels: Pixels, sigma: float) -> Pixels:
-    noise = np.random.default_rng(3).normal(0, sigma, pixels.shape)
-    return np.asarray(np.clip(pixels + noise, 0, 255), dtype=np.uint8)
-
-
-def _jpeg(pixels: Pixels, quality: int) -> Pixels:
-    buffer = io.BytesIO()
-    Image.fromarray(pixels).save(buffer, "JPEG", quality=quality)
-    return np.asarray(Image.open(buffer).convert("RGB"))
 
 
 def _values(name: str, images: list[Pixels]) -> list[float]:
@@ -76,7 +60,7 @@ def test_same_pixels_same_features(photograph: Pixels) -> None:
 
 
 def test_blur_lowers_sharpness_and_raises_reblur(photograph: Pixels) -> None:
-    versions = [photograph, *(_blurred(photograph, s) for s in (0.7, 1.5, 3.0, 6.0))]
+    versions = [photograph, *(blurred(photograph, s) for s in (0.7, 1.5, 3.0, 6.0))]
     assert np.all(np.diff(_values("edge1_p99", versions)) < 0)
     assert np.all(np.diff(_values("reblur_mean", versions)) > 0)
     assert np.all(np.diff(_values("detail_median", versions)) < 0)
@@ -84,16 +68,16 @@ def test_blur_lowers_sharpness_and_raises_reblur(photograph: Pixels) -> None:
 
 def test_noise_raises_noise_and_its_value_is_that_of_the_noise() -> None:
     flat = np.full((128, 128, 3), 128, np.uint8)
-    readings = [np.expm1(v) for v in _values("noise_all", [_noisy(flat, s) for s in (4.0, 8.0, 16.0)])]
+    readings = [np.expm1(v) for v in _values("noise_all", [noisy(flat, s) for s in (4.0, 8.0, 16.0)])]
     # Luma weights shrink independent channel noise by sqrt(.299^2 + .587^2 + .114^2) = 0.668.
     np.testing.assert_allclose(readings, [4 * 0.668, 8 * 0.668, 16 * 0.668], rtol=0.05)
 
 
 def test_compression_raises_blocking_and_a_shifted_grid_does_not(photograph: Pixels) -> None:
-    versions = [photograph, *(_jpeg(photograph, q) for q in (40, 15, 5))]
+    versions = [photograph, *(as_jpeg(photograph, q) for q in (40, 15, 5))]
     readings = _values("blocking", versions)
     assert readings[0] < 0.05 < readings[2] < readings[3]
-    shifted = _values("blocking", [_jpeg(photograph, 5)[3:, 3:]])[0]
+    shifted = _values("blocking", [as_jpeg(photograph, 5)[3:, 3:]])[0]
     assert shifted < 0.3 * readings[3]
 
 
@@ -147,17 +131,15 @@ def test_identical_images_do_not_differ(photograph: Pixels) -> None:
 
 def test_differences_name_what_changed(photograph: Pixels) -> None:
     blur, noise = (
-        reference_differences(_blurred(photograph, 2), photograph)[0],
-        reference_differences(_noisy(photograph, 15), photograph)[0],
+        reference_differences(blurred(photograph, 2), photograph)[0],
+        reference_differences(noisy(photograph, 15), photograph)[0],
     )
     assert blur["detail_gain"] < -0.5 < 0.2 < noise["detail_gain"]
     assert noise["residual_quiet"] > 2 * blur["residual_quiet"]
     darker = reference_differences((photograph * 0.8).astype(np.uint8), photograph)[0]
     assert darker["brightness_shift"] == pytest.approx(-0.2 * photograph.mean() / 255, rel=0.1)
-    assert reference_differences(_jpeg(photograph, 5), photograph)[0]["blocking_rise"] > 0.3
-    losses = [
-        reference_differences(_blurred(photograph, s), photograph)[0]["structure_loss1"] for s in (0.7, 1.5, 3, 6)
-    ]
+    assert reference_differences(as_jpeg(photograph, 5), photograph)[0]["blocking_rise"] > 0.3
+    losses = [reference_differences(blurred(photograph, s), photograph)[0]["structure_loss1"] for s in (0.7, 1.5, 3, 6)]
     assert np.all(np.diff(losses) > 0)
 
 

@@ -1,6 +1,5 @@
 """Questions about images whose properties are known because they were made so: both languages, every kind."""
 
-import io
 import re
 from collections.abc import Callable
 from itertools import permutations
@@ -11,7 +10,6 @@ import dspy
 import numpy as np
 import pytest
 from numpy.typing import NDArray
-from PIL import Image
 from scipy import ndimage
 from skimage import data as photographs
 
@@ -25,6 +23,7 @@ from program.expert.engine import answer
 from program.expert.judge.views import COMPOSITES, PROPERTIES, View, Viewer, population, position
 from program.images.store import IMAGES
 from signatures.summarizer import AnswerQuestion, ExplainQuality
+from tests.pictures import as_jpeg
 
 Pixels = NDArray[np.uint8]
 PHOTOGRAPH: Pixels = np.asarray(photographs.chelsea())[:288, 40:424]
@@ -54,12 +53,6 @@ def _grey(pixels: Pixels, share: float) -> Pixels:
     return _uint8(mean + share * (pixels - mean))
 
 
-def _jpeg(pixels: Pixels, quality: int) -> Pixels:
-    buffer = io.BytesIO()
-    Image.fromarray(pixels).save(buffer, "JPEG", quality=quality)
-    return np.array(Image.open(buffer))
-
-
 def _half_blurred(pixels: Pixels) -> Pixels:
     made = pixels.copy()
     made[:, : pixels.shape[1] // 2] = ndimage.gaussian_filter(pixels, (5, 5, 0))[:, : pixels.shape[1] // 2]
@@ -81,7 +74,7 @@ def _made(name: str) -> Pixels:
         "dull": lambda: _grey(PHOTOGRAPH, 0.08),
         "vivid": lambda: _grey(street, 2.2),
         "noisy": lambda: _uint8(PHOTOGRAPH + noise),
-        "jpeg": lambda: _jpeg(PHOTOGRAPH, 4),
+        "jpeg": lambda: as_jpeg(PHOTOGRAPH, 4),
         "flat": lambda: _uint8(128 + 0.15 * (PHOTOGRAPH.astype(float) - 128)),
         "left blurred": lambda: _half_blurred(street),
         "top dark": lambda: _uint8(PHOTOGRAPH * np.linspace(0.05, 1.4, len(PHOTOGRAPH))[:, None, None]),
@@ -435,7 +428,7 @@ _AGAINST = {
 def test_no_reason_speaks_against_its_answer(iqa: AgenticIQA, kind: str, queries: tuple[str, ...]) -> None:
     p = PHOTOGRAPH.astype(float)
     images = [_uint8(made) for made in (p, 0.35 * p, 0.6 * p, 1.5 * p, 0.4 * p + 140, p * [1.2, 1, 0.7])]
-    images += [_jpeg(PHOTOGRAPH, 12), _grey(PHOTOGRAPH, 0.4), _uint8(ndimage.gaussian_filter(p, (0, 6, 0)))]
+    images += [as_jpeg(PHOTOGRAPH, 12), _grey(PHOTOGRAPH, 0.4), _uint8(ndimage.gaussian_filter(p, (0, 6, 0)))]
     kept = [IMAGES.add(image) for image in images]
     sure = 0
     for query in queries:

@@ -20,18 +20,18 @@ from program.expert.measure.measures import halve
 from program.expert.store import MODEL_FILE
 from program.images.store import IMAGES, ImageRef
 from signatures.summarizer import ExplainQuality
+from tests.pictures import file_of, noisy
 
 Pixels = NDArray[np.uint8]
+
+
+def _url(pixels: Pixels) -> str:
+    return IMAGES.add(file_of(pixels)).url
 
 
 @pytest.fixture(scope="module")
 def photograph() -> Pixels:
     return np.asarray(photographs.chelsea()[:240, :320])
-
-
-def _noisy(pixels: Pixels, sigma: float) -> Pixels:
-    noise = np.random.default_rng(3).normal(0, sigma, pixels.shape)
-    return np.asarray(np.clip(pixels + noise, 0, 255), dtype=np.uint8)
 
 
 def _luma(pixels: Pixels) -> NDArray[np.float64]:
@@ -44,7 +44,7 @@ def _window(plane: NDArray[np.float64]) -> NDArray[np.float64]:
 
 
 def test_traces_match_direct_formulas(photograph: Pixels) -> None:
-    changed = _noisy(photograph, 12)
+    changed = noisy(photograph, 12)
     changed[60:120, 40:200] //= 2
     found = reference_differences(changed, photograph)[0]
     one, two = _luma(photograph), _luma(changed)
@@ -94,7 +94,7 @@ def test_transfer_tells_the_blur_and_the_saturation_whatever_is_shown() -> None:
 
 
 def test_traces_tell_kinds_of_change_apart(photograph: Pixels) -> None:
-    noise = reference_differences(_noisy(photograph, 12), photograph)[0]
+    noise = reference_differences(noisy(photograph, 12), photograph)[0]
     speckled = photograph.copy()
     speckled[::9, ::7] = 255
     buffer = io.BytesIO()
@@ -111,7 +111,7 @@ def test_traces_tell_kinds_of_change_apart(photograph: Pixels) -> None:
 def test_more_noise_is_more_severe(photograph: Pixels, paired: bool) -> None:
     viewer, words = Viewer(), []
     for sigma in (0.0, 6.0, 14.0, 60.0):
-        view = viewer.view(_url(_noisy(photograph, sigma)), _url(photograph) if paired else None)
+        view = viewer.view(_url(noisy(photograph, sigma)), _url(photograph) if paired else None)
         words.append(view.severities["Noise"])
         for finding in findings(view, "", present(view), ENGLISH):
             assert finding["severity"] != "none"
@@ -121,16 +121,10 @@ def test_more_noise_is_more_severe(photograph: Pixels, paired: bool) -> None:
     assert severity_word(words[-1]) in {"severe", "extreme"}
 
 
-def _url(pixels: Pixels) -> str:
-    buffer = io.BytesIO()
-    Image.fromarray(pixels).save(buffer, "PNG")
-    return IMAGES.add(buffer.getvalue()).url
-
-
 def test_what_has_no_word_is_not_reported(photograph: Pixels) -> None:
     assert not reported_categories(np.full(7, 0.3), paired=False).any()
     assert reported_categories(np.full(7, 1.5), paired=True).all()
-    view = Viewer().view(_url(_noisy(photograph, 25)), _url(photograph))
+    view = Viewer().view(_url(noisy(photograph, 25)), _url(photograph))
     assert present(view)[0] == "Noise"
     view.severities["Noise"] = 0.2
     assert "Noise" not in present(view)

@@ -23,6 +23,7 @@ from program.expert.judge.learning import _solved
 from program.expert.judge.views import VIEWS, Viewer
 from program.images.store import IMAGES
 from signatures.schemas import DISTORTION_CATEGORIES
+from tests.pictures import blocks
 
 pytestmark = pytest.mark.usefixtures("undrawn", "unlogged")
 
@@ -37,8 +38,8 @@ def data(tmp_path: Path, rng: np.random.Generator) -> Path:
     """A manifest of photographs of which people like the grey ones a level and a half less than the others."""
     lines = []
     for number in range(TRAIN + VALIDATION + TEST):
-        blocks = np.kron(rng.integers(0, 256, (6, 8, 3)), np.ones((8, 8, 1))).astype(np.uint8)
-        image, grey = Image.fromarray(blocks).filter(ImageFilter.GaussianBlur(number % 3)), number % 2
+        squares = blocks(rng, 6, 8, 8)
+        image, grey = Image.fromarray(squares).filter(ImageFilter.GaussianBlur(number % 3)), number % 2
         name = f"{number}.png"
         (image.convert("L").convert("RGB") if grey else image).save(tmp_path / name)
         split = "train" if number < TRAIN else "validation" if number < TRAIN + VALIDATION else "test"

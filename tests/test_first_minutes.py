@@ -15,32 +15,33 @@ from program.common.errors import ImageError
 from program.images import decoding
 from program.images.store import IMAGES
 from program.tools.registry import ToolRegistry
+from tests.pictures import blocks
 
 ROOT = Path(__file__).resolve().parents[1]
 
 
 @pytest.fixture
-def photo(rng: np.random.Generator) -> Image.Image:
-    return Image.fromarray(np.kron(rng.integers(0, 256, (6, 8, 3)), np.ones((16, 16, 1))).astype(np.uint8))
+def squares(rng: np.random.Generator) -> Image.Image:
+    return Image.fromarray(blocks(rng, 6, 8, 16))
 
 
-def packed(photo: Image.Image, kind: str, turn: int) -> bytes:
+def packed(squares: Image.Image, kind: str, turn: int) -> bytes:
     buffer, exif = io.BytesIO(), Image.Exif()
     exif[0x0112] = turn
-    photo.save(buffer, kind, quality=95, exif=exif)
+    squares.save(buffer, kind, quality=95, exif=exif)
     return buffer.getvalue()
 
 
 # In HEIF the turn is a property of the picture, which its decoder applies; Exif's is not looked at.
 @pytest.mark.parametrize(("kind", "turn"), [("AVIF", 1), ("AVIF", 6), ("HEIF", 1)])
-def test_what_cameras_write_is_read_as_displayed(photo: Image.Image, kind: str, turn: int) -> None:
+def test_what_cameras_write_is_read_as_displayed(squares: Image.Image, kind: str, turn: int) -> None:
     if kind == "HEIF":
-        pytest.importorskip("pillow_heif", reason="the extra [heif] is not installed")
-        decoding._read_heif()
+        heif = pytest.importorskip("pillow_heif", reason="the extra [heif] is not installed")
+        heif.register_heif_opener(thumbnails=False)
     elif not features.check("avif"):
         pytest.skip("this Pillow reads no AVIF")
-    shown = np.asarray(photo.transpose(Image.Transpose.ROTATE_270) if turn == 6 else photo, float)
-    ref = IMAGES.add(packed(photo, kind, turn))
+    shown = np.asarray(squares.transpose(Image.Transpose.ROTATE_270) if turn == 6 else squares, float)
+    ref = IMAGES.add(packed(squares, kind, turn))
     assert (ref.width, ref.height) == shown.shape[1::-1]
     assert ref.media_type == {"AVIF": "image/avif", "HEIF": "image/heic"}[kind]
     assert np.abs(IMAGES.pixels(ref) - shown).mean() < 12
@@ -84,8 +85,10 @@ def test_an_address_is_told_as_it_was_typed(tmp_path: Path, capsys: pytest.Captu
         IMAGES.add(address)
 
 
-def test_the_folder_of_a_table_is_made(tmp_path: Path, photo: Image.Image, capsys: pytest.CaptureFixture[str]) -> None:
-    photo.save(tmp_path / "a.png")
+def test_the_folder_of_a_table_is_made(
+    tmp_path: Path, squares: Image.Image, capsys: pytest.CaptureFixture[str]
+) -> None:
+    squares.save(tmp_path / "a.png")
     out = tmp_path / "new" / "folder" / "scores.csv"
     assert main(["assess", str(tmp_path / "a.png"), "--out", str(out)]) == 0, capsys.readouterr().err
     assert out.is_file()

@@ -12,6 +12,7 @@ from PIL import Image
 
 import program.agent.resources as build
 from program.tracking.store import open_client
+from tests.pictures import blocks
 
 SMALL = """
 compile: {rerank: 2, workers: 2}
@@ -48,8 +49,8 @@ def words(tmp_path: Path, rng: np.random.Generator, monkeypatch) -> list[str]:
         lines = []
         for number, split in enumerate(["train"] * 4 + ["validation"] * 4 + ["test"] * 6):
             image = f"{name}-{number}.png"
-            blocks = np.kron(rng.integers(0, 256, (8, 12, 3)), np.ones((8, 8, 1))).astype(np.uint8)
-            Image.fromarray(blocks).save(tmp_path / image)
+            squares = blocks(rng, 8, 12, 8)
+            Image.fromarray(squares).save(tmp_path / image)
             lines.append(
                 {"id": f"s{number}", "image": image, "mos": 1 + number % 4, "split": split, "labels": "made-up"}
             )

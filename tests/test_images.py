@@ -10,22 +10,12 @@ from PIL import Image
 from program.common.errors import ImageError
 from program.images.refs import whole_pixels
 from program.images.store import HOST, IMAGES, ImageStore, parse_url
-
-
-def encoded(array: np.ndarray, kind: str, **options: object) -> bytes:
-    buffer = io.BytesIO()
-    Image.fromarray(array).save(buffer, kind, **options)
-    return buffer.getvalue()
-
-
-@pytest.fixture
-def photo(rng: np.random.Generator) -> np.ndarray:
-    return rng.integers(0, 256, (40, 60, 3), dtype=np.uint8)
+from tests.pictures import file_of
 
 
 def test_bytes_are_kept_as_they_are(tmp_path, photo) -> None:
     file = tmp_path / "photo.jpg"
-    file.write_bytes(encoded(photo, "JPEG", quality=60))
+    file.write_bytes(file_of(photo, "JPEG", quality=60))
     store = ImageStore()
     ref = store.add(file)
     assert store.read(ref) == file.read_bytes()
@@ -46,7 +36,7 @@ def test_the_same_pixels_are_told_from_those_that_only_average_the_same(photo, m
     store = ImageStore()
     swapped = photo.copy()
     swapped[0, :2] = photo[0, 1::-1]
-    one, copy, other = (store.add(encoded(a, kind)) for a, kind in ((photo, "PNG"), (photo, "BMP"), (swapped, "PNG")))
+    one, copy, other = (store.add(file_of(a, kind)) for a, kind in ((photo, "PNG"), (photo, "BMP"), (swapped, "PNG")))
     assert np.array_equal(store.pixels(one, at_most=300), store.pixels(other, at_most=300))
     assert store.same_pixels(one, one)
     assert store.same_pixels(one, copy)
@@ -67,13 +57,13 @@ def test_pixels_are_upright_composited_and_8_bit(photo) -> None:
 
     half = np.dstack([np.full((8, 8, 3), 100, np.uint8), np.full((8, 8), 128, np.uint8)])
     expected = round(100 * 128 / 255 + 255 * (1 - 128 / 255))
-    assert abs(int(store.pixels(store.add(encoded(half, "PNG")))[0, 0, 0]) - expected) <= 1
+    assert abs(int(store.pixels(store.add(file_of(half, "PNG")))[0, 0, 0]) - expected) <= 1
 
     deep = np.linspace(0, 65535, 64, dtype=np.uint16).reshape(8, 8)
-    assert np.array_equal(store.pixels(store.add(encoded(deep, "PNG")))[:, :, 1], (deep / 257 + 0.5).astype(np.uint8))
+    assert np.array_equal(store.pixels(store.add(file_of(deep, "PNG")))[:, :, 1], (deep / 257 + 0.5).astype(np.uint8))
 
     grey = photo[:, :, 0]
-    assert np.array_equal(store.pixels(store.add(encoded(grey, "PNG"))), np.repeat(grey[:, :, None], 3, axis=2))
+    assert np.array_equal(store.pixels(store.add(file_of(grey, "PNG"))), np.repeat(grey[:, :, None], 3, axis=2))
 
 
 @pytest.mark.parametrize(
@@ -93,7 +83,7 @@ def test_unusable_files_are_named_in_one_line(tmp_path, content, message) -> Non
 
 @pytest.mark.parametrize("kind", ["PNG", "JPEG", "BMP", "TIFF", "WEBP"])
 def test_truncated_files_are_refused(tmp_path, photo, kind) -> None:
-    whole = encoded(photo, kind)
+    whole = file_of(photo, kind)
     file = tmp_path / "cut"
     file.write_bytes(whole[: len(whole) // 2])
     with pytest.raises(ImageError, match=r"cut': (damaged or truncated|not an image)"):
@@ -113,10 +103,10 @@ def test_missing_folder_and_wrong_arrays_are_refused(tmp_path) -> None:
 
 def test_a_changed_file_is_noticed(tmp_path, photo) -> None:
     file = tmp_path / "photo.png"
-    file.write_bytes(encoded(photo, "PNG"))
+    file.write_bytes(file_of(photo, "PNG"))
     store = ImageStore()
     ref = store.add(file)
-    file.write_bytes(encoded(255 - photo, "PNG"))
+    file.write_bytes(file_of(255 - photo, "PNG"))
     with pytest.raises(ImageError, match="changed since it was opened"):
         store.read(ref)
     file.unlink()
@@ -207,7 +197,7 @@ def test_a_run_over_many_samples_holds_no_image_of_any(way, seed, service_progra
 
 
 def test_two_files_of_the_same_bytes_keep_their_own_names(tmp_path, picture):
-    data = encoded(picture(77), "PNG")
+    data = file_of(picture(77), "PNG")
     for name in ("first.png", "second.png"):
         (tmp_path / name).write_bytes(data)
     first, second, again = (IMAGES.add(tmp_path / name) for name in ("first.png", "second.png", "first.png"))
@@ -216,7 +206,7 @@ def test_two_files_of_the_same_bytes_keep_their_own_names(tmp_path, picture):
 
 
 def test_an_image_is_read_from_where_its_file_was_seen_last(tmp_path, picture):
-    data = encoded(picture(78), "PNG")
+    data = file_of(picture(78), "PNG")
     for name in ("first.png", "second.png"):
         (tmp_path / name).write_bytes(data)
     store = ImageStore()

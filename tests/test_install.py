@@ -17,6 +17,8 @@ from packaging.requirements import Requirement
 from packaging.utils import canonicalize_name
 from PIL import Image
 
+from tests.pictures import blocks
+
 ROOT = Path(__file__).resolve().parents[1]
 PROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text("utf-8"))["project"]
 LOCK = (ROOT / "requirements.lock").read_text("utf-8")
@@ -137,7 +139,7 @@ def test_the_small_installation_of_the_page_judges_images(tmp_path: Path, rng: n
         if file.parts[0] != ".." and not link.exists():
             link.symlink_to(file.locate().parents[len(file.parts) - 2] if len(file.parts) > 1 else file.locate())
     for name in ("one", "two"):
-        pixels = np.kron(rng.integers(0, 256, (6, 8, 3)), np.ones((16, 16, 1))).astype(np.uint8)
+        pixels = blocks(rng, 6, 8, 16)
         Image.fromarray(pixels).save(tmp_path / f"{name}.png")
 
     def run(*words: str) -> subprocess.CompletedProcess[str]:

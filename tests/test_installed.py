@@ -12,6 +12,7 @@ import pytest
 from PIL import Image
 
 from agentic_iqa.__main__ import COMMANDS, main
+from tests.pictures import blocks
 
 ROOT = Path(__file__).resolve().parents[1]
 PARTS = ("agentic_iqa", "program", "signatures", "optimizers", "data", "configs")
@@ -53,7 +54,7 @@ def folder(tmp_path: Path, rng: np.random.Generator) -> Path:
     for name in ("data", "configs", "optimizers"):
         (tmp_path / name).mkdir()
         (tmp_path / name / "__init__.py").write_text("raise RuntimeError('the working folder was imported')\n")
-    smooth = np.kron(rng.integers(0, 256, (6, 8, 3)), np.ones((16, 16, 1))).astype(np.uint8)
+    smooth = blocks(rng, 6, 8, 16)
     Image.fromarray(smooth).save(tmp_path / "photo.png")
     return tmp_path
 

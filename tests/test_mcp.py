@@ -15,6 +15,7 @@ from PIL import Image
 from program.agent.comparison import Comparison
 from program.images.store import IMAGES
 from program.running.row import Row
+from tests.pictures import noise
 
 TOKEN = "a-token-of-a-test-0123456789"
 NAMES = {"assess_image", "compare_images", "assess_folder", "list_tools"}
@@ -23,7 +24,7 @@ NAMES = {"assess_image", "compare_images", "assess_folder", "list_tools"}
 @pytest.fixture
 def folder(tmp_path: Path, rng: np.random.Generator) -> Path:
     for name in "abc":
-        Image.fromarray(rng.integers(0, 256, (48, 64, 3), np.uint8)).save(tmp_path / f"{name}.png")
+        Image.fromarray(noise(rng, 48, 64)).save(tmp_path / f"{name}.png")
     (tmp_path / "d.png").write_bytes(b"no image")
     return tmp_path
 

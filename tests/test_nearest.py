@@ -22,6 +22,7 @@ from program.compile import main
 from program.expert import likeness
 from program.images.store import IMAGES
 from program.lms.call import MAX_TOKENS_OF_FIRST_FIELD
+from tests.pictures import blocks
 
 pytestmark = pytest.mark.usefixtures("undrawn", "unlogged")
 
@@ -36,9 +37,9 @@ def data(tmp_path: Path, rng: np.random.Generator) -> Path:
     """A manifest of 28 groups of two photographs that look alike; the blurred half is rated lower."""
     lines = []
     for number in range(28):
-        blocks = np.kron(rng.integers(0, 256, (12, 16, 3)), np.ones((8, 8, 1))).astype(np.uint8)
+        squares = blocks(rng, 12, 16, 8)
         for version in range(2):
-            image = Image.fromarray(np.roll(blocks, 8 * version, axis=1))
+            image = Image.fromarray(np.roll(squares, 8 * version, axis=1))
             mos = 2.0 if number % 2 else 4.0
             if number == PLANTED:
                 image, mos = image.convert("L").convert("RGB"), 1.0

@@ -12,6 +12,8 @@ import numpy as np
 import pytest
 from PIL import Image
 
+from tests.pictures import noise
+
 pytestmark = pytest.mark.slow  # another package is installed, and a compile run in a process of its own
 ROOT = Path(__file__).resolve().parents[1]
 BROKEN = """[agentic_iqa.tools]
@@ -72,7 +74,7 @@ def told(own_parts: Path, tmp_path_factory: pytest.TempPathFactory) -> subproces
     facts.mkdir()
     (facts / "METADATA").write_text("Metadata-Version: 2.1\nName: broken\nVersion: 1.0\n", "utf-8")
     (facts / "entry_points.txt").write_text(BROKEN, "utf-8")
-    pixels = np.random.default_rng(20260101).integers(0, 256, (32, 48, 3), np.uint8)
+    pixels = noise(np.random.default_rng(20260101), 32, 48)
     Image.fromarray(pixels).save(folder / "a.png")
     (folder / "scores.csv").write_text("image,mos\na.png,3.5\n", "utf-8")
     done = run("-c", CODE, cwd=folder, beside=[own_parts, broken])

@@ -17,6 +17,7 @@ from program.agent.loop import AgenticIQA
 from program.agent.saving import load, program_sha256, save
 from program.common.errors import InputError
 from program.expert import WIDTH
+from tests.pictures import noise
 
 RECORD = ".agentic-iqa.json"
 IMAGE = f"images/{'a' * 64}.png"
@@ -36,7 +37,7 @@ def work(tmp_path: Path, rng: np.random.Generator, monkeypatch: pytest.MonkeyPat
     """A working folder with two pictures in `day`, and a manifest of them."""
     (tmp_path / "day").mkdir()
     for name in ("a.png", "b.png"):
-        Image.fromarray(rng.integers(0, 256, (64, 64, 3), dtype=np.uint8)).save(tmp_path / "day" / name)
+        Image.fromarray(noise(rng, 64, 64)).save(tmp_path / "day" / name)
     rows = [{"id": name, "image": f"day/{name}", "mos": 3.0, "split": "test"} for name in ("a.png", "b.png")]
     (tmp_path / "m.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows), "utf-8")
     monkeypatch.chdir(tmp_path)

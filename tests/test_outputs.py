@@ -11,6 +11,7 @@ import pytest
 from PIL import Image
 
 from agentic_iqa.__main__ import main
+from tests.pictures import noise
 
 KEPT = "is read by this command, whose output never replaces it"
 THERE = "is there already; give another name, or --force"
@@ -21,7 +22,7 @@ def photos(tmp_path: Path, rng: np.random.Generator, monkeypatch: pytest.MonkeyP
     """A folder with photographs, a table of them and links to one, which is the working folder."""
     for name in ("p.png", "original.png", "refs/p.png", "refs/q.png"):
         (tmp_path / name).parent.mkdir(exist_ok=True)
-        Image.fromarray(rng.integers(0, 256, (64, 64, 3), dtype=np.uint8)).save(tmp_path / name)
+        Image.fromarray(noise(rng, 64, 64)).save(tmp_path / name)
     rows = [{"id": f"r{n}", "image": f"p{n}.png", "mos": 1.0 + n % 5, "split": "test"} for n in range(12)]
     for row in rows:
         shutil.copy(tmp_path / "p.png", tmp_path / row["image"])

@@ -19,22 +19,15 @@ def visit(open_page, served):
     return visited
 
 
-@pytest.fixture
-def photo(tmp_path: Path, encoded):
-    path = tmp_path / "photo.png"
-    path.write_bytes(encoded(height=120, width=160))
-    return path
-
-
 def judged(page):
     page.click("#submit")
     page.wait_for_selector("#answer:not([hidden])")
     return page.inner_text("#answer")
 
 
-def test_an_upload_becomes_a_score_with_everything_behind_it(visit, service_program, photo):
+def test_an_upload_becomes_a_score_with_everything_behind_it(visit, service_program, photo_file):
     page = visit(service_program())
-    page.set_input_files("#image", photo)
+    page.set_input_files("#image", photo_file)
     page.wait_for_function("() => document.getElementById('image-name').textContent.includes('160 × 120')")
     assert "Tools’ readings" not in judged(page)
     page.click("#details > summary")
@@ -58,14 +51,14 @@ def test_an_upload_becomes_a_score_with_everything_behind_it(visit, service_prog
     page.wait_for_function("() => document.getElementById('copy').textContent !== 'Copy'")
 
 
-def test_examples_and_a_difference_from_the_reference(visit, service_program, photo, tmp_path):
+def test_examples_and_a_difference_from_the_reference(visit, service_program, photo_file, tmp_path):
     page = visit(service_program())
     page.click("#examples button >> text=cat, blurred")
     page.wait_for_function("() => document.getElementById('image-name').textContent.startsWith('cat, blurred.jpg')")
     judged(page)
     assert page.query_selector("#difference") is None
-    page.set_input_files("#image", photo)
-    page.set_input_files("#reference", photo)
+    page.set_input_files("#image", photo_file)
+    page.set_input_files("#reference", photo_file)
     judged(page)
     pixels = """() => {
       const canvas = document.getElementById("difference");
@@ -75,12 +68,12 @@ def test_examples_and_a_difference_from_the_reference(visit, service_program, ph
     assert page.evaluate(pixels) == [160, 120, 0]
 
 
-def test_many_images_become_a_table_to_open_and_to_save(visit, service_program, photo, tmp_path, encoded):
+def test_many_images_become_a_table_to_open_and_to_save(visit, service_program, photo_file, tmp_path, encoded):
     other, broken = tmp_path / "=other.png", tmp_path / "broken.png"
     other.write_bytes(encoded(7, height=120, width=160))
     broken.write_bytes(b"no image")
     page = visit(service_program())
-    page.set_input_files("#image", [photo, other, broken])
+    page.set_input_files("#image", [photo_file, other, broken])
     page.click("#submit")
     page.wait_for_function("() => document.getElementById('spoken').textContent.startsWith('3 of 3')")
     text = page.inner_text("#answer")
@@ -95,11 +88,11 @@ def test_many_images_become_a_table_to_open_and_to_save(visit, service_program, 
     assert "2.7 of 5" in page.inner_text("#answer")
 
 
-def test_two_images_are_compared(visit, service_program, photo, tmp_path, encoded):
+def test_two_images_are_compared(visit, service_program, photo_file, tmp_path, encoded):
     other = tmp_path / "<b>other.png"
     other.write_bytes(encoded(7, height=120, width=160))
     page = visit(service_program())
-    page.set_input_files("#image", [photo, photo, photo])
+    page.set_input_files("#image", [photo_file, photo_file, photo_file])
     page.set_input_files("#other", other)
     assert page.inner_text("#submit") == "Compare the two"
     assert page.is_hidden("#query")
@@ -118,9 +111,9 @@ def test_two_images_are_compared(visit, service_program, photo, tmp_path, encode
     assert "2.7 of 5" in judged(page)
 
 
-def test_a_result_is_saved_as_a_page_that_fetches_nothing(visit, service_program, photo, browser):
+def test_a_result_is_saved_as_a_page_that_fetches_nothing(visit, service_program, photo_file, browser):
     page = visit(service_program())
-    page.set_input_files("#image", photo)
+    page.set_input_files("#image", photo_file)
     judged(page)
     for title in ("Download page", "Download JSON"):
         with page.expect_download() as download:
@@ -138,15 +131,15 @@ def test_a_result_is_saved_as_a_page_that_fetches_nothing(visit, service_program
         saved.close()
 
 
-def test_the_map_is_drawn_on_request_and_a_new_image_clears_the_result(visit, service_program, photo, tmp_path):
+def test_the_map_is_drawn_on_request_and_a_new_image_clears_the_result(visit, service_program, photo_file, tmp_path):
     page = visit(service_program())
-    page.set_input_files("#image", photo)
+    page.set_input_files("#image", photo_file)
     judged(page)
     page.click("#map")
     page.wait_for_function("() => document.getElementById('heatmap')?.naturalWidth === 160")
     other, broken = tmp_path / "other.png", tmp_path / "broken.png"
-    other.write_bytes(photo.read_bytes())
-    broken.write_bytes(photo.read_bytes()[:200])
+    other.write_bytes(photo_file.read_bytes())
+    broken.write_bytes(photo_file.read_bytes()[:200])
     page.set_input_files("#image", other)
     page.wait_for_selector("#answer", state="hidden")
     assert page.is_visible("#empty")
@@ -166,9 +159,9 @@ def test_what_was_judged_in_place_of_the_upload_is_told(visit, service_program, 
     assert "Note: transparency laid over white" in judged(page)
 
 
-def test_a_picked_question_shows_its_options_and_regions_are_drawn(visit, service_program, photo):
+def test_a_picked_question_shows_its_options_and_regions_are_drawn(visit, service_program, photo_file):
     page = visit(service_program())
-    page.set_input_files("#image", photo)
+    page.set_input_files("#image", photo_file)
     page.click("text=Blurry?")
     page.wait_for_selector("#add-region:not([disabled])")
     page.focus("#add-region")
@@ -190,7 +183,7 @@ def test_a_picked_question_shows_its_options_and_regions_are_drawn(visit, servic
     assert result["state"]["options"] == {"A": "Yes", "B": "No"}
 
 
-def test_dropped_and_pasted_images_are_taken(visit, service_program, photo):
+def test_dropped_and_pasted_images_are_taken(visit, service_program, photo_file):
     page = visit(service_program())
     script = """async ([id, type, bytes]) => {
         const data = new DataTransfer();
@@ -200,7 +193,7 @@ def test_dropped_and_pasted_images_are_taken(visit, service_program, photo):
             : new DragEvent(type, {...given, dataTransfer: data});
         document.querySelector(id).dispatchEvent(event);
     }"""
-    data = list(photo.read_bytes())
+    data = list(photo_file.read_bytes())
     page.evaluate(script, ["#drop", "drop", data])
     page.wait_for_function("() => document.getElementById('image-name').textContent.startsWith('drop.png · 160')")
     page.evaluate(script, ["#query", "paste", data])
@@ -211,7 +204,7 @@ def test_dropped_and_pasted_images_are_taken(visit, service_program, photo):
     assert json.loads(page.text_content("#json"))["state"]["reference_path"] == "drop.png"
 
 
-def test_errors_are_told_on_the_page(visit, service_program, photo, tmp_path):
+def test_errors_are_told_on_the_page(visit, service_program, photo_file, tmp_path):
     page = visit(service_program(serve={"max_body_mb": 1}))
     page.click("#submit")
     assert page.inner_text("#error") == "Choose an image first."
@@ -224,20 +217,20 @@ def test_errors_are_told_on_the_page(visit, service_program, photo, tmp_path):
         "() => document.getElementById('error').textContent.includes(\"image 'notes.png': not an image\")"
     )
     big = tmp_path / "big.png"
-    big.write_bytes(photo.read_bytes() + bytes(2_000_000))
+    big.write_bytes(photo_file.read_bytes() + bytes(2_000_000))
     page.set_input_files("#image", big)
     page.click("#submit")
     page.wait_for_function("() => document.getElementById('error').textContent.includes('over 1 MiB')")
-    page.set_input_files("#image", photo)
+    page.set_input_files("#image", photo_file)
     judged(page)
     assert page.is_hidden("#error")
 
 
-def test_a_token_is_asked_for_and_used(visit, service_program, photo):
+def test_a_token_is_asked_for_and_used(visit, service_program, photo_file):
     token = "token-of-more-than-sixteen"
     page = visit(service_program(), token)
     page.wait_for_selector("#token-row:not([hidden])")
-    page.set_input_files("#image", photo)
+    page.set_input_files("#image", photo_file)
     page.click("#submit")
     page.wait_for_selector("#error:not([hidden])")
     assert "Bearer" in page.inner_text("#error")
@@ -270,11 +263,11 @@ def test_planted_markup_stays_text(visit, service_program, encoded, tmp_path):
 
 
 @pytest.mark.parametrize("width", [320, 768, 1280])
-def test_nothing_sticks_out_at_any_width(visit, service_program, photo, width):
+def test_nothing_sticks_out_at_any_width(visit, service_program, photo_file, width):
     long = {"quality_probs": {"quality_probs": {"3": 1.0}, "quality_reasoning": "Soft" + "ness" * 60}}
     page = visit(service_program(script=long), color_scheme="dark")
     page.set_viewport_size({"width": width, "height": 700})
-    page.set_input_files("#image", photo)
+    page.set_input_files("#image", photo_file)
     page.wait_for_selector("#add-region:not([disabled])")
     page.click("#add-region")
     judged(page)

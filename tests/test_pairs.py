@@ -22,6 +22,7 @@ from program.evaluation.charts import figure_lines
 from program.evaluation.figures import compare, summarize
 from program.evaluation.judgements import preference, preference_gain
 from program.evaluation.record import Baseline, EvaluationRecord, LabelledRow
+from tests.pictures import blocks
 from tests.rows import labelled
 
 
@@ -224,7 +225,7 @@ def test_a_gain_is_paired_and_stands_beside_the_others() -> None:
 def blurred(tmp_path: Path, rng: np.random.Generator) -> Path:
     """A manifest of pairs of 60 images: the less blurred one is preferred."""
     for i in range(60):
-        pixels = np.kron(rng.integers(0, 256, (6, 8, 3)), np.ones((16, 16, 1))).astype(np.uint8)
+        pixels = blocks(rng, 6, 8, 16)
         small = Image.fromarray(pixels).resize((128 >> i % 3 * 2, 96 >> i % 3 * 2))
         small.resize((128, 96)).save(tmp_path / f"{i}.png")
     rows = [{"image": f"{a}.png", "other": f"{b}.png", "better": "image" if a % 3 < b % 3 else "other"}

@@ -9,13 +9,13 @@ import subprocess
 import sys
 from pathlib import Path
 
-import numpy as np
 import pytest
 import yaml
 from PIL import Image, ImageFilter
 
 from agentic_iqa.__main__ import COMMANDS, main
 from program.batch.inputs import IMAGE_SUFFIXES
+from tests.pictures import noise
 
 ROOT = Path(__file__).resolve().parents[1]
 PAGE = (ROOT / "docs" / "pipelines.md").read_text("utf-8")
@@ -121,7 +121,7 @@ def test_the_command_that_the_agents_settings_name_speaks_on_standard_output(tmp
     (text,) = (text for language, text in BLOCKS if language == "json")
     server = json.loads(text)["mcpServers"]["agentic-iqa"]
     assert (server["command"], server["args"][0] in COMMANDS) == ("agentic-iqa", True)
-    Image.fromarray(rng.integers(0, 256, (48, 64, 3), np.uint8)).save(tmp_path / "photo.jpg")
+    Image.fromarray(noise(rng, 48, 64)).save(tmp_path / "photo.jpg")
     monkeypatch.chdir(tmp_path)
     started = mcp.StdioServerParameters
 

@@ -16,6 +16,7 @@ from data import prepare
 from data.manifest import read_manifest
 from data.preparing import read_record
 from data.splits import check_leaks, group_of
+from tests.pictures import noise
 
 ROOT = Path(__file__).resolve().parents[1]
 
@@ -28,7 +29,7 @@ def kadid(tmp_path: Path, rng: np.random.Generator) -> Path:
     for reference in range(1, 11):
         names = [f"I{reference:02d}", f"I{reference:02d}_01_01", f"I{reference:02d}_10_05"]
         for name in names:
-            Image.fromarray(rng.integers(0, 256, (8, 8, 3), dtype=np.uint8)).save(root / "images" / f"{name}.png")
+            Image.fromarray(noise(rng, 8, 8)).save(root / "images" / f"{name}.png")
         rows += [f"{name}.png,{names[0]}.png,{score},0.5" for name, score in zip(names[1:], (4.5, 1.5), strict=True)]
     (root / "dmos.csv").write_text("\n".join(rows) + "\n", "utf-8")
     return root

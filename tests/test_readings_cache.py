@@ -18,36 +18,32 @@ from program.common.settings import load_settings
 from program.images.store import IMAGES
 from program.tools.registry import ToolRegistry
 from program.tools.runner import ToolRunner
+from tests.pictures import noise, tool_runner
 
 ROOT = Path(__file__).parents[1]
 
 
-def _runner(folder, **options):
-    settings = load_settings(overrides={"cache_dir": folder, "tools": {"device": "cpu", **options}})
-    return ToolRunner(settings)
-
-
 def test_readings_of_earlier_versions_with_seconds_beside_the_value_are_read(tmp_path, picture, monkeypatch):
     image = IMAGES.add(picture(5, 64, 64))
-    fresh = _runner(tmp_path).measure("PIQE", image).raw
+    fresh = tool_runner(tmp_path).measure("PIQE", image).raw
     real = PlainCache.get
     monkeypatch.setattr(PlainCache, "get", lambda *a: [*real(*a), 2.5])
-    again = _runner(tmp_path).measure("PIQE", image)
+    again = tool_runner(tmp_path).measure("PIQE", image)
     assert (again.raw, again.cached) == (fresh, True)
 
 
 def test_other_reading_rules_are_other_readings(tmp_path, picture, monkeypatch):
     image = IMAGES.add(picture(5, 64, 64))
-    assert not _runner(tmp_path).measure("PIQE", image).cached
-    assert _runner(tmp_path).measure("PIQE", image).cached
+    assert not tool_runner(tmp_path).measure("PIQE", image).cached
+    assert tool_runner(tmp_path).measure("PIQE", image).cached
     monkeypatch.setattr("program.tools.runner.READING_RULES", 999)
-    assert not _runner(tmp_path).measure("PIQE", image).cached
+    assert not tool_runner(tmp_path).measure("PIQE", image).cached
 
 
 def test_a_reading_on_another_number_of_threads_is_taken_anew(tmp_path, picture, monkeypatch):
     monkeypatch.setattr("program.tools.runner.evaluate", lambda *_: 30.0)
     image = IMAGES.add(picture(5, 64, 64))
-    read = [_runner(tmp_path, threads=threads).measure("PIQE", image).cached for threads in (1, 2, 1, 2)]
+    read = [tool_runner(tmp_path, threads=threads).measure("PIQE", image).cached for threads in (1, 2, 1, 2)]
     assert read == [False, False, True, True]
 
 
@@ -58,7 +54,7 @@ def test_a_reading_by_other_parameters_or_another_version_is_taken_anew(tmp_path
     def is_kept(parameters, version):
         file.write_bytes(parameters)
         monkeypatch.setattr("program.tools.registry.installed_version", lambda _: version)
-        return _runner(tmp_path, params_dir=tmp_path).measure("BRISQUE", image).cached
+        return tool_runner(tmp_path, params_dir=tmp_path).measure("BRISQUE", image).cached
 
     stated = [(b"one", "1.0"), (b"another", "1.0"), (b"one", "2.0")]
     assert [is_kept(*each) for each in stated] == [False, False, False]
@@ -66,7 +62,7 @@ def test_a_reading_by_other_parameters_or_another_version_is_taken_anew(tmp_path
 
 
 def test_two_threads_that_judge_one_image_measure_it_once(tmp_path, picture, monkeypatch):
-    image, runner = IMAGES.add(picture(5, 64, 64)), _runner(tmp_path)
+    image, runner = IMAGES.add(picture(5, 64, 64)), tool_runner(tmp_path)
     both = threading.Barrier(2)
     values = iter((30.0, 31.0))
 
@@ -84,7 +80,7 @@ def test_two_threads_that_judge_one_image_measure_it_once(tmp_path, picture, mon
 
 def test_no_reading_is_lost_from_the_count_when_two_threads_end_at_once(tmp_path, picture, monkeypatch):
     monkeypatch.setattr("program.tools.runner.evaluate", lambda *_: 30.0)
-    images, runner = [IMAGES.add(picture(seed, 64, 64)) for seed in (5, 6)], _runner(tmp_path)
+    images, runner = [IMAGES.add(picture(seed, 64, 64)) for seed in (5, 6)], tool_runner(tmp_path)
     both = threading.Barrier(2)
 
     class Meeting(Counter):
@@ -104,7 +100,7 @@ def test_no_reading_is_lost_from_the_count_when_two_threads_end_at_once(tmp_path
 
 def test_the_size_of_the_cache_is_told_in_the_unit_of_its_limit(tmp_path, monkeypatch):
     monkeypatch.setattr(PlainCache, "volume", lambda self: self._limit // 2)
-    state = _runner(tmp_path, cache_mb=8).cache_state()
+    state = tool_runner(tmp_path, cache_mb=8).cache_state()
     assert (state["size_mb"], state["limit_mb"]) == (4.0, 8)
 
 
@@ -197,7 +193,7 @@ def test_the_record_tells_what_came_from_the_cache(tmp_path):
         from PIL import Image
 
         path = tmp_path / f"{i}.png"
-        Image.fromarray(rng.integers(0, 256, (64, 64, 3), dtype=np.uint8)).save(path)
+        Image.fromarray(noise(rng, 64, 64)).save(path)
         samples.append(Sample(id=str(i), image=path, mos=1.0 + i, mos_range=(1, 5), group=str(i), split="test"))
     settings = load_settings(overrides={"cache_dir": tmp_path / "cache", "tools": {"device": "cpu"}})
     records = [evaluate(AgenticIQA(settings), samples, workers=1, progress=False) for _ in range(2)]

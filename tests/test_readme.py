@@ -17,6 +17,7 @@ from agentic_iqa.__main__ import main
 from data.manifest import read_manifest
 from program.common.settings import load_settings
 from program.evaluation.evaluating import evaluate
+from tests.pictures import blocks
 
 ROOT = Path(__file__).resolve().parents[1]
 README = (ROOT / "README.md").read_text("utf-8")
@@ -41,7 +42,7 @@ def commands() -> list[str]:
 
 @pytest.fixture
 def folder(tmp_path: Path, rng: np.random.Generator, monkeypatch: pytest.MonkeyPatch) -> Path:
-    photo = Image.fromarray(np.kron(rng.integers(0, 256, (12, 16, 3)), np.ones((8, 8, 1))).astype(np.uint8))
+    photo = Image.fromarray(blocks(rng, 12, 16, 8))
     photo.save(tmp_path / "photo.jpg")
     photo.save(tmp_path / "original.png")
     photo.resize((64, 48)).resize(photo.size).save(tmp_path / "distorted.png")

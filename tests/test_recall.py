@@ -22,13 +22,6 @@ class Choose(dspy.Signature):
     picked: list[str] = dspy.OutputField()
 
 
-@pytest.fixture(autouse=True)
-def _cache():
-    dspy.configure_cache(enable_disk_cache=False, enable_memory_cache=True)
-    yield
-    dspy.cache.reset_memory_cache()
-
-
 @pytest.fixture
 def formed(monkeypatch):
     """What the adapter was given to form a prompt of."""

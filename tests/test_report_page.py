@@ -18,6 +18,7 @@ from program.evaluation.evaluating import with_baselines
 from program.evaluation.figures import details_of, summarize
 from program.evaluation.publishing import render, worst_rows, write_report
 from program.evaluation.record import WORST, Dataset, EvaluationRecord, WorstRows
+from tests.pictures import noise
 from tests.rows import labelled
 
 pytestmark = pytest.mark.usefixtures("coarse")
@@ -45,7 +46,7 @@ def _images(folder: Path) -> list[Path]:
     rng = np.random.default_rng(0)
     paths = [folder / f"{i}.png" for i in range(3)]
     for path in paths:
-        Image.fromarray(rng.integers(0, 256, (40, 60, 3), dtype=np.uint8)).save(path)
+        Image.fromarray(noise(rng, 40, 60)).save(path)
     return paths
 
 

@@ -16,12 +16,13 @@ from program.expert.store import MODEL
 from program.fusion.scores import FittedFusion
 from program.images.store import IMAGES, ImageStore
 from signatures.schemas import LevelProbabilities
+from tests.pictures import noise
 
 
 @pytest.fixture
 def taught(rng: np.random.Generator) -> AgenticIQA:
     program = AgenticIQA()
-    ref = IMAGES.add(rng.integers(0, 256, (24, 32, 3), dtype=np.uint8))
+    ref = IMAGES.add(noise(rng, 24, 32))
     program.summarizer.score.demos = [
         dspy.Example(
             image=dspy.Image(ref.url),

@@ -8,7 +8,6 @@ import shutil
 import subprocess
 from pathlib import Path
 
-import numpy as np
 import pytest
 import yaml
 from PIL import Image
@@ -16,6 +15,7 @@ from PIL import Image
 from agentic_iqa.__main__ import main
 from program import AgenticIQA
 from program.common.settings import load_settings
+from tests.pictures import blocks
 
 ROOT = Path(__file__).resolve().parents[1]
 TEXT = (ROOT / "docs" / "serving.md").read_text("utf-8")
@@ -26,7 +26,7 @@ TOKEN = "a-token-of-more-than-sixteen"
 
 @pytest.fixture
 def folder(tmp_path, rng, monkeypatch):
-    photo = Image.fromarray(np.kron(rng.integers(0, 256, (12, 16, 3)), np.ones((8, 8, 1))).astype(np.uint8))
+    photo = Image.fromarray(blocks(rng, 12, 16, 8))
     (tmp_path / "photos" / "deep").mkdir(parents=True)
     for name in ("photo.jpg", "original.png", "photos/1.jpg", "photos/draft-2.jpg", "photos/deep/<b>3.png"):
         photo.save(tmp_path / name)

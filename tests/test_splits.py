@@ -61,7 +61,8 @@ def test_the_assignment_looks_random() -> None:
         name for seed in range(300) for name, split in assigned(PHOTOS[:10], seed=seed).items() if split == "test"
     )
     # Each of ten names is in the test fifth in 60 of 300 draws on average, standard deviation 7.
-    assert all(30 < hits[s.id] < 90 for s in PHOTOS[:10])
+    assert [s.id for s in PHOTOS[:10] if 30 < hits[s.id] < 90] == [s.id for s in PHOTOS][:10]
+    assert len(hits) == 10
 
 
 def test_the_same_seed_gives_the_same_split_on_every_machine() -> None:

@@ -17,6 +17,7 @@ from rich.text import Text
 from agentic_iqa.__main__ import COMMANDS, main
 from program.common.cli import run_command
 from program.common.console import Console
+from tests.pictures import noise
 
 
 @pytest.fixture
@@ -24,7 +25,7 @@ def photos(tmp_path: Path, rng: np.random.Generator) -> Path:
     folder = tmp_path / "photos"
     folder.mkdir()
     for name in ("模糊.png", "é☀😀.png"):
-        Image.fromarray(rng.integers(0, 256, (64, 64, 3), dtype=np.uint8)).save(folder / name)
+        Image.fromarray(noise(rng, 64, 64)).save(folder / name)
     return folder
 
 

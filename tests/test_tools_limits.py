@@ -19,6 +19,7 @@ from program.images.store import IMAGES
 from program.tools import loading, registry
 from program.tools.registry import ToolRegistry
 from program.tools.runner import ToolRunner
+from tests.pictures import tool_runner
 
 REGISTRY = ToolRegistry.load()
 
@@ -45,14 +46,6 @@ def alone(monkeypatch):
     deadline = time.monotonic() + 20
     while any(not work.done() for work in registry.hanging.values()) and time.monotonic() < deadline:
         time.sleep(0.01)
-
-
-def _runner(**options):
-    cache_dir = options.pop("cache_dir", None)
-    settings = load_settings(overrides={"cache": cache_dir is not None, "tools": {"device": "cpu"}})
-    # Limits for small pictures, which settings do not allow.
-    tools = settings.tools.model_copy(update=options)
-    return ToolRunner(settings.model_copy(update={"tools": tools, "cache_dir": cache_dir}), REGISTRY)
 
 
 def test_work_that_fails_leaves_none_of_its_memory_behind():
@@ -88,7 +81,7 @@ def test_a_device_that_is_full_now_loses_no_tool_for_good(alone, scene, monkeypa
         raise torch.OutOfMemoryError("CUDA out of memory. Tried to allocate 20.00 MiB.")
 
     image, reference = (IMAGES.add(p) for p in scene)
-    runner = _runner()
+    runner = tool_runner()
     with monkeypatch.context() as patch:
         patch.setattr(pyiqa, "create_metric", full)
         error = runner.measure("NLPD", image, reference).error
@@ -99,54 +92,54 @@ def test_a_device_that_is_full_now_loses_no_tool_for_good(alone, scene, monkeypa
 def test_a_large_image_is_measured_averaged_down_and_says_so(scene):
     noisy, clean = (IMAGES.add(p) for p in scene)
     small = [np.asarray(Image.fromarray(p).reduce(2)) for p in scene]
-    expected = _runner().measure("GMSD", *(IMAGES.add(p) for p in small))
-    found = _runner(reduce_above_px=150 * 210).measure("GMSD", noisy, clean)
+    expected = tool_runner().measure("GMSD", *(IMAGES.add(p) for p in small))
+    found = tool_runner(reduce_above_px=150 * 210).measure("GMSD", noisy, clean)
     assert found.raw == expected.raw
     assert found.note == "measured at 210x150, each pixel the mean of 2x2"
     assert expected.note is None
-    assert _runner().measure("GMSD", noisy, clean).raw != found.raw
+    assert tool_runner().measure("GMSD", noisy, clean).raw != found.raw
 
 
 def test_a_region_is_averaged_down_only_when_it_is_large_itself(scene):
     noisy, clean = (IMAGES.add(p) for p in scene)
-    runner = _runner(reduce_above_px=150 * 210)
+    runner = tool_runner(reduce_above_px=150 * 210)
     box = (10.0, 20.0, 130.0, 120.0)
     found = runner.measure("GMSD", noisy, clean, box=box)
     assert found.note is None
-    assert found.raw == _runner().measure("GMSD", *(IMAGES.add(p[20:120, 10:130].copy()) for p in scene)).raw
+    assert found.raw == tool_runner().measure("GMSD", *(IMAGES.add(p[20:120, 10:130].copy()) for p in scene)).raw
     large = runner.measure("GMSD", noisy, clean, box=(0, 0, 400, 300))
     assert large.note == "measured at 200x150, each pixel the mean of 2x2"
 
 
 def test_an_image_too_narrow_once_averaged_down_is_a_line(scene):
     noisy = IMAGES.add(scene[0])
-    error = _runner(reduce_above_px=70 * 50).measure("BRISQUE", noisy).error
+    error = tool_runner(reduce_above_px=70 * 50).measure("BRISQUE", noisy).error
     assert "is measured at" in error or "not found" in error
     narrow = IMAGES.add(np.ascontiguousarray(scene[0][:20]))
-    error = _runner(reduce_above_px=4200).measure("FSIM", narrow, narrow).error
+    error = tool_runner(reduce_above_px=4200).measure("FSIM", narrow, narrow).error
     assert "'FSIM': " in error
     assert "is measured at 210x10, it needs at least 16 pixels a side; raise tools.reduce_above_px" in error
 
 
 def test_a_reduced_reading_has_a_key_of_its_own(scene, tmp_path):
     noisy, clean = (IMAGES.add(p) for p in scene)
-    full = _runner(cache_dir=tmp_path).measure("GMSD", noisy, clean)
-    reduced = _runner(cache_dir=tmp_path, reduce_above_px=150 * 210).measure("GMSD", noisy, clean)
+    full = tool_runner(tmp_path).measure("GMSD", noisy, clean)
+    reduced = tool_runner(tmp_path, reduce_above_px=150 * 210).measure("GMSD", noisy, clean)
     assert not reduced.cached
     assert reduced.raw != full.raw
-    assert _runner(cache_dir=tmp_path, threads=2).measure("GMSD", noisy, clean).cached is False
+    assert tool_runner(tmp_path, threads=2).measure("GMSD", noisy, clean).cached is False
 
 
 def test_a_reference_of_another_size_is_refused_or_resampled_and_recorded(scene, tmp_path):
     noisy, clean = scene
     other = Image.fromarray(clean).resize((210, 150))
     image, reference = IMAGES.add(noisy), IMAGES.add(other)
-    refused = _runner().measure("GMSD", image, reference)
+    refused = tool_runner().measure("GMSD", image, reference)
     assert "is 210x150" in refused.error
     assert "or set tools.resize_reference" in refused.error
     fitted = np.asarray(other.resize((420, 300), Image.Resampling.LANCZOS))
-    expected = _runner().measure("GMSD", image, IMAGES.add(fitted)).raw
-    found = _runner(resize_reference=True, cache_dir=tmp_path).measure("GMSD", image, reference)
+    expected = tool_runner().measure("GMSD", image, IMAGES.add(fitted)).raw
+    found = tool_runner(tmp_path, resize_reference=True).measure("GMSD", image, reference)
     assert found.raw == expected
     assert found.note == f"reference {reference.name!r} resampled from 210x150 to 420x300"
 
@@ -156,7 +149,7 @@ def test_a_tool_that_hangs_is_recorded_and_left_out(alone, scene, monkeypatch):
 
     release = threading.Event()
     monkeypatch.setattr(loading, "_make", lambda *a, **k: lambda *inputs: release.wait(60) or torch.zeros(1))
-    runner = _runner(timeout_s=0.2)
+    runner = tool_runner(timeout_s=0.2)
     image, reference = (IMAGES.add(p) for p in scene)
     started = time.perf_counter()
     hung = runner.measure("GMSD", image, reference)
@@ -183,7 +176,7 @@ def test_a_hung_tool_does_not_block_the_other_tools_nor_its_own_queue(alone, sce
 
     monkeypatch.setattr(loading, "_make", make)
     image, reference = (IMAGES.add(p) for p in scene)
-    runner = _runner(timeout_s=1.0)
+    runner = tool_runner(timeout_s=1.0)
     assert runner.measure("PSNR", image, reference).error is None  # loads the library outside the time limit
     with ThreadPoolExecutor(6) as pool:
         hung = [pool.submit(runner.measure, "PIQE", image) for _ in range(6)]
@@ -209,7 +202,7 @@ def test_a_tool_whose_loading_hangs_is_left_out_and_output_still_comes_out(alone
 
     monkeypatch.setattr(loading, "_import", lambda library: Library if library == "pyiqa" else real(library))
     image, reference = (IMAGES.add(p) for p in scene)
-    runner = _runner(load_timeout_s=0.5)
+    runner = tool_runner(load_timeout_s=0.5)
     loaded = runner.measure("GMSD", image, reference)
     started = time.perf_counter()
     hung = runner.measure("PIQE", image)
@@ -235,7 +228,7 @@ def test_a_library_that_hangs_when_it_is_imported_keeps_nobody_waiting(alone, sc
     release = threading.Event()
     monkeypatch.setattr(loading, "_import", lambda library: release.wait(60))
     image, reference = (IMAGES.add(p) for p in scene)
-    runner = _runner(load_timeout_s=0.3)
+    runner = tool_runner(load_timeout_s=0.3)
     started = time.perf_counter()
     errors = [runner.measure(name, image, reference).error for name in ("GMSD", "PSNR", "VIF")]
     assert "did not load within 0.3 s" in errors[0]
@@ -253,7 +246,7 @@ def test_two_threads_that_want_a_tool_whose_loading_hangs_wait_once(alone, scene
 
     monkeypatch.setattr(loading, "_make", make)
     image, reference = (IMAGES.add(p) for p in scene)
-    runner = _runner(load_timeout_s=0.5)
+    runner = tool_runner(load_timeout_s=0.5)
     with ThreadPoolExecutor(4) as pool:
         found = [pool.submit(runner.measure, "GMSD", image, reference, (0, 0, 64 + n, 64)) for n in range(4)]
         assert all("left out" in job.result(20).error for job in found)
@@ -286,12 +279,12 @@ def test_a_tool_that_writes_into_its_input_spoils_no_other_reading(alone, scene,
         return tensor.sum().reshape(1)
 
     image, reference = (IMAGES.add(p) for p in scene)
-    right = _runner().measure("PSNR", image, reference).raw
+    right = tool_runner().measure("PSNR", image, reference).raw
     monkeypatch.setattr(loading, "_pools", {})
     real = loading._make
     monkeypatch.setattr(loading, "_make", lambda spec, *a, **k: spoil if spec.name == "PIQE" else real(spec, *a, **k))
-    assert _runner().measure("PIQE", image).raw == 0
-    assert _runner().measure("PSNR", image, reference).raw == right
+    assert tool_runner().measure("PIQE", image).raw == 0
+    assert tool_runner().measure("PSNR", image, reference).raw == right
 
 
 def test_what_was_borrowed_leaves_no_pixels_behind(scene):
@@ -303,7 +296,7 @@ def test_what_was_borrowed_leaves_no_pixels_behind(scene):
     with IMAGES.borrow():
         image = IMAGES.add(np.ascontiguousarray(scene[0][::-1, ::-1]))  # which no other test keeps
         for box in (None, (0, 0, 100, 100)):
-            assert _runner().measure("PIQE", image, box=box).error is None
+            assert tool_runner().measure("PIQE", image, box=box).error is None
             pixels = IMAGES.pixels(image, box)
             kept.append(weakref.ref(pixels))
             del pixels
@@ -325,6 +318,6 @@ def test_values_that_are_not_finite_name_the_tool(alone, scene, monkeypatch):
     import torch
 
     monkeypatch.setattr(loading, "_make", lambda *a, **k: lambda *inputs: torch.tensor([float("inf")]))
-    result = _runner().measure("PIQE", IMAGES.add(scene[0]))
+    result = tool_runner().measure("PIQE", IMAGES.add(scene[0]))
     with pytest.raises(ToolError, match="'PIQE': returned inf"):
         raise ToolError(result.error)

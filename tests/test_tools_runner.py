@@ -12,13 +12,12 @@ import pytest
 from PIL import Image
 
 from program.common.errors import ToolError
-from program.common.settings import load_settings
 from program.images.store import IMAGES
 from program.tools import __main__ as listing
 from program.tools import loading, registry
 from program.tools.calibration import Calibration
 from program.tools.registry import ToolRegistry
-from program.tools.runner import ToolRunner
+from tests.pictures import tool_runner
 
 REGISTRY = ToolRegistry.load()
 FAST = ("PSNR", "GMSD", "PIQE")
@@ -52,11 +51,6 @@ def pictures(tmp_path_factory):
     return paths
 
 
-def _runner(tmp_path, *, cache=True, **options):
-    tree = {"cache_dir": tmp_path, "cache": cache, "tools": {"device": "cpu", **options}}
-    return ToolRunner(load_settings(overrides=tree), REGISTRY)
-
-
 def _refs(pictures, *names):
     return [IMAGES.add(pictures[name]) for name in names]
 
@@ -68,7 +62,7 @@ def test_raw_values_are_those_of_pyiqa_on_the_files(tmp_path, pictures, name):
 
     spec = REGISTRY.get(name)
     image, reference = _refs(pictures, "noisy", "reference")
-    result = _runner(tmp_path).measure(name, image, reference)
+    result = tool_runner(tmp_path).measure(name, image, reference)
     torch.set_num_threads(1)
     paths = [str(pictures["noisy"])] + ([str(pictures["reference"])] if spec.mode == "FR" else [])
     assert result.error is None
@@ -81,16 +75,16 @@ def test_raw_values_are_those_of_pyiqa_on_the_files(tmp_path, pictures, name):
 def test_an_image_equal_to_its_reference_scores_5(tmp_path, pictures):
     (reference,) = _refs(pictures, "reference")
     for name in ("PSNR", "GMSD"):
-        result = _runner(tmp_path).measure(name, reference, reference)
+        result = tool_runner(tmp_path).measure(name, reference, reference)
         assert result.raw == pytest.approx(REGISTRY.get(name).identity, abs=1e-4)
         assert result.score == pytest.approx(5.0, abs=1e-6)
 
 
 def test_the_second_reading_comes_from_the_cache_and_is_the_same(tmp_path, pictures):
     image, reference = _refs(pictures, "noisy", "reference")
-    runner = _runner(tmp_path)
+    runner = tool_runner(tmp_path)
     first, second = (runner.measure("GMSD", image, reference) for _ in range(2))
-    fresh = _runner(tmp_path, cache=False).measure("GMSD", image, reference)
+    fresh = tool_runner().measure("GMSD", image, reference)
     assert (first.cached, second.cached, fresh.cached) == (False, True, False)
     assert first.raw == second.raw == fresh.raw
     assert second.seconds < first.seconds
@@ -99,23 +93,23 @@ def test_the_second_reading_comes_from_the_cache_and_is_the_same(tmp_path, pictu
 
 def test_the_cache_tells_apart_what_a_value_depends_on(tmp_path, pictures):
     noisy, blurred, reference = _refs(pictures, "noisy", "blurred", "reference")
-    runner = _runner(tmp_path)
+    runner = tool_runner(tmp_path)
     boxed = (noisy, reference, (0, 0, 64, 64))
     different = [("GMSD", noisy, reference), ("PSNR", noisy, reference), ("GMSD", blurred, reference),
                  ("GMSD", noisy, blurred), ("GMSD", *boxed), ("PIQE", noisy)]  # fmt: skip
     assert [runner.measure(*each).cached for each in different] == [False] * 6
-    assert [_runner(tmp_path).measure(*each).cached for each in different] == [True] * 6
+    assert [tool_runner(tmp_path).measure(*each).cached for each in different] == [True] * 6
 
 
 def test_a_new_calibration_needs_no_new_reading(tmp_path, pictures):
     image, reference = _refs(pictures, "noisy", "reference")
-    without_maps = _runner(tmp_path)
+    without_maps = tool_runner(tmp_path)
     without_maps.calibration = Calibration()
     bare = without_maps.measure("PSNR", image, reference)
     assert bare.raw is not None
     assert bare.score is None
     assert "has no map to 1..5" in bare.error
-    again = _runner(tmp_path).measure("PSNR", image, reference)
+    again = tool_runner(tmp_path).measure("PSNR", image, reference)
     assert again.cached
     assert again.raw == bare.raw
     assert again.score is not None
@@ -123,7 +117,7 @@ def test_a_new_calibration_needs_no_new_reading(tmp_path, pictures):
 
 def test_the_category_moves_the_score_and_not_the_reading(tmp_path, pictures):
     image, reference = _refs(pictures, "noisy", "reference")
-    runner = _runner(tmp_path)
+    runner = tool_runner(tmp_path)
     plain, noise, odd = (runner.measure("PSNR", image, reference, category=c) for c in (None, "Noise", "no such word"))
     assert plain.raw == noise.raw
     assert plain.score == odd.score != noise.score
@@ -131,7 +125,7 @@ def test_the_category_moves_the_score_and_not_the_reading(tmp_path, pictures):
 
 def test_a_cached_reading_imports_no_torch(tmp_path, pictures):
     image, reference = _refs(pictures, "noisy", "reference")
-    first = _runner(tmp_path).measure("GMSD", image, reference)
+    first = tool_runner(tmp_path).measure("GMSD", image, reference)
     code = f"""
 import json, sys
 from pathlib import Path
@@ -151,8 +145,8 @@ print(json.dumps([r.raw, r.cached, r.score, sorted({{"torch", "pyiqa", "sklearn"
 
 def test_threads_get_the_values_of_one_thread(tmp_path, pictures):
     images = _refs(pictures, "noisy", "blurred", "reference", "small")
-    alone = [_runner(tmp_path, cache=False).measure("PIQE", image).raw for image in images]
-    runner = _runner(tmp_path, cache=False)
+    alone = [tool_runner().measure("PIQE", image).raw for image in images]
+    runner = tool_runner()
     with ThreadPoolExecutor(4) as executor:
         together = list(executor.map(lambda image: runner.measure("PIQE", image).raw, images * 6))
     assert together == alone * 6
@@ -164,7 +158,7 @@ def test_no_more_models_are_made_than_cores_and_they_are_reused(tmp_path, pictur
     monkeypatch.setattr("program.tools.loading._pools", {})
     make = loading._make
     monkeypatch.setattr(loading, "_make", lambda *a, **k: made.append(a) or make(*a, **k))
-    runner = _runner(tmp_path, cache=False)
+    runner = tool_runner()
     image, reference = _refs(pictures, "noisy", "reference")
     for _ in range(3):
         assert runner.measure("PSNR", image, reference).error is None
@@ -173,7 +167,7 @@ def test_no_more_models_are_made_than_cores_and_they_are_reused(tmp_path, pictur
 
 def test_a_region_is_cut_out_and_grown_to_the_smallest_size(tmp_path, pictures):
     image, reference = _refs(pictures, "noisy", "reference")
-    runner = _runner(tmp_path)
+    runner = tool_runner(tmp_path)
     pixels = [IMAGES.pixels(ref)[20:84, 30:100] for ref in (image, reference)]
     cut = [IMAGES.add(p.copy()) for p in pixels]
     result = runner.measure("GMSD", image, reference, box=(30, 20, 100, 84))
@@ -186,7 +180,7 @@ def test_a_region_is_cut_out_and_grown_to_the_smallest_size(tmp_path, pictures):
 
 def test_an_nr_tool_ignores_the_reference(tmp_path, pictures):
     image, reference, small = _refs(pictures, "noisy", "reference", "small")
-    runner = _runner(tmp_path)
+    runner = tool_runner(tmp_path)
     first, second, third = (runner.measure("PIQE", image, r) for r in (None, reference, small))
     assert (second.cached, third.cached) == (True, True)
     assert first.raw == second.raw == third.raw
@@ -211,7 +205,7 @@ def test_an_nr_tool_ignores_the_reference(tmp_path, pictures):
     ],
 )
 def test_what_cannot_be_measured_is_a_line_and_not_an_exception(tmp_path, pictures, tool, names, options, message):
-    runner = _runner(tmp_path)
+    runner = tool_runner(tmp_path)
     result = runner.measure(tool, *_refs(pictures, *names), **options)
     assert result.raw is None
     assert result.score is None
@@ -223,7 +217,7 @@ def test_what_cannot_be_measured_is_a_line_and_not_an_exception(tmp_path, pictur
 
 def test_values_that_are_not_numbers_are_errors_and_not_cached(tmp_path, pictures, monkeypatch):
     image, reference = _refs(pictures, "noisy", "reference")
-    runner = _runner(tmp_path)
+    runner = tool_runner(tmp_path)
     import torch
 
     monkeypatch.setattr("program.tools.loading._pools", {})
@@ -241,12 +235,12 @@ def test_a_crashing_tool_is_a_line(tmp_path, pictures, monkeypatch):
 
     monkeypatch.setattr("program.tools.loading._pools", {})
     monkeypatch.setattr(loading, "_make", lambda *a, **k: crash)
-    result = _runner(tmp_path).measure("PIQE", *_refs(pictures, "noisy"))
+    result = tool_runner(tmp_path).measure("PIQE", *_refs(pictures, "noisy"))
     assert result.error == "tool 'PIQE': failed on 'noisy.png' (size mismatch at layer 3); use another tool"
 
 
 def test_readiness_names_the_missing_file_and_the_setting(tmp_path):
-    runner = _runner(tmp_path, params_dir=tmp_path)
+    runner = tool_runner(tmp_path, params_dir=tmp_path)
     assert {s.name for s in runner.ready("NR")} == {"LiteNR", "PIQE"}
     closed_form = {s.name for s in REGISTRY.specs() if s.mode == "FR" and s.needs == "none"}
     assert {s.name for s in runner.ready("FR")} == closed_form - {"SSIM", "MS-SSIM", "CW-SSIM", "MAD"}
@@ -267,7 +261,7 @@ def test_files_that_pyiqa_keeps_are_found(tmp_path, monkeypatch):
     folder.mkdir(parents=True)
     (folder / PARAMETERS[0]).write_bytes(b"x")
     monkeypatch.setenv("TORCH_HOME", str(tmp_path / "home"))
-    assert "NIQE" not in _runner(tmp_path).unavailable()
+    assert "NIQE" not in tool_runner(tmp_path).unavailable()
 
 
 def test_a_parameter_file_that_would_run_code_is_refused(tmp_path, pictures, monkeypatch):
@@ -279,7 +273,7 @@ def test_a_parameter_file_that_would_run_code_is_refused(tmp_path, pictures, mon
 
     monkeypatch.setattr(registry, "failures", {})
     (tmp_path / PARAMETERS[1]).write_bytes(pickle.dumps(Trap()))
-    runner = _runner(tmp_path, params_dir=tmp_path)
+    runner = tool_runner(tmp_path, params_dir=tmp_path)
     result = runner.measure("BRISQUE", *_refs(pictures, "noisy"))
     assert "cannot be loaded (Weights only load failed" in result.error
     assert not (tmp_path / "sprung").exists()
@@ -298,7 +292,7 @@ def test_a_broken_torchvision_is_explained(tmp_path, pictures, monkeypatch):
     monkeypatch.setattr("program.tools.loading._pools", {})
     monkeypatch.setattr(registry, "failures", {})
     monkeypatch.setattr(importlib, "import_module", broken)
-    runner = _runner(tmp_path)
+    runner = tool_runner(tmp_path)
     result = runner.measure("PIQE", *_refs(pictures, "noisy"))
     assert "torch and torchvision are of different builds" in result.error
     assert "reinstall both" in result.error
@@ -310,9 +304,9 @@ def test_a_device_that_is_not_there_is_named(tmp_path, pictures):
 
     if torch.cuda.is_available():
         pytest.skip("this machine has a CUDA device")
-    result = _runner(tmp_path, device="cuda").measure("PIQE", *_refs(pictures, "noisy"))
+    result = tool_runner(tmp_path, device="cuda").measure("PIQE", *_refs(pictures, "noisy"))
     assert "torch sees no CUDA device" in result.error
-    assert _runner(tmp_path, device="auto").measure("PIQE", *_refs(pictures, "noisy")).error is None
+    assert tool_runner(tmp_path, device="auto").measure("PIQE", *_refs(pictures, "noisy")).error is None
 
 
 def test_readings_of_a_device_and_of_the_processor_are_never_mixed(tmp_path, pictures, monkeypatch):
@@ -322,7 +316,7 @@ def test_readings_of_a_device_and_of_the_processor_are_never_mixed(tmp_path, pic
     from program.tools import runner
 
     def seen(device, tool="PIQE"):
-        reading = _runner(tmp_path, device=device).measure(tool, image)
+        reading = tool_runner(tmp_path, device=device).measure(tool, image)
         return reading.raw, reading.cached
 
     image, values = IMAGES.add(pictures["noisy"]), iter((1.0, 2.0, 3.0))
@@ -357,7 +351,7 @@ def test_pyiqa_convolves_in_full_precision_on_a_cuda_device(monkeypatch):
 def test_tools_with_parameter_files_run_on_human_scored_images(tmp_path, shared_data, tool, low, high):
     params = shared_data / "params"
     image = IMAGES.add(sorted((shared_data / "live" / "ref").iterdir())[0])
-    result = _runner(tmp_path, params_dir=params).measure(tool, image, box=(0, 0, 256, 256))
+    result = tool_runner(tmp_path, params_dir=params).measure(tool, image, box=(0, 0, 256, 256))
     assert result.error is None
     assert low < result.raw < high
 

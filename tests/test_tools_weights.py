@@ -5,12 +5,11 @@ import pickle
 
 import pytest
 
-from program.common.settings import load_settings
 from program.images.store import IMAGES
 from program.tools import loading, registry
 from program.tools.__main__ import main
 from program.tools.registry import ToolRegistry, hub_folder, needed_files, what_is_missing
-from program.tools.runner import ToolRunner
+from tests.pictures import tool_runner
 
 REGISTRY = ToolRegistry.load()
 FILE = "WaDIQaM-NR-koniq-aaffea29.pth"
@@ -23,12 +22,6 @@ def _fresh(monkeypatch, tmp_path):
     monkeypatch.delenv("HF_HUB_CACHE", raising=False)
     monkeypatch.setattr(registry, "failures", {})
     monkeypatch.setattr(loading, "_pools", {})
-
-
-def _runner(folder):
-    return ToolRunner(
-        load_settings(overrides={"cache": False, "tools": {"params_dir": folder, "device": "cpu"}}), REGISTRY
-    )
 
 
 class _Code:
@@ -45,11 +38,11 @@ def test_weights_in_the_folder_make_a_network_ready_and_run(tmp_path, picture):
     import pyiqa
     import torch
 
-    assert "WaDIQaM_NR" in _runner(tmp_path).unavailable()
+    assert "WaDIQaM_NR" in tool_runner(params_dir=tmp_path).unavailable()
     torch.manual_seed(0)
     network = pyiqa.create_metric("wadiqam_nr", device=torch.device("cpu"), pretrained=False)
     torch.save({"params": network.net.state_dict()}, tmp_path / FILE)
-    runner, image = _runner(tmp_path), IMAGES.add(picture(height=64, width=64))
+    runner, image = tool_runner(params_dir=tmp_path), IMAGES.add(picture(height=64, width=64))
     assert "WaDIQaM_NR" not in runner.unavailable()
     first, again = (runner.measure("wadiqam_nr", image) for _ in range(2))
     pixels = torch.from_numpy(picture(height=64, width=64).transpose(2, 0, 1).copy())[None].float() / 255
@@ -62,7 +55,7 @@ def test_weights_in_the_folder_make_a_network_ready_and_run(tmp_path, picture):
 def test_weights_that_hold_code_are_refused_said_once_and_left_out(tmp_path, picture, caplog):
     trap = tmp_path / "trap"
     (tmp_path / FILE).write_bytes(pickle.dumps({"params": _Code(trap)}))
-    runner, image = _runner(tmp_path), IMAGES.add(picture(height=64, width=64))
+    runner, image = tool_runner(params_dir=tmp_path), IMAGES.add(picture(height=64, width=64))
     with caplog.at_level(logging.WARNING):
         errors = [runner.measure("WaDIQaM_NR", image).error for _ in range(3)]
     assert all("tool 'WaDIQaM_NR': cannot be loaded" in error for error in errors)
@@ -103,7 +96,7 @@ def test_files_are_found_by_name_in_the_folder_then_where_pyiqa_and_hugging_face
 
 
 def test_a_metric_only_pyiqa_knows_downloads_nothing_by_itself(picture, monkeypatch):
-    runner, image = _runner(None), IMAGES.add(picture(height=64, width=64))
+    runner, image = tool_runner(), IMAGES.add(picture(height=64, width=64))
     failed = runner.measure("musiq-spaq", image)
     assert failed.raw is None
     assert "weights 'musiq_spaq_ckpt-358bb6af.pth' are not here" in failed.error

@@ -14,6 +14,7 @@ from program.agent.resources import lm_of, model_name
 from program.common.backends import RoleSettings
 from program.common.errors import ModelError, SettingsError
 from program.common.settings import load_settings
+from tests.pictures import noise
 
 KEY = "sk-planted-0123456789abcdef"
 FINDING = {"region": "Global", "type": "Noise", "severity": "moderate", "explanation": "Grain in the sky."}
@@ -22,17 +23,11 @@ FINDING = {"region": "Global", "type": "Noise", "severity": "moderate", "explana
 @pytest.fixture
 def jpeg(tmp_path, rng: np.random.Generator) -> Any:
     file = tmp_path / "photo.jpg"
-    pixels = rng.integers(0, 256, (48, 64, 3), dtype=np.uint8)
+    pixels = noise(rng, 48, 64)
     buffer = io.BytesIO()
     Image.fromarray(pixels).save(buffer, "JPEG", quality=55)
     file.write_bytes(buffer.getvalue())
     return file
-
-
-@pytest.fixture(autouse=True)
-def _fresh_cache(tmp_path) -> None:
-    dspy.configure_cache(enable_disk_cache=False, enable_memory_cache=True)
-    dspy.cache.reset_memory_cache()
 
 
 def by_server(server: Any) -> AgenticIQA:
@@ -79,7 +74,7 @@ def test_one_plan_serves_many_images(loopback, tmp_path, rng) -> None:
     server = loopback()
     iqa = by_server(server)
     for _ in range(3):
-        iqa(image=rng.integers(0, 256, (48, 64, 3), dtype=np.uint8))
+        iqa(image=noise(rng, 48, 64))
     assert [q.name for q in server.asked].count("plan") == 1
     assert len(server.asked) == 1 + 1 + 3  # one plan, one tool choice; score and distortions of each image
     assert len(server.probes) == 1

@@ -16,15 +16,10 @@ from program.images import sending
 from program.images.store import IMAGES
 from program.lms.call import meter
 from program.lms.reference_engine import encoded_image
+from tests.pictures import blocks, file_of, noise
 
 TAKES_ALL = ImageLimits(formats=("png", "jpeg", "webp", "gif", "bmp", "tiff"))
 STRICT = ImageLimits(formats=("png", "jpeg"))
-
-
-def file_of(pixels, kind, **options):
-    buffer = io.BytesIO()
-    (pixels if isinstance(pixels, Image.Image) else Image.fromarray(pixels)).save(buffer, kind, **options)
-    return buffer.getvalue()
 
 
 def decoded(image):
@@ -87,7 +82,7 @@ def test_a_rotated_photograph_that_is_converted_is_sent_upright(picture):
 
 
 def test_a_side_over_the_limit_is_scaled_for_the_model_alone(rng):
-    pixels = np.kron(rng.integers(0, 256, (10, 20, 3)), np.ones((10, 10, 1))).astype(np.uint8)
+    pixels = blocks(rng, 10, 20, 10)
     ref = IMAGES.add(file_of(pixels, "JPEG"))
     sent = encoded_image(ref, ImageLimits(formats=("jpeg",), max_side_px=64))
     assert decoded(sent).shape == (32, 64, 3)
@@ -99,7 +94,7 @@ def test_a_side_over_the_limit_is_scaled_for_the_model_alone(rng):
 
 @pytest.mark.parametrize("limit", [10_000, 25_000, 60_000])
 def test_too_many_bytes_are_scaled_to_just_fit(limit, rng):
-    ref = IMAGES.add(file_of(rng.integers(0, 256, (160, 240, 3), dtype=np.uint8), "PNG"))
+    ref = IMAGES.add(file_of(noise(rng, 160, 240), "PNG"))
     sent = encoded_image(ref, ImageLimits(formats=("png",), max_bytes=limit))
     size = len(base64.b64decode(sent.data))
     assert 0.5 * limit < size <= limit
@@ -133,7 +128,7 @@ def bounded(monkeypatch, size):
 
 def test_encoded_images_are_kept_within_their_bound(monkeypatch, rng):
     cache = bounded(monkeypatch, 100_000)
-    refs = [IMAGES.add(rng.integers(0, 256, (64, 64, 3), dtype=np.uint8)) for _ in range(20)]
+    refs = [IMAGES.add(noise(rng, 64, 64)) for _ in range(20)]
     for ref in refs:
         encoded_image(ref, STRICT)
     assert 0 < sum(len(image.data) for image in cache.values()) == cache.currsize <= 100_000

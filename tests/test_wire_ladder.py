@@ -30,12 +30,6 @@ ATTEMPTS = 4
 WIRE = {"attempts": ATTEMPTS, "backoff_s": 0.01}
 
 
-@pytest.fixture(autouse=True)
-def _fresh_cache():
-    dspy.configure_cache(enable_disk_cache=False, enable_memory_cache=True)
-    dspy.cache.reset_memory_cache()
-
-
 @pytest.fixture
 def iqa_on(fake_runner):
     """Make a program on a server: our native client, or a user's own LM over LiteLLM."""

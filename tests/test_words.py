@@ -20,10 +20,12 @@ from program.fusion.scores import score_line
 from program.images.store import IMAGES
 from program.running.row import Row, side_of_minimum
 from signatures.schemas import LEVEL_WORDS
+from tests.pictures import noisy
 
 INTERNAL = re.compile(
     r"Global|Blurs|Overall \(|level [A-E]\b|Contradict|Planning again|deviation|belief|first call|-0 ?%|fuses|\d\.\d\d"
 )
+NOISY = noisy(photographs.astronaut()[:288, :288], 25, seed=0)
 
 
 @pytest.fixture(scope="module")
@@ -38,18 +40,12 @@ def _halves() -> tuple[np.ndarray, dict[str, tuple[float, float, float, float]]]
     return pixels, {"cup": (0, 0, 128, 192), "table": (128, 0, 256, 192)}
 
 
-def _noisy() -> np.ndarray:
-    rng = np.random.default_rng(0)
-    pixels = photographs.astronaut()[:288, :288]
-    return np.clip(pixels + rng.normal(0, 25, pixels.shape), 0, 255).astype(np.uint8)
-
-
 @pytest.mark.parametrize(
     "query",
     ["Rate the quality.", "Is it noisy?", "Is it sharp?", "Describe the quality.", "请评分。", "图片有噪声吗？"],
 )
 def test_every_view_says_the_same(iqa: AgenticIQA, query: str) -> None:
-    result: Assessment = iqa(image=_noisy(), query=query)
+    result: Assessment = iqa(image=NOISY, query=query)
     words, row = str(result), Row.of(Request(id="a"), result)
     assert not INTERNAL.search(words), words
     assert len(words.split()) <= 60
@@ -66,7 +62,7 @@ def test_every_view_says_the_same(iqa: AgenticIQA, query: str) -> None:
 
 
 def test_a_question_has_the_score_of_a_rating(iqa: AgenticIQA) -> None:
-    rated, asked = (iqa(image=_noisy(), query=query) for query in ("Rate the quality.", "Is it noisy?"))
+    rated, asked = (iqa(image=NOISY, query=query) for query in ("Rate the quality.", "Is it noisy?"))
     assert asked.quality_score == pytest.approx(rated.quality_score, abs=0.05)
     assert asked.rating is None
     assert score_line(3.25, (2.0, 4.5)) == "Fair (3.2 of 5, likely 2.0 to 4.5)"
@@ -126,7 +122,7 @@ def test_a_gate_may_be_not_sure(tmp_path: Path, capsys: pytest.CaptureFixture[st
     row = Row(id="a", status="ok", score=3.0, low=2.02, high=3.98)  # deviation .5
     assert [side_of_minimum(row, m, 0.9) for m in (2.3, 2.4, 3.6, 3.7)] == ["above", "not sure", "not sure", "below"]
     assert [side_of_minimum(row, m) for m in (2.9, 3.1)] == ["above", "below"]
-    Image.fromarray(_noisy()).save(tmp_path / "a.png")
+    Image.fromarray(NOISY).save(tmp_path / "a.png")
     image = str(tmp_path / "a.png")
     assert assess.main([image, "--out", str(tmp_path / "t.csv")]) == 0
     assert re.search(r"noise: (slight|moderate|strong)", capsys.readouterr().out)
@@ -167,7 +163,7 @@ def test_a_notebook_shows_picture_map_answer_and_escaped_words(iqa: AgenticIQA) 
 
 
 def test_pictures_of_different_things_are_told_so(iqa: AgenticIQA) -> None:
-    cup, person = np.array(photographs.coffee()[:288, :288]), _noisy()
+    cup, person = np.array(photographs.coffee()[:288, :288]), NOISY
     assert "seems to show something else" in " ".join(iqa(image=cup, reference=person).notes)
     assert iqa(image=person, reference=photographs.astronaut()[:288, :288]).notes == []
     results = [compare_images(iqa, IMAGES.add(person), IMAGES.add(other)) for other in (cup, cup[::-1])]
