@@ -40,6 +40,7 @@ def copy(tmp_path: Path) -> Path:
     return tmp_path
 
 
+@pytest.mark.spec("issue-46/no-two-files-import-each-other")
 def test_import_contracts_hold_and_bite(copy: Path) -> None:
     whole = linted(copy)
     assert whole.returncode == 0, whole.stdout
@@ -195,32 +196,6 @@ def test_predictor_names_are_public() -> None:
         "summarizer.answer",
         "summarizer.explain",
     ]
-
-
-def imports_of(file: Path, modules: set[str]) -> set[str]:
-    """Return the modules of ours that a file imports, inside of functions too; not those for type checkers alone."""
-    tree = ast.parse(file.read_text("utf-8"))
-    typing = {id(n) for node in ast.walk(tree) if isinstance(node, ast.If) and "TYPE_CHECKING" in ast.unparse(node.test)
-              for n in ast.walk(node)}  # fmt: skip
-    found: set[str] = set()
-    for node in ast.walk(tree):
-        if isinstance(node, ast.ImportFrom) and id(node) not in typing:
-            named = {f"{node.module}.{alias.name}" for alias in node.names} & modules
-            found |= named or {str(node.module)} & modules
-        elif isinstance(node, ast.Import) and id(node) not in typing:
-            found |= {alias.name for alias in node.names} & modules
-    return found
-
-
-@pytest.mark.spec("issue-46/no-two-files-import-each-other")
-def test_no_files_import_each_other_in_a_circle() -> None:
-    files = [file for package in PACKAGES for file in (ROOT / package).rglob("*.py")]
-    named = {".".join(file.relative_to(ROOT).with_suffix("").parts).removesuffix(".__init__"): file for file in files}
-    left = {name: imports_of(file, set(named)) - {name} for name, file in named.items()}
-    while free := [name for name, others in left.items() if not others & left.keys()]:
-        for name in free:
-            del left[name]
-    assert not left, "these import each other, or what does"
 
 
 def test_examples_in_docstrings_hold() -> None:

@@ -231,7 +231,7 @@ def test_json_and_exit_codes(make: Callable[..., Path], tmp_path: Path, capsys: 
     [
         "live/manifest.jsonl",
         "clive/mcq.jsonl",
-        pytest.param("clive/manifest.jsonl", marks=pytest.mark.slow),
+        "clive/manifest.jsonl",
         pytest.param("biq2021/manifest.jsonl", marks=pytest.mark.slow),
     ],
 )
