@@ -1,6 +1,5 @@
 """Many images from the command: tables, resume, gate, summary and comparison."""
 
-import csv
 import errno
 import json
 import math
@@ -34,6 +33,8 @@ from program.running.journal import Journal
 from program.running.row import Row
 from tests.pictures import blocks
 from tests.rows import judged
+from tests.tables import as_lines, read_lines
+from tests.tables import read_csv as cells_of
 
 ROOT = Path(__file__).resolve().parents[1]
 
@@ -58,11 +59,6 @@ def test_a_second_run_into_the_same_table_is_told_so(folder, tmp_path, program, 
     with Journal(tmp_path / "rows.csv.partial", {"journal": "batch"}, Row, mend=""):
         assert assess.main(arguments) == 2
     assert "another run writes it; wait, or give another --out" in capsys.readouterr().err
-
-
-def cells_of(path):
-    with path.open(encoding="utf-8", newline="") as file:
-        return list(csv.DictReader(file))
 
 
 def read_csv(path):
@@ -140,7 +136,7 @@ def test_a_question_is_put_of_each_image_of_a_folder(program, folder, tmp_path):
 def test_a_score_and_its_ends_have_equal_decimals_in_a_csv(program, folder, tmp_path):
     out, exact = tmp_path / "results.csv", tmp_path / "results.jsonl"
     assert assess.main([str(folder), "--out", str(out)]) == assess.main([str(folder), "--out", str(exact)]) == 0
-    rows = [json.loads(line) for line in exact.read_text("utf-8").splitlines()]
+    rows = read_lines(exact)
     for cells, row in zip(read_csv(out), rows, strict=True):
         for name in ("score", "low", "high"):
             assert len(cells[name].partition(".")[2]) <= 6
@@ -154,7 +150,7 @@ def test_the_other_formats_hold_the_same(program, folder, tmp_path, capsys, suff
     facts = json.loads(capsys.readouterr().out)
     assert (facts["images"], facts["scored"], facts["failed"], facts["levels"]) == (5, 4, 1, {"C": 4})
     if suffix == ".jsonl":
-        rows = [json.loads(line) for line in out.read_text("utf-8").splitlines()]
+        rows = read_lines(out)
     else:
         rows = pyarrow.parquet.read_table(out).to_pylist()
     assert [row["id"] for row in rows] == ["=cmd().png", "a.png", "deep/bad.jpg", "deep/ü 1.PNG", "deep/模糊/b.png"]
@@ -379,7 +375,7 @@ def test_a_manifest_brings_its_own_questions_and_its_bad_lines_stay(program, fol
         {"id": "4", "image": "none.png"},
     ]
     manifest = tmp_path / "m.jsonl"
-    manifest.write_text("".join(json.dumps(line) + "\n" for line in lines), "utf-8")
+    manifest.write_text(as_lines(lines), "utf-8")
     assert assess.main([str(manifest), "--out", str(tmp_path / "out.csv")]) == 1
     rows = read_csv(tmp_path / "out.csv")
     assert [row["status"] for row in rows] == ["ok", "ok", "error", "error"]
@@ -846,7 +842,7 @@ def test_what_would_run_as_a_formula_has_an_apostrophe_and_is_read_without(progr
     monkeypatch.chdir(photos)
     table = tmp_path / "m.jsonl"
     rows = [{"id": name, "image": f"in/{name}", "group": f"={name}", "query": "=HYPERLINK(1)"} for name in names]
-    table.write_text("".join(json.dumps(row) + "\n" for row in rows), "utf-8")
+    table.write_text(as_lines(rows), "utf-8")
     out = tmp_path / "first.csv"
     assert assess.main([str(table), "--out", str(out)]) == 0
     columns = ("id", "group", "query")

@@ -13,6 +13,7 @@ from program.batch.command import judge
 from program.batch.inputs import find_items
 from program.common.errors import InputError
 from program.running.row import Row
+from tests.tables import as_lines, read_lines
 
 
 @pytest.fixture
@@ -34,7 +35,7 @@ def photos(memory, encoded):
         memory.pipe(f"/lab/{name}", encoded(seed))
     memory.pipe("/lab/bad.jpg", b"\xff\xd8 no image")
     lines = [{"image": name, "id": name[-5:]} for name in ["a.png", "memory://lab/deep/c.png", "none.png"]]
-    memory.pipe("/lab/m.jsonl", "".join(json.dumps(line) + "\n" for line in lines).encode())
+    memory.pipe("/lab/m.jsonl", as_lines(lines).encode())
     return "memory://lab"
 
 
@@ -45,7 +46,7 @@ def parquet(rows, columns=("id", "status")):
 def test_a_folder_elsewhere_is_judged_as_one_here(program, photos, tmp_path):
     out = tmp_path / "out.jsonl"
     assert assess.main([photos, "--recursive", "--out", str(out)]) == 1
-    rows = [json.loads(line) for line in out.read_text("utf-8").splitlines()]
+    rows = read_lines(out)
     assert parquet(rows) == [("a.png", "ok"), ("b.png", "ok"), ("bad.jpg", "error"), ("deep/c.png", "ok")]
     assert rows[0]["image"] == "memory://lab/a.png"
     assert "memory://lab/bad.jpg" in rows[2]["error"]
@@ -113,7 +114,7 @@ def test_a_dataset_of_hugging_faces_is_streamed(program, tmp_path, encoded, caps
     out = tmp_path / "out.jsonl"
     words = [f"hf:{tmp_path / 'set'}", "--columns", "image=picture,mos=score", "--out", str(out)]
     assert assess.main(words) == 0
-    rows = [json.loads(line) for line in out.read_text("utf-8").splitlines()]
+    rows = read_lines(out)
     assert parquet(rows) == [(f"{n:08}", "ok") for n in (1, 2, 3)]
     assert rows[0]["image"] is None
     assert assess.main([f"hf:{tmp_path / 'set'}:none"]) == 2

@@ -12,11 +12,13 @@ from PIL import Image
 from agentic_iqa.__main__ import main
 from program.compile import OPTIMIZERS
 from signatures.rubric import rubric_in
+from tests.pages import blocks_of, lines_of, page
 from tests.pictures import blocks
+from tests.tables import as_lines
 
-TEXT = (Path(__file__).resolve().parents[1] / "docs" / "compiling.md").read_text("utf-8")
-BLOCKS = [(m[1], m[2]) for m in re.finditer(r"^```(\w+)\n(.*?)^```$", TEXT, re.MULTILINE | re.DOTALL)]
-LINES = [line for language, text in BLOCKS if language == "bash" for line in text.splitlines()]
+TEXT = page("docs/compiling.md")
+BLOCKS = blocks_of(TEXT)
+LINES = lines_of(TEXT)
 
 SMALL = """
 compile: {rerank: 1, baselines: false}
@@ -41,7 +43,7 @@ def folder(
         Image.fromarray(small).save(tmp_path / f"{number}.png")
         shared = {"id": str(number), "image": f"{number}.png", "split": split, "labels": "made-up"}
         lines.append({**shared, "mos": 1 + number % 5})
-    (tmp_path / "manifest.jsonl").write_text("".join(json.dumps(line) + "\n" for line in lines), "utf-8")
+    (tmp_path / "manifest.jsonl").write_text(as_lines(lines), "utf-8")
     (tmp_path / "few.jsonl").write_text("".join(json.dumps(lines[i]) + "\n" for i in (0, 1, 2, 31, 32, 41)), "utf-8")
     (tmp_path / "small.yaml").write_text(SMALL, "utf-8")
     monkeypatch.setenv("AGENTICIQA_CONFIG", str(tmp_path / "small.yaml"))

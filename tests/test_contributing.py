@@ -17,15 +17,16 @@ from optimizers import recipes
 from program.agent.saving import load
 from program.compile import main as compile_command
 from program.tools.registry import ToolRegistry
+from tests.pages import blocks_of, page
 
 ROOT = Path(__file__).resolve().parents[1]
-TEXT = (ROOT / "CONTRIBUTING.md").read_text("utf-8")
+TEXT = page("CONTRIBUTING.md")
 
 
 def block(section: str, language: str) -> str:
     body = TEXT.split(f"## {section}\n", 1)[1].split("\n## ", 1)[0]
-    (found,) = re.findall(rf"^```{language}\n(.*?)^```$", body, re.MULTILINE | re.DOTALL)
-    return found
+    ((_, text),) = blocks_of(body, language)
+    return text
 
 
 def run(section: str) -> dict:

@@ -14,6 +14,7 @@ from program.common.errors import EndpointError
 from program.common.settings import load_settings
 from program.doctor import main as doctor
 from tests.pictures import noise
+from tests.tables import read_lines
 
 pytestmark = pytest.mark.usefixtures("no_answers_kept")
 
@@ -274,7 +275,7 @@ def test_a_folder_ends_with_the_second_failure_of_the_endpoint_and_keeps_what_is
     before = sum(bool(q.images) for q in server.asked)
     assert assess([str(folder), *arguments]) in {0, 1}
     assert sum(bool(q.images) for q in server.asked) - before <= 6
-    lines = [json.loads(line) for line in results.read_text("utf-8").splitlines()]
+    lines = read_lines(results)
     assert [line["status"] for line in lines].count("ok") >= 7
 
 

@@ -24,6 +24,7 @@ from program.expert.judge.views import VIEWS, Viewer
 from program.images.store import IMAGES
 from signatures.schemas import DISTORTION_CATEGORIES
 from tests.pictures import blocks
+from tests.tables import as_lines
 
 pytestmark = pytest.mark.usefixtures("undrawn", "unlogged")
 
@@ -45,7 +46,7 @@ def data(tmp_path: Path, rng: np.random.Generator) -> Path:
         split = "train" if number < TRAIN else "validation" if number < TRAIN + VALIDATION else "test"
         mos = 5.0 if number == PLANTED else (2.0 if grey else 3.5) + 0.1 * (number % 3)
         lines.append({"id": name, "image": name, "mos": mos, "group": name, "split": split})
-    (tmp_path / "manifest.jsonl").write_text("".join(json.dumps(line) + "\n" for line in lines), "utf-8")
+    (tmp_path / "manifest.jsonl").write_text(as_lines(lines), "utf-8")
     (tmp_path / "small.yaml").write_text(SMALL, "utf-8")
     return tmp_path
 

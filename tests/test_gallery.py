@@ -1,6 +1,5 @@
 """The gallery's command: groups, the best of each, verdicts, the table, sidecars, decisions, copies, and attacks."""
 
-import csv
 import errno
 import hashlib
 import io
@@ -33,6 +32,7 @@ from program.images import decoding as decode_module
 from program.images import store
 from program.images.detail import detail_of
 from program.running.row import Row
+from tests.tables import read_csv, read_lines
 
 pytest.importorskip("imagehash", reason="the extra [gallery] is not installed")
 
@@ -71,8 +71,7 @@ def folder(tmp_path_factory) -> Path:
 
 
 def rows_of(out: Path) -> dict[str, dict]:
-    lines = (out / "gallery.jsonl").read_text("utf-8").splitlines()
-    return {row["file"]: row for row in map(json.loads, lines)}
+    return {row["file"]: row for row in read_lines(out / "gallery.jsonl")}
 
 
 @pytest.fixture(scope="module")
@@ -125,8 +124,7 @@ def test_bursts_are_grouped_and_the_picture_as_it_was_taken_is_best(gallery):
 
 @pytest.mark.spec("issue-50/table")
 def test_the_table_has_the_rows_columns_and_what_culling_adds(gallery):
-    with (gallery / "gallery.csv").open(encoding="utf-8", newline="") as file:
-        lines = list(csv.DictReader(file))
+    lines = read_csv(gallery / "gallery.csv")
     added = [
         "file", "sha256", "taken_at", "rank", "best_of_group", "verdict", "reason", "clipped_high", "clipped_low",
         "user_rating", "suggested_rating", "xmp_state",
@@ -606,8 +604,7 @@ def test_a_person_decides_by_verdict_stars_or_a_rating_in_file_or_sidecar(copy, 
     assert rows["cat_c.jpg"]["suggested_rating"] >= 3
     assert (rows["cat_b.jpg"]["verdict"], rows["cat_b.jpg"]["user_rating"]) == ("reject", 2)
     assert "your decision" not in rows["cat_b.jpg"]["reason"]
-    with (out / "gallery.csv").open(encoding="utf-8", newline="") as file:
-        lines = {line["file"]: line for line in csv.DictReader(file)}
+    lines = {line["file"]: line for line in read_csv(out / "gallery.csv")}
     assert {name: line["verdict"] for name, line in lines.items()} == {name: r["verdict"] for name, r in rows.items()}
     counts = [sum(row["verdict"] == verdict for row in rows.values()) for verdict in ("keep", "alternate", "reject")]
     assert "{} keep · {} alternate · {} reject".format(*counts) in capsys.readouterr().out
@@ -880,8 +877,7 @@ def test_hostile_names_links_and_broken_files_are_one_line_each(copy, tmp_path, 
     assert all(rows[name]["status"] == "ok" for name in [*names, "within.jpg", "\\xff.jpg"])
     assert (folder / os.fsdecode(b"\xff.jpg.xmp")).exists()
     assert rows["link.jpg"]["verdict"] == "look"
-    with (out / "gallery.csv").open(encoding="utf-8", newline="") as file:
-        cells = {row["file"]: row["id"] for row in csv.DictReader(file)}
+    cells = {row["file"]: row["id"] for row in read_csv(out / "gallery.csv")}
     assert {"'=cmd().jpg", '"\\u001b[2J.jpg"', "two\nlines.jpg"} <= cells.keys()
     assert all(name == its_id for name, its_id in cells.items())
     assert not {"\x1b"} & {*(out / "gallery.csv").read_text("utf-8"), *(out / "gallery.jsonl").read_text("utf-8")}

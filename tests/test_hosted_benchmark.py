@@ -13,6 +13,7 @@ from PIL import Image
 import program.agent.resources as build
 from program.tracking.store import open_client
 from tests.pictures import blocks
+from tests.tables import as_lines
 
 SMALL = """
 compile: {rerank: 2, workers: 2}
@@ -54,7 +55,7 @@ def words(tmp_path: Path, rng: np.random.Generator, monkeypatch) -> list[str]:
             lines.append(
                 {"id": f"s{number}", "image": image, "mos": 1 + number % 4, "split": split, "labels": "made-up"}
             )
-        (tmp_path / f"{name}.jsonl").write_text("".join(json.dumps(line) + "\n" for line in lines), "utf-8")
+        (tmp_path / f"{name}.jsonl").write_text(as_lines(lines), "utf-8")
     return ["--lm", "openai/gpt-4o", "--optimizer", "random-search", "--config", "small.yaml", "--test-samples", "4"]
 
 

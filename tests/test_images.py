@@ -1,6 +1,5 @@
 import hashlib
 import io
-import json
 import threading
 
 import numpy as np
@@ -11,6 +10,7 @@ from program.common.errors import ImageError
 from program.images.refs import whole_pixels
 from program.images.store import HOST, IMAGES, ImageStore, parse_url
 from tests.pictures import file_of
+from tests.tables import as_lines
 
 
 def test_bytes_are_kept_as_they_are(tmp_path, photo) -> None:
@@ -180,7 +180,7 @@ def test_a_run_over_many_samples_holds_no_image_of_any(way, seed, service_progra
         asked = {"query": "Rate the car.", "regions": box}
         lines.append({"id": str(number), "image": f"{number}.png", "mos": 3.0, **asked})
     manifest = tmp_path / "manifest.jsonl"
-    manifest.write_text("".join(json.dumps(line) + "\n" for line in lines), "utf-8")
+    manifest.write_text(as_lines(lines), "utf-8")
     before = set(IMAGES._entries), IMAGES._room
     if way == "evaluate":
         answered = run_samples(program, list(read_manifest(manifest)), progress=False).rows

@@ -1,6 +1,5 @@
 """Short versions of `benchmarks.malformed`: damaged manifests, settings and programs are refused in one line."""
 
-import json
 import random
 
 import pytest
@@ -12,6 +11,7 @@ from program import AgenticIQA, load
 from program.agent.saving import save
 from program.common.errors import DataError, InputError
 from program.common.settings import load_settings
+from tests.tables import as_lines
 
 SETTINGS = b"seed: 1\nserve: {port: 8000, allowed_hosts: [a], image_folders: [b]}\nfusion: {eta: 1.0}\n"
 
@@ -42,7 +42,7 @@ def test_damaged_settings_are_refused_in_a_line_or_read(tmp_path):
 
 def test_each_damaged_line_of_a_manifest_is_its_own_fault(tmp_path):
     file = tmp_path / "manifest.jsonl"
-    whole = "".join(json.dumps(line) + "\n" for line in LINES).encode()
+    whole = as_lines(LINES).encode()
     refused = 0
     for text in variants(whole, 200, lines=True, as_yaml=False):
         file.write_bytes(text)

@@ -12,6 +12,7 @@ import pytest
 
 from data.manifest import Layout, Sample, manifest_sha256, read_manifest, scan_manifest, write_manifest
 from program.common.errors import DataError
+from tests.tables import as_lines
 
 ROOT = Path(__file__).resolve().parents[1]
 SHARED = Path(__file__).resolve().parents[2] / "shared" / "data"
@@ -291,7 +292,7 @@ def test_reading_opens_no_image_and_holds_little_per_line(tmp_path: Path) -> Non
     count = 2500
     path = tmp_path / "m.jsonl"
     lines = (row(id=f"sample-{n:08d}", image=f"images/{n}.png", mos=3, note="x" * 200) for n in range(count))
-    path.write_text("".join(json.dumps(line) + "\n" for line in lines), "utf-8")
+    path.write_text(as_lines(lines), "utf-8")
     # In a process of its own: other threads of a test run would be counted too.
     code = (
         "import sys, tracemalloc\nfrom data.manifest import read_manifest\n"

@@ -16,9 +16,10 @@ from agentic_iqa.__main__ import main
 from program.agent import checks
 from program.agent.checks import COLOURS
 from program.common.settings import load_settings
+from tests.pages import blocks_of, page
 
-TEXT = (Path(__file__).resolve().parents[1] / "docs" / "models.md").read_text("utf-8")
-BLOCKS = [(m[1], m[2]) for m in re.finditer(r"^```(\w+)\n(.*?)^```$", TEXT, re.MULTILINE | re.DOTALL)]
+TEXT = page("docs/models.md")
+BLOCKS = blocks_of(TEXT)
 ADDRESS = re.compile(r"http://127\.0\.0\.1:\d+/v1")
 """Of vLLM, Ollama, LM Studio or llama.cpp: the loopback server stands in their place."""
 

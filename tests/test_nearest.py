@@ -23,6 +23,7 @@ from program.expert import likeness
 from program.images.store import IMAGES
 from program.lms.call import MAX_TOKENS_OF_FIRST_FIELD
 from tests.pictures import blocks
+from tests.tables import as_lines, read_lines
 
 pytestmark = pytest.mark.usefixtures("undrawn", "unlogged")
 
@@ -50,7 +51,7 @@ def data(tmp_path: Path, rng: np.random.Generator) -> Path:
             split = "train" if number < 16 else "validation" if number < 26 else "test"
             lines.append({"id": name, "image": name, "mos": mos, "group": str(number), "split": split,
                           "labels": "made-up"})  # fmt: skip
-    (tmp_path / "manifest.jsonl").write_text("".join(json.dumps(line) + "\n" for line in lines), "utf-8")
+    (tmp_path / "manifest.jsonl").write_text(as_lines(lines), "utf-8")
     (tmp_path / "small.yaml").write_text(SMALL, "utf-8")
     return tmp_path
 
@@ -235,7 +236,7 @@ def test_scores_beyond_those_that_are_trained_on_are_left_out(data, server, caps
 
 @pytest.mark.spec("45/nearest-questions")
 def test_what_most_similar_photographs_are_answered_reaches_the_model_as_the_options_put_it(data, loopback, capsys):
-    rows = [json.loads(line) for line in (data / "manifest.jsonl").read_text("utf-8").splitlines()]
+    rows = read_lines(data / "manifest.jsonl")
     for number, row in enumerate(rows):
         blurred = row.pop("mos") < 3
         options = ["Yes", "No"] if number % 3 else ["No", "Yes"]
@@ -244,7 +245,7 @@ def test_what_most_similar_photographs_are_answered_reaches_the_model_as_the_opt
             "options": dict(zip("AB", options, strict=True)),
             "answer": "AB"[options.index(["No", "Yes"][blurred])],
         }
-    (data / "manifest.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows), "utf-8")
+    (data / "manifest.jsonl").write_text(as_lines(rows), "utf-8")
 
     def answered(question):
         told = question.inputs.get("similar_photographs", "the right option is A.").partition("option is ")[2]
@@ -254,7 +255,7 @@ def test_what_most_similar_photographs_are_answered_reaches_the_model_as_the_opt
     assert compiled(data, server.base) == 0
     result = json.loads(capsys.readouterr().out)
     assert result["chosen"] == "nearest"
-    asked = [json.loads(line) for line in (data / "manifest.jsonl").read_text("utf-8").splitlines()]
+    asked = read_lines(data / "manifest.jsonl")
     known = sum(row["split"] == "train" for row in asked)
     told = re.compile(rf"Judging by {known} answered questions, the right option is [AB]\. (Yes|No)\.")
     assert known == 32  # labels cost no call: train_mcq does not bound them

@@ -18,6 +18,7 @@ from program.agent.saving import load, program_sha256, save
 from program.common.errors import InputError
 from program.expert import WIDTH
 from tests.pictures import noise
+from tests.tables import as_lines
 
 RECORD = ".agentic-iqa.json"
 IMAGE = f"images/{'a' * 64}.png"
@@ -39,7 +40,7 @@ def work(tmp_path: Path, rng: np.random.Generator, monkeypatch: pytest.MonkeyPat
     for name in ("a.png", "b.png"):
         Image.fromarray(noise(rng, 64, 64)).save(tmp_path / "day" / name)
     rows = [{"id": name, "image": f"day/{name}", "mos": 3.0, "split": "test"} for name in ("a.png", "b.png")]
-    (tmp_path / "m.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows), "utf-8")
+    (tmp_path / "m.jsonl").write_text(as_lines(rows), "utf-8")
     monkeypatch.chdir(tmp_path)
     return tmp_path
 

@@ -1,7 +1,6 @@
 """What commands write never destroys what they read, and replaces what is there only with --force."""
 
 import hashlib
-import json
 import os
 import shutil
 from pathlib import Path
@@ -12,6 +11,7 @@ from PIL import Image
 
 from agentic_iqa.__main__ import main
 from tests.pictures import noise
+from tests.tables import as_lines
 
 KEPT = "is read by this command, whose output never replaces it"
 THERE = "is there already; give another name, or --force"
@@ -26,7 +26,7 @@ def photos(tmp_path: Path, rng: np.random.Generator, monkeypatch: pytest.MonkeyP
     rows = [{"id": f"r{n}", "image": f"p{n}.png", "mos": 1.0 + n % 5, "split": "test"} for n in range(12)]
     for row in rows:
         shutil.copy(tmp_path / "p.png", tmp_path / row["image"])
-    (tmp_path / "m.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows), "utf-8")
+    (tmp_path / "m.jsonl").write_text(as_lines(rows), "utf-8")
     (tmp_path / "t.csv").write_text("image,mos\np.png,3\n", "utf-8")
     (tmp_path / "c.yaml").write_text("seed: 3\n", "utf-8")
     os.link(tmp_path / "p.png", tmp_path / "hard.png")

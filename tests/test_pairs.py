@@ -24,6 +24,7 @@ from program.evaluation.judgements import preference, preference_gain
 from program.evaluation.record import Baseline, EvaluationRecord, LabelledRow
 from tests.pictures import blocks
 from tests.rows import labelled
+from tests.tables import as_lines
 
 
 def prepared(table: Path, *more: object) -> int:
@@ -34,7 +35,7 @@ def prepared(table: Path, *more: object) -> int:
 def written(path: Path, rows: list[dict]) -> Path:
     for name in {row[end] for row in rows for end in ("image", "other") if end in row}:
         Image.new("RGB", (8, 8)).save(path.parent / name)
-    path.write_text("".join(json.dumps(row) + "\n" for row in rows), "utf-8")
+    path.write_text(as_lines(rows), "utf-8")
     return path
 
 
@@ -230,7 +231,7 @@ def blurred(tmp_path: Path, rng: np.random.Generator) -> Path:
         small.resize((128, 96)).save(tmp_path / f"{i}.png")
     rows = [{"image": f"{a}.png", "other": f"{b}.png", "better": "image" if a % 3 < b % 3 else "other"}
             for a in range(60) for b in range(a) if a % 3 != b % 3]  # fmt: skip
-    (tmp_path / "pairs.jsonl").write_text("".join(json.dumps(r) + "\n" for r in rows), "utf-8")
+    (tmp_path / "pairs.jsonl").write_text(as_lines(rows), "utf-8")
     assert prepared(tmp_path / "pairs.jsonl") == 0
     return tmp_path / "manifest.jsonl"
 

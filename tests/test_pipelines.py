@@ -15,11 +15,11 @@ from PIL import Image, ImageFilter
 
 from agentic_iqa.__main__ import COMMANDS, main
 from program.batch.inputs import IMAGE_SUFFIXES
+from tests.pages import blocks_of, page
 from tests.pictures import noise
 
 ROOT = Path(__file__).resolve().parents[1]
-PAGE = (ROOT / "docs" / "pipelines.md").read_text("utf-8")
-BLOCKS = re.findall(r"^```(\w+)\n(.*?)^```$", PAGE, re.MULTILINE | re.DOTALL)
+BLOCKS = blocks_of(page("docs/pipelines.md"))
 HOOKS = yaml.safe_load((ROOT / ".pre-commit-hooks.yaml").read_text("utf-8"))
 ACTION = yaml.safe_load((ROOT / "action.yml").read_text("utf-8"))
 

@@ -17,17 +17,13 @@ from agentic_iqa.__main__ import main
 from data.manifest import read_manifest
 from program.common.settings import load_settings
 from program.evaluation.evaluating import evaluate
+from tests.pages import blocks_of, page
 from tests.pictures import blocks
+from tests.tables import as_lines
 
 ROOT = Path(__file__).resolve().parents[1]
-README = (ROOT / "README.md").read_text("utf-8")
-TRACKING = (ROOT / "docs" / "tracking.md").read_text("utf-8")
-
-
-def blocks_of(text: str) -> list[tuple[str, str]]:
-    return [(m[1], m[2]) for m in re.finditer(r"^```(\w+)\n(.*?)^```$", text, re.MULTILINE | re.DOTALL)]
-
-
+README = page("README.md")
+TRACKING = page("docs/tracking.md")
 BLOCKS = blocks_of(README + TRACKING)
 
 ELSEWHERE = ("make ", "agentic-iqa runs", "mlflow models serve", "--lm openai", ". .venv")
@@ -55,7 +51,7 @@ def folder(tmp_path: Path, rng: np.random.Generator, monkeypatch: pytest.MonkeyP
             small = photo.rotate(90 * number).resize((128 >> level, 96 >> level))
             small.resize((128, 96)).save(tmp_path / name)
             lines.append({"id": name, "image": name, "mos": 5 - level, "group": str(number), "split": split})
-    (tmp_path / "manifest.jsonl").write_text("".join(json.dumps(line) + "\n" for line in lines), "utf-8")
+    (tmp_path / "manifest.jsonl").write_text(as_lines(lines), "utf-8")
     (tmp_path / "small.yaml").write_text(
         "compile: {rerank: 1}\noptimizers: {embedded: {random-search: {demos: 4, starts: 2, steps: 1}}}\n"
     )

@@ -15,6 +15,7 @@ import pytest
 from program.assess import main as assess_main
 from program.compile import main as compile_main
 from program.evaluate import main as evaluate_main
+from tests.tables import as_lines, read_lines
 
 pytestmark = pytest.mark.slow
 ROOT = Path(__file__).resolve().parents[1]
@@ -102,12 +103,12 @@ def test_equal_questions_are_asked_once(flags, photo, capsys):
 
 
 def test_an_evaluation_and_a_compile_end_with_a_true_account(flags, blurred_manifest, tmp_path, capsys):
-    lines = [json.loads(line) for line in blurred_manifest.read_text("utf-8").splitlines()]
+    lines = read_lines(blurred_manifest)
     scored = [line for line in lines if "mos" in line]
     few = [line for split, most in (("train", 4), ("validation", 4), ("test", 4)) for line in
            [each for each in scored if each["split"] == split][:most]]  # fmt: skip
     manifest = blurred_manifest.with_name("few.jsonl")
-    manifest.write_text("".join(json.dumps(line) + "\n" for line in few), "utf-8")
+    manifest.write_text(as_lines(few), "utf-8")
     code = evaluate_main([str(manifest), *flags, "--score-only", "--json"])
     record = json.loads(capsys.readouterr().out)
     assert (code, record["scoring"]["failed"], record["scoring"]["asked"]) == (0, 0, 4)

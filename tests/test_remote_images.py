@@ -14,6 +14,7 @@ from program import compile as compile_command
 from program.agent.loop import AgenticIQA
 from program.common.keys import redact
 from program.common.settings import load_settings
+from tests.tables import as_lines
 
 FOREIGN = {
     "webhdfs://namenode:50070/x.png": "webhdfs", "ftp://lab.example/x.png": "ftp", "FTP://lab.example/x.png": "ftp",
@@ -51,7 +52,7 @@ def judged(source, *flags, folder):
 
 
 def lines(*rows):
-    return "".join(json.dumps(row) + "\n" for row in rows)
+    return as_lines(rows)
 
 
 def test_a_row_that_names_another_machine_is_an_error_and_nothing_is_asked(program, asked, encoded, tmp_path):

@@ -15,12 +15,13 @@ from PIL import Image
 from agentic_iqa.__main__ import main
 from program import AgenticIQA
 from program.common.settings import load_settings
+from tests.pages import blocks_of, lines_of, page
 from tests.pictures import blocks
 
 ROOT = Path(__file__).resolve().parents[1]
-TEXT = (ROOT / "docs" / "serving.md").read_text("utf-8")
-BLOCKS = [(m[1], m[2]) for m in re.finditer(r"^```(\w+)\n(.*?)^```$", TEXT, re.MULTILINE | re.DOTALL)]
-LINES = [line for language, text in BLOCKS if language == "bash" for line in text.splitlines()]
+TEXT = page("docs/serving.md")
+BLOCKS = blocks_of(TEXT)
+LINES = lines_of(TEXT)
 TOKEN = "a-token-of-more-than-sixteen"
 
 

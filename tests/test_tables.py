@@ -18,6 +18,7 @@ from program import assess
 from program.common.errors import DataError
 from program.common.settings import load_settings
 from program.evaluation.evaluating import samples_of
+from tests.tables import as_lines
 
 
 @pytest.mark.spec("047/tables-as-spreadsheets-write-them")
@@ -59,7 +60,7 @@ def test_names_of_any_kind_stand_harmless_in_a_table_and_are_read_as_they_are(pr
     rows = [{"id": name, "image": name, "reference": name, "group": name} for name in ODD]
     for name in ODD:
         (tmp_path / name).write_bytes(encoded())
-    (tmp_path / "m.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows), "utf-8")
+    (tmp_path / "m.jsonl").write_text(as_lines(rows), "utf-8")
     monkeypatch.chdir(tmp_path)
     assert assess.main(["m.jsonl", "--out", "out.csv"]) == 0
     assert assess.main(["m.jsonl", "--out", "out.jsonl"]) == 0
@@ -139,7 +140,7 @@ def test_labels_in_0_to_1_with_no_stated_scale_are_questioned(tmp_path, caplog, 
         for n, score in enumerate(scores):
             Image.new("RGB", (16, 16), (n * 9, 80, 90)).save(tmp_path / f"{n}.png")
             rows.append({"image": f"{n}.png", "mos": score, **more})
-        path.write_text("".join(json.dumps(row) + "\n" for row in rows), "utf-8")
+        path.write_text(as_lines(rows), "utf-8")
         return path
 
     told = "3 scores lie in 0..1 and are read on 1..5, as nothing says their scale"

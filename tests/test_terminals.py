@@ -18,6 +18,7 @@ from agentic_iqa.__main__ import COMMANDS, main
 from program.common.cli import run_command
 from program.common.console import Console
 from tests.pictures import noise
+from tests.tables import as_lines
 
 
 @pytest.fixture
@@ -130,7 +131,7 @@ def test_no_command_writes_what_steers_a_terminal(program, encoded, tmp_path, mo
         {"id": STEERING, "image": image, "mos": 3, "group": STEERING},
         {"id": "b", "image": f"none{STEERING}", "mos": 3},
     ]
-    Path(table).write_text("".join(json.dumps(row) + "\n" for row in rows), "utf-8")
+    Path(table).write_text(as_lines(rows), "utf-8")
     shown = ""
     for words in (
         ["assess", "--compare", image, image], ["assess", "--compare", "--json", image, image], ["assess", image],

@@ -31,6 +31,7 @@ from program.tools.calibration import (
 from program.tools.registry import Measurement, ToolRegistry
 from program.tools.runner import ToolRunner
 from signatures.schemas import DISTORTION_CATEGORIES
+from tests.tables import as_lines
 
 WIDE = np.unique(np.concatenate([-np.logspace(6, -9, 400), [0.0], np.logspace(-9, 6, 400), np.linspace(-3, 100, 4000)]))
 SHIPPED = Calibration.load()
@@ -260,7 +261,7 @@ def manifest(tmp_path_factory):
                          "distortion": kind, "group": group, "split": "train" if group == "one" else "test"}
                     )  # fmt: skip
     path = folder / "manifest.jsonl"
-    path.write_text("".join(json.dumps(line) + "\n" for line in lines), encoding="utf-8")
+    path.write_text(as_lines(lines), encoding="utf-8")
     return path
 
 

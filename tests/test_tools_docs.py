@@ -1,9 +1,7 @@
 """docs/tools.md: every block runs, and what it says of the registry holds."""
 
-import json
 import re
 import shlex
-from pathlib import Path
 
 import numpy as np
 import pytest
@@ -16,10 +14,11 @@ from program.common.settings import load_settings
 from program.images.store import IMAGES
 from program.tools.registry import ToolRegistry
 from program.tools.runner import ToolRunner
+from tests.pages import lines_of, page
+from tests.tables import as_lines
 
-TEXT = (Path(__file__).resolve().parents[1] / "docs" / "tools.md").read_text("utf-8")
-BLOCKS = re.findall(r"^```bash\n(.*?)^```$", TEXT, re.MULTILINE | re.DOTALL)
-LINES = [line for block in BLOCKS for line in block.splitlines()]
+TEXT = page("docs/tools.md")
+LINES = lines_of(TEXT)
 REGISTRY = ToolRegistry.load()
 
 
@@ -31,7 +30,7 @@ def folder(tmp_path, rng, monkeypatch):
         noisy = np.clip(scene + 4 * level * rng.standard_normal(scene.shape), 0, 255).astype(np.uint8)
         Image.fromarray(noisy).save(tmp_path / f"{level}.png")
         lines.append({"id": str(level), "image": f"{level}.png", "reference": "0.png", "mos": 4.8 - level / 4})
-    (tmp_path / "manifest.jsonl").write_text("".join(json.dumps(line) + "\n" for line in lines), "utf-8")
+    (tmp_path / "manifest.jsonl").write_text(as_lines(lines), "utf-8")
     monkeypatch.chdir(tmp_path)
     return tmp_path
 

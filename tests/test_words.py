@@ -1,6 +1,5 @@
 """What people read of an assessment by the embedded expert: one set of findings in every view, regions and maps."""
 
-import csv
 import re
 from pathlib import Path
 
@@ -21,6 +20,7 @@ from program.images.store import IMAGES
 from program.running.row import Row, side_of_minimum
 from signatures.schemas import LEVEL_WORDS
 from tests.pictures import noisy
+from tests.tables import read_csv
 
 INTERNAL = re.compile(
     r"Global|Blurs|Overall \(|level [A-E]\b|Contradict|Planning again|deviation|belief|first call|-0 ?%|fuses|\d\.\d\d"
@@ -126,8 +126,7 @@ def test_a_gate_may_be_not_sure(tmp_path: Path, capsys: pytest.CaptureFixture[st
     image = str(tmp_path / "a.png")
     assert assess.main([image, "--out", str(tmp_path / "t.csv")]) == 0
     assert re.search(r"noise: (slight|moderate|strong)", capsys.readouterr().out)
-    with (tmp_path / "t.csv").open(encoding="utf-8", newline="") as file:
-        score = float(next(csv.DictReader(file))["score"])
+    score = float(read_csv(tmp_path / "t.csv")[0]["score"])
     near = f"{max(1.0, score - 0.1):.3f}"
     assert assess.main([image, "--min-score", near, "--sure", "0.9"]) == 4
     assert assess.main([image, image, "--min-score", "5", "--sure", "0.9"]) == 3
