@@ -6,7 +6,7 @@ Validators accept the paper's looser words (mild, heavy, "Explict", `TopIQ_FR_to
 
 import re
 from collections.abc import Callable, Mapping
-from typing import Annotated, Any, Literal, get_args
+from typing import Annotated, Any, Literal, NamedTuple, get_args
 
 from pydantic import (
     AliasChoices,
@@ -239,6 +239,19 @@ class LevelProbabilities(_Answer):
     def by_level(self) -> dict[int, float]:
         """Return the given masses keyed by level 1..5; levels left out are missing."""
         return {i: mass for i, word in enumerate(LEVEL_WORDS, 1) if (mass := getattr(self, word)) is not None}
+
+
+GapKind = Literal["uncovered", "unscored", "contradiction", "uncertain", "failed tool"]
+"""What evidence lacks: findings on a region, tool scores, agreement of both, a certain finding, or a tool's reading."""
+
+
+class ScoreShift(NamedTuple):
+    """What labels of other photographs say of an image's score."""
+
+    levels: float = 0.0
+    """By so many levels, up or down, the score moves."""
+    error_left: float = 1.0
+    """The share of the usual error that is left then, 0 to 1."""
 
 
 _PLAN_WORDS = {

@@ -8,9 +8,13 @@ what it has just argued for. So the level comes first where tokens are read, and
 import dspy
 
 from signatures import require_docstrings
+from signatures.inputs import field_with_step
 from signatures.schemas import LevelProbabilities, QualityLevel
 
 require_docstrings()
+
+
+_LOOK = "If they are unclear or insufficient, look at the image itself."
 
 
 class _Shown(dspy.Signature):
@@ -28,14 +32,14 @@ class _Judged(_Shown):
 class AnswerQuestion(_Shown):
     """You are a visual quality assessment assistant. Select the best answer to the user's question.
 
-    You are given the distortion analysis (severity and visual impact), the tools' quality scores (1 bad to 5
-    excellent) and the image.
+    You are given the distortion analysis (severity and visual impact) and the tools' quality scores (1 bad to 5
+    excellent).
     1. Understand what visual information the question needs.
     2. Check whether the analysis or the scores hold it.
     3. If they do, answer from them.
-    4. If they are unclear or insufficient, look at the image itself.
     """
 
+    image: dspy.Image = field_with_step("the image to judge", _LOOK)
     options: str = dspy.InputField(desc="the answers to choose from")
     quality_scores: str | None = dspy.InputField(desc="tool and score per region and distortion")
     distortion_analysis: str | None = dspy.InputField(desc="findings per region")
@@ -47,14 +51,14 @@ class AnswerQuestion(_Shown):
 class ExplainQuality(_Judged):
     """You are a visual quality assessment assistant. Answer the user's question about the image's quality.
 
-    You are given the distortion analysis (severity and visual impact), the tools' quality scores (1 bad to 5
-    excellent) and the image.
+    You are given the distortion analysis (severity and visual impact) and the tools' quality scores (1 bad to 5
+    excellent).
     1. Understand what visual information the question needs.
     2. Check whether the analysis or the scores hold it.
     3. If they do, answer from them.
-    4. If they are unclear or insufficient, look at the image itself.
     """
 
+    image: dspy.Image = field_with_step("the image to judge", _LOOK)
     final_answer: str = dspy.OutputField(desc="the answer, in one to four sentences")
     quality_reasoning: str = dspy.OutputField(desc="the evidence for it, in one sentence")
 

@@ -67,6 +67,29 @@ def test_a_model_that_reads_no_images_is_shown_none_and_the_result_says_whose_ey
         assert not question.images
 
 
+@pytest.mark.parametrize(
+    ("query", "options"), [("Which is worst?", ["Blur", "Noise"]), ("What is wrong with it?", None)]
+)
+@pytest.mark.parametrize("sees", [True, False])
+def test_reworded_instructions_reach_the_model_whole_and_speak_of_looking_only_beside_an_image(
+    loopback, on, picture, sees, query, options
+):
+    server = loopback(flavour="llamacpp", sees=sees)
+    iqa = on(server)
+    predictor = iqa.summarizer.answer if options else iqa.summarizer.explain
+    # As an optimizer rewrites what it is shown: the sense stays, the words do not.
+    reworded = predictor.signature.instructions.replace("unclear or insufficient, look", "thin, look").upper()
+    predictor.signature = predictor.signature.with_instructions(reworded)
+    iqa(image=picture(), query=query, options=options)
+    (question,) = [q for q in server.asked if q.name == "final_answer"]
+    assert reworded in question.text
+    assert (
+        ("4. if they are unclear or insufficient, look at the image itself" in question.text.lower())
+        is sees
+        is bool(question.images)
+    )
+
+
 @pytest.mark.spec("D29/a-text-only-model-is-a-full-citizen")
 @pytest.mark.parametrize("flavour", BLIND)
 def test_sight_is_asked_with_one_picture_at_most_and_never_again(loopback, on, picture, flavour):

@@ -5,6 +5,7 @@ import functools
 import hashlib
 import json
 import logging
+import re
 from collections.abc import Iterable, Mapping, Sized
 from dataclasses import dataclass, field
 from typing import Any, Literal, Self
@@ -24,6 +25,7 @@ from program.common.pool import progress as progress_bar
 from program.common.request import ARGUMENTS
 from program.expert import NAME
 from program.images.store import IMAGES
+from signatures.inputs import steps_of
 
 
 class _Part(BaseModel):
@@ -250,6 +252,24 @@ class ProgramModule(dspy.Module):
         except ValidationError as error:
             raise InputError(f"state: {first_fault(error, 'the file')}; remove it, or compile again") from error
         super().load_state(state)
+        for _, predictor in self.named_parameters():
+            if steps_of(predictor.signature):
+                text = _without_looking(predictor.signature.instructions)
+                predictor.signature = predictor.signature.with_instructions(text)
+
+
+_LOOKING = (
+    (r"(?m)^\d+\. If they are unclear or insufficient, look at the image itself\.\n?", ""),
+    (r", (the tools' quality scores \([^)]*\))\s+and the image\.", r" and \1."),
+)
+"""What instructions of earlier versions said of looking at the image, and what stands in its place."""
+
+
+def _without_looking(instructions: str) -> str:
+    """Return the instructions of a saved program without what earlier versions said of looking: the image adds it."""
+    for pattern, instead in _LOOKING:
+        instructions = re.sub(pattern, instead, instructions)
+    return instructions.rstrip()
 
 
 def _arguments(sample: Any) -> dict[str, Any]:

@@ -40,7 +40,7 @@ from program.lms.dspy_private import CUSTOM_TYPE_START_IDENTIFIER
 from program.lms.limits import image_limits_of
 from program.lms.reference_engine import inline, inline_demo
 from program.lms.traits import known_traits, traits_of
-from program.lms.wording import without_sight
+from signatures.inputs import FACTS, with_facts, with_steps
 
 logger = logging.getLogger(__name__)
 
@@ -96,7 +96,8 @@ def ask(
     """Ask a model up to three times until `check` accepts its answer.
 
     `predictor` is a `dspy.Predict` or `dspy.ChainOfThought`. Inputs that are None leave the question, and
-    images where the model reads none. The second attempt adds "Return ONLY valid JSON", the third an example.
+    images where the model reads none. Of the inputs, `FACTS` reach the embedded expert alone, as they
+    are, and no trace. The second attempt adds "Return ONLY valid JSON", the third an example.
     `lm` None means DSPy's own setting. `calls` is shared by questions that are one, put in several ways.
 
     A transport fault (429, 5xx, a lost connection) repeats the call; all share `wire.attempts` calls.
@@ -133,19 +134,27 @@ def _question(
 ) -> Question:
     """Return a question as it is sent: without what is absent, or images that the model does not read."""
     traits = traits_of(lm)
-    given = {name: clean(value) for name, value in inputs.items() if value is not None}
+    given = {}
+    facts = {}
+    for name, value in inputs.items():
+        if value is not None and name in FACTS:
+            facts[name] = value
+        elif value is not None:
+            given[name] = clean(value)
     sent = dict(given)
     if traits.reads_images is False:
         sent = {name: value for name, value in given.items() if not _shows(value)}
     absent = tuple(name for name in inputs if name not in sent)
     signature = _without(asked, absent)  # type: ignore[arg-type]  # a class is hashable
-    if len(sent) < len(given):
-        signature = _worded(signature, without_sight(signature.instructions))  # type: ignore[arg-type]  # a class is hashable
+    signature = with_steps(signature)  # type: ignore[arg-type]  # likewise
     demos = [with_references(demo) for demo in predictor.demos if is_complete(demo, signature)]
     if not traits.takes_references:
         limits = image_limits_of(lm)
         sent = {name: inline(value, limits) for name, value in sent.items()}
         demos = [inline_demo(demo, limits) for demo in demos]
+    if facts and not traits.reads_instructions:
+        signature = with_facts(signature, tuple(facts))  # type: ignore[arg-type]  # likewise
+        sent |= facts
     # The trace names images that are not read, too: a demo made of it says which photograph it is of.
     return Question(predictor, signature, demos, sent, given, lm)
 

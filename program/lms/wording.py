@@ -1,6 +1,5 @@
 """The words of a question: its system message, its last line, the form its answer is to have."""
 
-import re
 from collections.abc import Mapping
 from typing import Any
 
@@ -12,11 +11,6 @@ MOST_ITEMS = 12
 """In a list of an answer; a small model that loops fills a longer one to the last token."""
 MOST_CHARS, MOST_CHARS_INSIDE = 600, 160
 """Of a text that is an answer's own field, and of one inside a list: a few sentences, and one."""
-_SIGHT = (
-    (r"(?m)^\d+\. If they are unclear or insufficient, look at the image itself\.\n?", ""),
-    (r", (the tools' quality scores \([^)]*\))\s+and the image\.", r" and \1."),
-)
-"""What instructions say of looking, and what a model that reads no images is told in its place."""
 
 
 def system_text(signature: type[dspy.Signature], *, form: Mapping[str, Any] | None = None) -> str:
@@ -53,17 +47,6 @@ def is_word(signature: type[dspy.Signature]) -> bool:
     if list(signature.output_fields) == ["final_answer"]:
         return "options" in signature.input_fields
     return [field.annotation for field in signature.output_fields.values()] == [QualityLevel]
-
-
-def without_sight(instructions: str) -> str:
-    r"""Return instructions for a model that is shown no image.
-
-    >>> without_sight("1. Look it up.\n4. If they are unclear or insufficient, look at the image itself.")
-    '1. Look it up.'
-    """
-    for pattern, replacement in _SIGHT:
-        instructions = re.sub(pattern, replacement, instructions)
-    return instructions.rstrip()
 
 
 def bounded_schema(schema: Mapping[str, Any]) -> dict[str, Any]:

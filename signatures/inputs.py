@@ -1,0 +1,52 @@
+"""What a question's inputs bring with them: facts for the embedded expert alone, and steps of the instructions."""
+
+import functools
+import re
+from collections.abc import Mapping
+from typing import Any
+
+import dspy
+
+from signatures.schemas import GapKind, ScoreShift
+
+FACTS: Mapping[str, Any] = {"gap": GapKind, "score_shift": ScoreShift}
+"""Inputs that the embedded expert is given as they are, and no language model is sent; their types by name."""
+_STEP = "step"
+
+
+@functools.lru_cache(maxsize=64)
+def with_facts(signature: type[dspy.Signature], names: tuple[str, ...]) -> type[dspy.Signature]:
+    """Return a signature that takes these facts, too; the same class each time, as building one costs milliseconds."""
+    for name in names:
+        signature = signature.append(name, dspy.InputField(), FACTS[name])
+    return signature
+
+
+def field_with_step(desc: str, step: str) -> Any:
+    """Return an input field that adds a step to the instructions of each question which holds it."""
+    field = dspy.InputField(desc=desc)
+    field.json_schema_extra[_STEP] = step
+    return field
+
+
+def steps_of(signature: type[dspy.Signature]) -> list[str]:
+    """Return the steps that a signature's inputs add."""
+    return [field.json_schema_extra[_STEP] for field in signature.input_fields.values()
+            if _STEP in field.json_schema_extra]  # fmt: skip
+
+
+@functools.lru_cache(maxsize=256)
+def with_steps(signature: type[dspy.Signature]) -> type[dspy.Signature]:
+    """Return a signature whose instructions, reworded or not, end with the steps that its inputs add.
+
+    They go on with the numbers of a list that the instructions end with.
+    """
+    text = signature.instructions
+    for step in steps_of(signature):
+        numbers = re.findall(r"(?m)^(\d+)\. ", text)
+        number = f"{int(numbers[-1]) + 1}. " if numbers else ""
+        text = f"{text}\n{number}{step}"
+    if text == signature.instructions:
+        return signature
+    worded: type[dspy.Signature] = signature.with_instructions(text)
+    return worded
