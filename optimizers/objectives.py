@@ -133,7 +133,8 @@ def _plan(example: dspy.Example, assessment: Assessment) -> Part:
     truth, plan = example.plan_by_rule, assessment.state.plan
     wrong = [name for name in ("query_type", "query_scope", "distortion_source") if getattr(plan, name) != truth[name]]
     faults = [f"{name} should be {truth[name]!r}" for name in wrong]
-    faults += [f"the rules had to correct {c}" for c in assessment.state.plan_repairs if not c.startswith("tool ")]
+    unusable = assessment.state.unusable_tools
+    faults += [f"the rules had to correct {each}" for each in assessment.state.plan_repairs if each not in unusable]
     words = f"The plan is wrong: {'; '.join(faults)}." if faults else "The plan follows the rules."
     return Part(max(0.0, 1.0 - len(faults) / _RULED_FIELDS), not faults, words)
 

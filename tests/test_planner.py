@@ -34,8 +34,9 @@ def planned(scripted_iqa):
     def run(answers, state=None, **inputs):
         iqa = scripted_iqa([{"plan": a} if isinstance(a, dict) else a for a in answers])
         state = state or AssessmentState(query="Rate it.", image_path="x")
-        plan, repairs, state.plan_error = iqa.planner(**{"state": state, "tool_names": ["VIF"], **inputs})
-        return plan, repairs, iqa.engine
+        reading = iqa.planner(**{"state": state, "tool_names": ["VIF"], **inputs})
+        state.plan_error = reading.error
+        return reading.plan, reading.repairs, iqa.engine
 
     return run
 
@@ -175,9 +176,11 @@ def test_an_unreadable_plan_is_replaced_by_the_general_one(planned, caplog):
 @pytest.mark.spec("D11")
 @pytest.mark.spec("003/4-reflection-and-replanning")
 def test_a_replan_is_told_why_and_what_the_plan_was(planned):
-    state = AssessmentState(query="Rate it.", image_path="x", plan=Plan(**{**ANSWER, "query_scope": ["car"]}))
+    plan = Plan(**{**ANSWER, "query_scope": ["car"]})
+    state = AssessmentState(query="Rate it.", image_path="x", plan=plan, gap="unscored")
     _, _, engine = planned([ANSWER], state, feedback="Missing tool scores for car region")
     text = engine.text(engine.requests[0])
+    assert "unscored" not in text
     assert "Missing tool scores for car region" in text
     previous = text.split("[[ ## previous_plan ## ]]\n")[-1]
     assert json.JSONDecoder().raw_decode(previous)[0]["query_scope"] == ["car"]

@@ -219,6 +219,7 @@ def test_a_shift_is_measured_and_said_instead_of_blur(shift, words):
     pixels, reference = _shifted(*shift)
     result = AgenticIQA()(pixels, reference=reference)
     assert f"{words} its reference" in result.summary
+    assert result.state.evidence.shift == shift
     assert "blur" not in result.summary
     assert "Contradictory" not in result.quality_reasoning
     assert not [f.type for _, f in result.state.evidence.findings() if f.severity != "none"]

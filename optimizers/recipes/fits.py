@@ -90,7 +90,7 @@ def fitted_corrections(
 def _moved(search: Search, corrections: Corrections, demo: dspy.Example) -> dspy.Example:
     """Return a demo with the shift that the labels of the other groups predict for its score."""
     view = search.base.program.resources.viewer.view(demo["image"], demo.get("reference"))
-    return dspy.Example({**demo, "similar_photographs": corrections.shift_text(view)})
+    return dspy.Example({**demo, "score_shift": corrections.shift(view)})
 
 
 def _finetune(search: Search) -> list[Candidate]:

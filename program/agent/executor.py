@@ -22,8 +22,6 @@ logger = logging.getLogger(__name__)
 
 OVERALL = "Overall"
 """What a tool measures in a region where no distortion was found or named."""
-_LOST = "was asked for and gave no score"
-
 _ROOM = {"distortion_set": 300, "distortion_analysis": 800, "findings": 800, "selected_tools": 400, "region_boxes": 300}
 """Tokens by output: about three times what a few regions take."""
 _LISTED_TOOLS = 4
@@ -129,14 +127,15 @@ class Executor(dspy.Module):
             for view in work.views() if diagnoses else ():
                 self._diagnose(work, view)
             # A tool that the user named and that cannot be used is never replaced in silence.
-            work.notes += [repair for repair in state.plan_repairs if repair.startswith("tool ")]
+            work.notes += state.unusable_tools
             work.notes += [
                 f"region {region!r}: no box is known, so no tool measures it" for region in work.unboxed_regions
             ]
             chosen = self._chosen_tools(work)
             with stage("tools"):
                 self._measure(work, chosen)
-            work.notes += _lost_tools(work, state.executor_evidence)
+            lost = _lost_tools(work, state.evidence)
+            work.notes += lost
         return ExecutorOutput(
             distortion_set=work.distortions or None,
             distortion_analysis=work.findings or None,
@@ -145,6 +144,7 @@ class Executor(dspy.Module):
             quality_scores=work.scores or None,
             tool_logs=work.logs,
             notes=work.notes,
+            lost_tools=lost,
             failed_steps=work.failed_steps,
         )
 
@@ -340,11 +340,13 @@ def _listed(ready: Sequence[ToolSpec], wanted: Mapping[str, Sequence[str]]) -> s
     )  # fmt: skip
 
 
-def _lost_tools(work: _Work, earlier: ExecutorOutput | None) -> list[str]:
+def _lost_tools(work: _Work, earlier: ExecutorOutput) -> list[str]:
     """Return a note for each tool that the user named and that gave no score; a later plan may leave such a one out."""
-    notes = [note for note in (earlier.notes if earlier else ()) if _LOST in note]
-    lost = [log for log in work.logs if log.error and log.tool in work.plan.required_tools]
-    notes += [f"tool {log.tool!r} {_LOST} ({str(log.error).removeprefix(f'tool {log.tool!r}: ')})" for log in lost]
+    notes = list(earlier.lost_tools)
+    for log in work.logs:
+        if log.error and log.tool in work.plan.required_tools:
+            why = log.error.removeprefix(f"tool {log.tool!r}: ")
+            notes.append(f"tool {log.tool!r} was asked for and gave no score ({why})")
     return list(dict.fromkeys(notes))
 
 

@@ -15,9 +15,9 @@ from pydantic import BeforeValidator, ConfigDict, Field, PlainSerializer, Valida
 from program.common.backends import Frozen
 from program.common.errors import first_fault
 from program.common.text import fold_text
-from program.expert import WIDTH, Correction, View, likeness, moved_text
+from program.expert import WIDTH, Correction, View, likeness
 from program.fusion.levels import nearest_level
-from signatures.schemas import LEVEL_WORDS
+from signatures.schemas import LEVEL_WORDS, ScoreShift
 
 
 class _Learned(Frozen):
@@ -149,10 +149,12 @@ class Corrections(_Learned):
         reading = tools if found.of_tools and tools is not None else view.prior.mean
         return min(5.0, max(1.0, reading + found.shift(view)))
 
-    def shift_text(self, view: View) -> str | None:
-        """Return how the labels move an image's score, as the expert reads it; None for a kind that has none."""
-        found = self.by_kind.get(view.model.kind)
-        return None if found is None else moved_text(found.shift(view), found.after / found.expected)
+    def shift(self, view: View) -> ScoreShift | None:
+        """Return how the labels move an image's score; None for a kind that has none."""
+        correction = self.by_kind.get(view.model.kind)
+        if correction is None:
+            return None
+        return ScoreShift(correction.shift(view), correction.after / correction.expected)
 
     def level_text(self, view: View, tools: float | None) -> str | None:
         """Return the level that the labels predict, as a language model reads it; None for a kind that has none.

@@ -21,7 +21,7 @@ from program.common.errors import ImagesRefused, InputError
 from program.common.files import check_text
 from program.common.request import DEFAULT_QUERY
 from program.common.settings import Settings, load_settings
-from program.images.store import HOST, IMAGES, Box, ImageRef, ImageSource, show_the_same, shown_shift
+from program.images.store import HOST, IMAGES, Box, ImageRef, ImageSource, shift_of, shift_text, show_the_same
 from program.lms.call import meter
 from program.lms.limits import wire_scope
 from program.lms.traits import own_record
@@ -128,7 +128,7 @@ class AgenticIQA(ProgramModule):
             avoid += failed
             names = self.executor.tool_names(reference, avoid)
             reading = self.planner(state=state, tool_names=names, feedback=feedback)
-            state.plan, state.plan_repairs, state.plan_error = reading
+            state.plan, state.plan_repairs, state.unusable_tools, state.plan_error = reading
             if result is not None and feedback is not None:
                 state.remember_replan(feedback)
                 if state.plan == previous and not failed:
@@ -143,14 +143,14 @@ class AgenticIQA(ProgramModule):
         """Gather evidence and answer from it: both in one question where the model manages that."""
         is_iqa = state.plan is not None and state.plan.query_type == "IQA"
         is_same = is_iqa and reference is not None and IMAGES.same_pixels(image, reference)
-        shift = "" if reference is None else shown_shift(image, reference)
+        shift = (0, 0) if reference is None else shift_of(image, reference)
         at_once = self.summarizer.names_distortions(state)
         is_new = at_once and self.resources.traits("executor").answers_at_once is None
         # A model that has managed both once is asked for both again, though an answer cannot be read.
         for diagnoses in (False, True) if is_new else (not at_once,):
             evidence = self.executor(state=state, image=image, reference=reference, avoid=avoid, diagnoses=diagnoses)
-            if shift and shift not in evidence.notes:
-                evidence = evidence.model_copy(update={"notes": [shift, *evidence.notes]})
+            if any(shift):
+                evidence = evidence.model_copy(update={"shift": shift, "notes": [shift_text(shift), *evidence.notes]})
             state.executor_evidence = of_same_pixels(evidence, state) if is_same else evidence
             result: SummarizerOutput = self.summarizer(state=state, image=image, reference=reference)
             if "analysis" not in state.evidence.failed_steps:

@@ -25,11 +25,15 @@ _ROOM = 300
 
 
 class PlanReading(NamedTuple):
-    """The plan by the rules, what they changed, and why the model's answer could not be used (None: it could)."""
+    """The plan by the rules, and what became of the model's answer."""
 
     plan: Plan
     repairs: list[str]
+    """What the rules changed, a line each."""
+    unusable_tools: list[str]
+    """Of these, what they say of named tools that cannot be used."""
     error: str | None
+    """Why the answer could not be used; None where it could."""
 
 
 class Planner(dspy.Module):
@@ -41,7 +45,10 @@ class Planner(dspy.Module):
         self.plan = dspy.Predict(PlanAssessment)
 
     def forward(self, state: AssessmentState, tool_names: Sequence[str], feedback: str | None = None) -> PlanReading:
-        """Return the plan, what the rules changed in the model's answer, and why that could not be used."""
+        """Return the plan, what the rules changed in the model's answer, and why that could not be used.
+
+        `feedback` says what the evidence lacked; of which kind that is stands in the state.
+        """
         has_reference = state.reference_path is not None
         boxes = list(state.regions or {})
         inputs = {
@@ -50,6 +57,7 @@ class Planner(dspy.Module):
             "region_names": boxes or None,
             "tool_names": list(tool_names),
             "feedback": feedback,
+            "gap": state.gap if feedback else None,
             "previous_plan": state.plan.model_dump_json() if feedback and state.plan else None,
         }
         named = named_tools(state.query, tool_names)
@@ -67,7 +75,8 @@ class Planner(dspy.Module):
             plan, has_reference=has_reference, boxes=boxes, registry=self.resources.registry, asked_for=named
         )
         logger.info("plan: %s, scope %s, repairs: %s", repaired.query_type, repaired.query_scope, repairs or "none")
-        return PlanReading(repaired, [*strange, *repairs], error)
+        unusable = usable_tools(plan.required_tools, self.resources.registry, has_reference=has_reference)[1]
+        return PlanReading(repaired, [*strange, *repairs], unusable, error)
 
 
 def of_question(plan: Plan, query: str, boxes: Collection[str]) -> tuple[Plan, list[str]]:
@@ -120,7 +129,8 @@ def apply_rules(
     scope = list(dict.fromkeys(_called(region, boxes) for region in plan.query_scope))
     if len(scope) > 1 and GLOBAL in scope:
         scope.remove(GLOBAL)
-    tools = _usable_tools(plan.required_tools, has_reference, registry, changes)
+    tools, unusable = usable_tools(plan.required_tools, registry, has_reference=has_reference)
+    changes += unusable
     if asked_for is not None and (unnamed := [tool for tool in tools if tool not in asked_for]):
         tools = [tool for tool in tools if tool in asked_for]
         changes.append(f"required_tools: the question does not name {', '.join(unnamed)}; left out")
@@ -153,19 +163,20 @@ def _called(region: str, boxes: Collection[str]) -> str:
     return next((name for name in boxes if region_pattern(name).fullmatch(region)), region)
 
 
-def _usable_tools(names: Sequence[str], has_reference: bool, registry: ToolRegistry, changes: list[str]) -> list[str]:
-    usable = []
+def usable_tools(names: Sequence[str], registry: ToolRegistry, *, has_reference: bool) -> tuple[list[str], list[str]]:
+    """Return which of these tools can be used, by the names that the registry has, and a line for each that cannot."""
+    usable, unusable = [], []
     for name in names:
         try:
             spec = registry.get(name)
         except ToolError as error:
-            changes.append(str(error))
+            unusable.append(str(error))
             continue
         if spec.mode == "FR" and not has_reference:
-            changes.append(f"tool {spec.name!r}: needs a reference image and none is given; left out")
+            unusable.append(f"tool {spec.name!r}: needs a reference image and none is given; left out")
         elif spec.name not in usable:
             usable.append(spec.name)
-    return usable
+    return usable, unusable
 
 
 def _shown(value: object) -> str:

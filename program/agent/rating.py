@@ -90,18 +90,28 @@ class Rater(dspy.Module):
 
     def _beside_similar(self, inputs: Mapping[str, Any], line: Callable[["View"], str | None] | None) -> dict[str, Any]:
         """Return inputs with what labels of other photographs say of the image as a whole; without `line` nothing."""
-        if line is None:
-            return {**inputs, "similar_photographs": None}
+        text = None if line is None else line(self._whole_view(inputs))
+        return {**inputs, "similar_photographs": text}
+
+    def _whole_view(self, inputs: Mapping[str, Any]) -> "View":
+        """Return the view of what is judged: of a region, which is moved by what the whole is, the whole."""
         image, reference = inputs["image"], inputs["reference"]
-        if reference is None:  # of a region, what the whole is moved by
+        if reference is None:
             image = (inputs["region_crops"] or {}).get(GLOBAL, image)
-        return {**inputs, "similar_photographs": line(self.resources.viewer.view(image, reference))}
+        return self.resources.viewer.view(image, reference)
+
+    def _beside_labels(self, inputs: Mapping[str, Any], evidence: ExecutorOutput) -> dict[str, Any]:
+        """Return inputs with what labels say of the score: to the embedded expert as figures, to others in words."""
+        if not self._judge.weighs_demos:
+            return self._beside_similar(inputs, self._levels_text(evidence))
+        inputs = {**inputs, "similar_photographs": None}
+        if self.corrections is not None:
+            inputs["score_shift"] = self.corrections.shift(self._whole_view(inputs))
+        return inputs
 
     def _levels_text(self, evidence: ExecutorOutput) -> Callable[["View"], str | None] | None:
         """Return what says how people rated others: all labels where something was fitted on them, else the nearest."""
         moved, near = self.corrections, self.neighbours
-        if self._judge.weighs_demos:
-            return moved.shift_text if moved else None
         if moved is None:
             return near.levels_text if near else None
 
@@ -185,7 +195,7 @@ class Rater(dspy.Module):
     def _level_belief(
         self, inputs: Mapping[str, Any], evidence: ExecutorOutput, calls: CallAllowance, *, finds: bool = False
     ) -> Answer[LevelBelief]:
-        inputs = self._beside_similar(inputs, self._levels_text(evidence))
+        inputs = self._beside_labels(inputs, evidence)
         way = self.scoring_way()
         if way == "probabilities":
             return self._verbalized(inputs, calls, finds=finds)

@@ -2,10 +2,10 @@
 
 import re
 from collections.abc import Sequence
-from typing import Literal
+from typing import Literal, NamedTuple
 
 from program.agent.state import AssessmentState, ExecutorOutput
-from signatures.schemas import GLOBAL, Plan
+from signatures.schemas import GLOBAL, GapKind, Plan
 
 HIGH_SCORE = 4.0
 LOW_SCORE = 2.0
@@ -17,33 +17,51 @@ _UNCERTAIN = re.compile(
 )
 
 
-def should_replan(
+class Gap(NamedTuple):
+    """What evidence lacks: as the embedded expert goes by it, and as models and people read it."""
+
+    kind: GapKind
+    text: str
+
+
+def find_gap(
     executor_output: ExecutorOutput | None, query_scope: str | Sequence[str], plan: Plan | None = None
-) -> tuple[bool, str]:
-    """Return whether the evidence has a gap that another plan could close, and which.
+) -> Gap | None:
+    """Return the first gap in the evidence that another plan could close, or None.
 
     Only gaps against the plan count: what it switched off is not missed (without a plan, analysis and tools are
     expected). Checked in order: coverage of `query_scope`, scores for the planned distortions, contradiction between
     findings and scores, explicit uncertainty, a failed tool for which another ready one fits.
-
-    >>> should_replan(ExecutorOutput(), "Global")
-    (True, 'Distortion analysis does not cover Global')
     """
     scope = [query_scope] if isinstance(query_scope, str) else list(query_scope)
     output = executor_output or ExecutorOutput()
     if output.same_pixels:
-        return False, ""
+        return None
     wants_analysis = plan.distortion_analysis if plan else True
     wants_tools = plan.tool_execute if plan else True
-    checks = (
-        _uncovered(output, scope) if wants_analysis else "",
-        _unscored(output, scope, plan) if wants_tools else "",
-        contradiction(output) or "",
-        _uncertainty(output),
-        _failed_tool(output) if wants_tools else "",
-    )
-    reason = next((reason for reason in checks if reason), "")
-    return bool(reason), reason
+    if wants_analysis and (text := _uncovered(output, scope)):
+        return Gap("uncovered", text)
+    if wants_tools and (text := _unscored(output, scope, plan)):
+        return Gap("unscored", text)
+    if text := contradiction(output) or "":
+        return Gap("contradiction", text)
+    if text := _uncertainty(output):
+        return Gap("uncertain", text)
+    if wants_tools and (text := _failed_tool(output)):
+        return Gap("failed tool", text)
+    return None
+
+
+def should_replan(
+    executor_output: ExecutorOutput | None, query_scope: str | Sequence[str], plan: Plan | None = None
+) -> tuple[bool, str]:
+    """Return whether the evidence has a gap that another plan could close, and which in words; see `find_gap`.
+
+    >>> should_replan(ExecutorOutput(), "Global")
+    (True, 'Distortion analysis does not cover Global')
+    """
+    gap = find_gap(executor_output, query_scope, plan)
+    return gap is not None, gap.text if gap else ""
 
 
 def next_step(state: AssessmentState) -> Literal["planner", "end"]:
@@ -113,6 +131,6 @@ def contradiction(output: ExecutorOutput) -> str | None:
                 f"but a tool score of {max(scores):.2f}"
             )
         # A shift is no finding, and tools that compare pixel by pixel think little of it.
-        if not output.shifted and all(f.severity == "none" for f in findings) and min(scores) < LOW_SCORE:
+        if output.shift is None and all(f.severity == "none" for f in findings) and min(scores) < LOW_SCORE:
             return f"Contradictory evidence: no distortion found in {region} but a tool score of {min(scores):.2f}"
     return None

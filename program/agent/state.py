@@ -13,13 +13,11 @@ from program.common.backends import Record
 from program.common.text import is_chinese
 from program.images.store import Box
 from program.tools.registry import Measurement
-from signatures.schemas import GLOBAL, SEVERITIES, DistortionCategory, DistortionFinding, Plan, Severity
+from signatures.schemas import GLOBAL, SEVERITIES, DistortionCategory, DistortionFinding, GapKind, Plan, Severity
 
 logger = logging.getLogger(__name__)
 
 HISTORY_LIMIT = 10
-SHIFTED = "shifted by "
-"""How a note begins that says how far an image lies from where its reference has the same."""
 SAME_PIXELS = "image and reference are the same, pixel for pixel"
 """The note that says so."""
 Status = Literal["ok", "degraded", "failed"]
@@ -79,6 +77,12 @@ class ExecutorOutput(Record):
     tool_logs: list[ToolLog] = Field(default_factory=list)
     notes: list[str] = Field(default_factory=list)
     """What could not be done as asked (an unusable named tool, a region without a box)."""
+    same_pixels: bool = False
+    """Whether image and reference were found to be the same: then the score is 5, whatever was measured."""
+    shift: tuple[int, int] | None = None
+    """By how many pixels the image lies to the right of its reference and below it; None where it does not."""
+    lost_tools: list[str] = Field(default_factory=list)
+    """What the notes say of tools that the user named and that gave no score, under this plan or an earlier one."""
     failed_steps: list[str] = Field(default_factory=list)
     """What gave nothing usable in all attempts: plan, detection, analysis, tool selection (the model), tools (all)."""
 
@@ -100,16 +104,6 @@ class ExecutorOutput(Record):
             key = region, name(found)
             worst[key] = max(found.severity, worst.get(key, "none"), key=SEVERITIES.index)
         return worst
-
-    @property
-    def same_pixels(self) -> bool:
-        """Whether image and reference were found to be the same: then the score is 5, whatever was measured."""
-        return SAME_PIXELS in self.notes
-
-    @property
-    def shifted(self) -> bool:
-        """Whether the image was found to be shifted against its reference."""
-        return any(note.startswith(SHIFTED) for note in self.notes)
 
     @property
     def is_empty(self) -> bool:
@@ -262,10 +256,14 @@ class AssessmentState(Record):
     plan: Plan | None = None
     plan_repairs: list[str] = Field(default_factory=list)
     """What the rules changed in the planner's answer."""
+    unusable_tools: list[str] = Field(default_factory=list)
+    """What the rules say of tools that were named and cannot be used, a line each; the repairs hold them, too."""
     plan_error: str | None = None
     """Why the Planner gave no usable plan, where the general plan stands in."""
     executor_evidence: ExecutorOutput | None = None
     summarizer_result: SummarizerOutput | None = None
+    gap: GapKind | None = None
+    """What kind of gap the last answer found in the evidence: the one that it names."""
     iteration_count: int = Field(0, ge=0)
     max_replan_iterations: int = Field(2, ge=0)
     replan_history: list[ReplanEntry] = Field(default_factory=list)
@@ -303,6 +301,7 @@ def of_same_pixels(output: ExecutorOutput, state: AssessmentState) -> ExecutorOu
         update={
             "distortion_set": {region: [] for region in scope},
             "distortion_analysis": {region: [none] for region in scope},
+            "same_pixels": True,
             "notes": [SAME_PIXELS, *output.notes],
             "failed_steps": [],
         }

@@ -9,7 +9,7 @@ import dspy
 
 from program.agent import rating
 from program.agent.query import QueryReading, QueryType, read_query
-from program.agent.replan import contradiction, should_replan
+from program.agent.replan import contradiction, find_gap
 from program.agent.resources import Resources
 from program.agent.state import AssessmentState, ExecutorOutput, SummarizerOutput, ToolReadings, rating_of_same_pixels
 from program.common.text import in_sentences, is_chinese, normalise_choice, options_text
@@ -220,9 +220,11 @@ class Summarizer(rating.Rater):
         self, fields: dict[str, Any], state: AssessmentState, reading: QueryReading, tools: ToolReadings
     ) -> SummarizerOutput:
         notes, gap, evidence, is_iqa = [], "", state.evidence, _is_iqa(state)
+        state.gap = None
         if fields["status"] != "failed":
             if is_iqa and state.plan is not None:
-                gap = should_replan(evidence, state.plan.query_scope, state.plan)[1]
+                found = find_gap(evidence, state.plan.query_scope, state.plan)
+                state.gap, gap = found or (None, "")
             if is_iqa and evidence.is_empty:
                 notes.append(NO_EVIDENCE)
             if is_iqa and (conflict := contradiction(evidence)):

@@ -8,13 +8,7 @@ from typing import TYPE_CHECKING
 from program.common import lazy
 
 if TYPE_CHECKING:
-    from program.expert.answer.planning import (
-        moved_text,
-        named_distortions,
-        named_tools,
-        plan_assessment,
-        region_pattern,
-    )
+    from program.expert.answer.planning import named_distortions, named_tools, plan_assessment, region_pattern
     from program.expert.answer.questions import is_guess
     from program.expert.engine import belief, make_perceptual_lm, properties_of, telling_demos
     from program.expert.judge.faults import KINDS, STRENGTHS, kind_of, sharpness_of
@@ -25,14 +19,14 @@ if TYPE_CHECKING:
 
 __all__ = (
     "KINDS", "MODEL", "NAME", "STRENGTHS", "TILE", "WIDTH", "Belief", "Correction", "Labels", "View", "Viewer",
-    "appearance", "belief", "heatmap", "is_guess", "kind_of", "likeness", "make_perceptual_lm", "moved_text",
+    "appearance", "belief", "heatmap", "is_guess", "kind_of", "likeness", "make_perceptual_lm",
     "named_distortions", "named_tools", "plan_assessment", "properties_of", "region_pattern", "sharpness_of",
     "telling_demos",
 )  # fmt: skip
 
 # So that reading a question loads nothing that measures pixels.
 __getattr__ = lazy(__name__, {
-    "answer.planning": ("moved_text", "named_distortions", "named_tools", "plan_assessment", "region_pattern"),
+    "answer.planning": ("named_distortions", "named_tools", "plan_assessment", "region_pattern"),
     "answer.questions": ("is_guess",),
     "engine": ("belief", "make_perceptual_lm", "properties_of", "telling_demos"),
     "judge.faults": ("KINDS", "STRENGTHS", "kind_of", "sharpness_of"),

@@ -16,7 +16,14 @@ from pydantic import BaseModel
 from program.common.errors import ModelError
 from program.expert.answer import findings, planning
 from program.expert.answer.claims import Look, form, look_at
-from program.expert.answer.planning import Inputs, is_about_quality, level_of, read_move, region_crops, region_pattern
+from program.expert.answer.planning import (
+    Inputs,
+    is_about_quality,
+    level_of,
+    region_crops,
+    region_pattern,
+    score_shift_of,
+)
 from program.expert.answer.questions import (
     Choice,
     answer_choice,
@@ -222,9 +229,11 @@ def _regions(viewer: Viewer, inputs: Inputs, say: findings.Phrases) -> list[str]
 def _belief(viewer: Viewer, view: View, lesson: Lesson, inputs: Inputs) -> Belief:
     """Return the quality believed in after the demos that carry a level and an image of the same kind."""
     # What moves a demo's own score is no news of others.
-    labels = [(demo, label - read_move(demo)[0]) for demo in lesson.demos if (label := level_of(demo)) is not None]
+    labels = [
+        (demo, label - score_shift_of(demo).levels) for demo in lesson.demos if (label := level_of(demo)) is not None
+    ]
     labelled = [(other, label) for demo, label in labels if (other := _alike(viewer, view, demo)) is not None]
-    return belief(view, labelled, lesson.instructions, read_move(inputs))
+    return belief(view, labelled, lesson.instructions, score_shift_of(inputs))
 
 
 def _alike(viewer: Viewer, view: View, demo: Inputs) -> View | None:

@@ -352,12 +352,19 @@ def overlap(shift: tuple[int, int], pixels: NDArray[Any], reference: NDArray[Any
     return part(pixels, right, down), part(reference, -right, -down)
 
 
-def shown_shift(image: ImageRef, reference: ImageRef) -> str:
-    """Say by how much an image is shifted against its reference; empty where it is not."""
-    shift = shift_of(image, reference)
-    ways = (("to the right", "to the left"), ("down", "up"))
-    parts = (f"{abs(by)} px {way[by < 0]}" for by, way in zip(shift, ways, strict=True) if by)
-    return f"shifted by {' and '.join(parts)} against its reference" if any(shift) else ""
+def shift_text(shift: tuple[int, int]) -> str:
+    """Say by how much an image is shifted against its reference.
+
+    >>> shift_text((5, -3))
+    'shifted by 5 px to the right and 3 px up against its reference'
+    """
+    right, down = shift
+    parts = []
+    if right:
+        parts.append(f"{abs(right)} px to the {'right' if right > 0 else 'left'}")
+    if down:
+        parts.append(f"{abs(down)} px {'down' if down > 0 else 'up'}")
+    return f"shifted by {' and '.join(parts)} against its reference"
 
 
 def _middle(pixels: NDArray[np.uint8]) -> NDArray[np.uint8]:

@@ -11,7 +11,16 @@ from program.common.text import asks_for_score, is_chinese, options_shown, parse
 from program.expert.answer.claims import form, terms_in, topic_in, word_set
 from program.fusion.levels import softmax
 from signatures import schemas
-from signatures.schemas import DISTORTION_CATEGORIES, GLOBAL, SEVERITIES, DistortionCategory, category_of, steps
+from signatures.schemas import (
+    DISTORTION_CATEGORIES,
+    GLOBAL,
+    SEVERITIES,
+    DistortionCategory,
+    GapKind,
+    ScoreShift,
+    category_of,
+    steps,
+)
 
 Inputs = Mapping[str, Any]
 
@@ -92,22 +101,9 @@ def scores_of(inputs: Inputs) -> list[tuple[str, float]]:
     return list(dict.fromkeys((str(tool), float(score)) for tool, score in given if isinstance(score, int | float)))
 
 
-def moved_text(levels: float, left: float) -> str:
-    """Say by how many levels labels move an image's score, and what share of the usual error they leave.
-
-    >>> read_move({"similar_photographs": moved_text(0.25, 0.8)})
-    (0.25, 0.8)
-    """
-    return f"By labels of other photographs its score moves by {levels:+.4f}; {left:.3f} of the usual error is left."
-
-
-_MOVED = re.compile(r"moves by ([+-]\d+\.\d+); (\d+\.\d+) of the usual error")
-
-
-def read_move(inputs: Inputs) -> tuple[float, float]:
-    """Return what `moved_text` says in a question or demo; (0, 1) where nothing is said."""
-    found = _MOVED.search(str(inputs.get("similar_photographs") or ""))
-    return (float(found[1]), float(found[2])) if found else (0.0, 1.0)
+def score_shift_of(inputs: Inputs) -> ScoreShift:
+    """Return how labels move the score in a question or demo; by nothing where none are known."""
+    return ScoreShift(*inputs.get("score_shift") or ())
 
 
 def level_of(demo: Inputs) -> float | None:
@@ -235,19 +231,18 @@ def plan_assessment(inputs: Mapping[str, Any]) -> dict[str, Any]:
         "required_tools": tools,
         **steps(is_iqa=is_iqa, names_distortions=bool(named), names_tools=bool(tools), is_measurable=is_measurable),
     }  # fmt: skip
-    return _after_feedback(plan, str(inputs.get("feedback") or ""), is_measurable=is_measurable)
+    return _closing(inputs.get("gap"), plan, is_measurable=is_measurable)
 
 
-def _after_feedback(plan: dict[str, Any], feedback: str, *, is_measurable: bool) -> dict[str, Any]:
-    """Change what the feedback says was missing; a gap that no plan of ours closes leaves the plan as it was."""
-    if not feedback or plan["query_type"] == "Other":
+def _closing(gap: GapKind | None, plan: dict[str, Any], *, is_measurable: bool) -> dict[str, Any]:
+    """Change what an earlier plan left open; a gap that no plan of ours closes leaves the plan as it is."""
+    if plan["query_type"] == "Other":
         return plan
-    folded = feedback.casefold()
-    if "contradict" in folded or "uncertain" in folded or "disagree" in folded:
+    if gap in {"contradiction", "uncertain"}:
         # Look at everything: what was named in the question may not be what spoils the image.
-        plan |= {"distortion_detection": True, "distortion_source": "inferred", "distortions": []}
-    if is_measurable and ("tool scores" in folded or ("tool" in folded and "failed" in folded)):
-        plan |= {"tool_selection": True, "tool_execute": True, "required_tools": []}
+        return plan | {"distortion_detection": True, "distortion_source": "inferred", "distortions": []}
+    if gap in {"unscored", "failed tool"} and is_measurable:
+        return plan | {"tool_selection": True, "tool_execute": True, "required_tools": []}
     return plan
 
 
