@@ -379,3 +379,19 @@ def test_a_service_repeats_no_key_that_its_model_does(folder, served, loopback, 
     assert "<AGENTICIQA_API_KEY>" in judged.text
     assert "bad key: <AGENTICIQA_API_KEY>" in caplog.text
     assert [piece for piece in pieces_of(ODD_KEY) if piece.decode() in judged.text + refused.text + caplog.text] == []
+
+
+@pytest.mark.parametrize("engine", ["lm15", "litellm"])
+def test_an_own_lm_whose_service_repeats_its_key_leaves_it_in_no_answer_history_or_trace(
+    engine, folder, loopback, loopback_module, monkeypatch
+):
+    monkeypatch.delenv("AGENTICIQA_API_KEY")  # what hides the key is that the LM has it
+    server = loopback(rules=[(lambda question: not question.is_word, echoing(loopback_module, ODD_KEY))])
+    lm = dspy.LM("openai/gpt-4o", api_base=server.base, api_key=ODD_KEY, engine=engine, cache=False)
+    with dspy.context(trace=[]):
+        judged = AgenticIQA(load_settings(), lm=lm)(image=folder / "0-0.png")
+        kept = repr(dspy.settings.trace) + repr(lm.history) + judged.model_dump_json()
+    assert judged.status == "ok"
+    assert "<api_key>" in kept
+    assert [piece for piece in pieces_of(ODD_KEY) if piece.decode() in kept] == []
+    assert found_in(folder, pieces_of(ODD_KEY)) == []

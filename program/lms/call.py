@@ -307,7 +307,8 @@ class ModelCall:
         secrets = keys_among(self._lm.kwargs)
         if entry.get("outputs"):
             entry["outputs"][:] = without_keys(entry["outputs"], secrets)  # DSPy hands out this list
-        entry["response"] = without_keys(entry.get("response"), secrets)
+        for name in ("response", "response_model"):
+            entry[name] = without_keys(entry.get(name), secrets)
 
     def _remember(self, entry: dict[str, Any]) -> None:
         """Add the call to DSPy's histories, without images that a user's own LM was sent inline."""
