@@ -57,6 +57,11 @@ def _module_at(name):
     return module
 
 
+def pytest_addoption(parser: pytest.Parser) -> None:
+    """Let a change of wording be one review."""
+    parser.addoption("--renew-transcripts", action="store_true", help="write tests/transcripts anew, then review them")
+
+
 def pytest_configure(config: pytest.Config) -> None:
     """Count what the tests take."""
     config.pluginmanager.register(_module_at("processor_time").ProcessorTime())
@@ -198,16 +203,13 @@ class _PromptQueue(queue.Queue):
         return super().get(block, timeout and min(timeout, 0.02))
 
 
+_SHORTCUTS = _module_at("shortcuts")
+
+
 @pytest.fixture
 def undrawn(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Make charts, and save empty files in their place: drawing is half of what a small run takes."""
-    from matplotlib.figure import Figure
-
-    def saved(self, file, **given):
-        content = b"<svg/>" if given.get("format") == "svg" else b""
-        file.write(content) if hasattr(file, "write") else Path(file).write_bytes(content)
-
-    monkeypatch.setattr(Figure, "savefig", saved)
+    """Draw no chart; see shortcuts.py, as for the next ones."""
+    _SHORTCUTS.undrawn(monkeypatch)
 
 
 @pytest.fixture
@@ -220,21 +222,43 @@ def untraced(tmp_path_factory: pytest.TempPathFactory, monkeypatch: pytest.Monke
 
 @pytest.fixture
 def coarse(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Draw a tenth of the resamples for intervals of fitted curves, which are half of what a small evaluation takes."""
-    monkeypatch.setattr("program.evaluation.intervals._SLOW_RESAMPLES", 50)
+    """Draw few resamples."""
+    _SHORTCUTS.coarse(monkeypatch)
 
 
 @pytest.fixture
 def unlogged(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Put neither the program's files nor its prompts into MLflow, which is a third of what a small compile takes."""
-    monkeypatch.setattr("optimizers.report.log_program", lambda run, folder, sha256: run.link_model(sha256))
-    monkeypatch.setattr("optimizers.report.prompts", lambda before, after: {})
+    """Put no program into MLflow."""
+    _SHORTCUTS.unlogged(monkeypatch)
 
 
 @pytest.fixture
 def unrefined(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Leave the most telling demos of a search almost as drawn: to exchange them thousands of times takes seconds."""
-    monkeypatch.setattr("program.expert.judge.quality._EXCHANGES", 40)
+    """Exchange few demos."""
+    _SHORTCUTS.unrefined(monkeypatch)
+
+
+@pytest.fixture(scope="session")
+def scenario(tmp_path_factory: pytest.TempPathFactory):
+    """Return a scenario's record: `scenario("taught").out`; see scenarios.py."""
+    own = tmp_path_factory.getbasetemp()
+    root = (own.parent if "PYTEST_XDIST_WORKER" in os.environ else own) / "scenarios"
+    root.mkdir(exist_ok=True)
+    return _module_at("scenarios").Scenarios(root)
+
+
+@pytest.fixture
+def transcript(request: pytest.FixtureRequest):
+    """Compare what a scenario printed with its reviewed transcript: `transcript(scenario("taught"))`."""
+
+    def compare(record):
+        file = Path(__file__).parent / "transcripts" / f"{record.folder.name}.txt"
+        shown = record.transcript()
+        if request.config.getoption("--renew-transcripts"):
+            file.write_text(shown, "utf-8")
+        assert shown == file.read_text("utf-8"), "review it, and renew it: python -m pytest --renew-transcripts"
+
+    return compare
 
 
 @pytest.fixture

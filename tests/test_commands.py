@@ -15,47 +15,15 @@ from PIL import Image
 from data import check, prepare
 from program import AgenticIQA, assess, compile, evaluate, serve
 from program.agent.saving import save
+from tests.scenarios import grain, write_lines
 
 pytestmark = pytest.mark.usefixtures("coarse")
 
 
 @pytest.fixture
 def photo(tmp_path: Path, rng: np.random.Generator) -> Path:
-    smooth = np.kron(rng.integers(0, 256, (6, 8, 3)), np.ones((16, 16, 1))).astype(np.uint8)
-    Image.fromarray(smooth).save(tmp_path / "photo.png")
+    grain(rng, 6, 8, 16).save(tmp_path / "photo.png")
     return tmp_path / "photo.png"
-
-
-@pytest.fixture
-def manifest(tmp_path: Path, rng: np.random.Generator) -> Path:
-    """Three photographs a split, sharp to blurred, with scores and questions."""
-    lines = []
-    for number, split in enumerate(["train"] * 2 + ["validation"] + ["test"]):
-        base = Image.fromarray(np.kron(rng.integers(0, 256, (12, 16, 3)), np.ones((8, 8, 1))).astype(np.uint8))
-        for level, mos in enumerate((4.8, 3.9, 3.0, 2.1, 1.2)):
-            name = f"{number}-{level}.png"
-            small = base.resize((128 >> level, 96 >> level)) if level else base
-            small.resize((128, 96), Image.Resampling.BILINEAR).save(tmp_path / name)
-            shared = {"image": name, "group": str(number), "split": split, "labels": "made-up"}
-            lines.append({"id": f"s{name}", "mos": mos, **shared})
-            options = {"A": "Yes", "B": "No"}
-            answer = "A" if mos < 3 else "B"
-            lines.append(
-                {"id": f"q{name}", "query": "Is the image blurry?", "options": options, "answer": answer, **shared}
-            )
-    file = tmp_path / "manifest.jsonl"
-    file.write_text("".join(json.dumps(line) + "\n" for line in lines), "utf-8")
-    return file
-
-
-@pytest.fixture
-def small(tmp_path: Path) -> Path:
-    file = tmp_path / "small.yaml"
-    file.write_text(
-        "compile: {rerank: 1}\ntracking: {traces: 0}\n"
-        "optimizers: {embedded: {random-search: {demos: 6, bootstrapped: 2, starts: 2, steps: 1}}}\n"
-    )
-    return file
 
 
 def one_line(capsys: pytest.CaptureFixture[str]) -> str:
@@ -117,26 +85,22 @@ def test_assess_names_what_cannot_be_used(photo, capsys, arguments, message) -> 
     assert message in one_line(capsys)
 
 
-@pytest.mark.usefixtures("undrawn", "untraced", "unrefined")
-def test_compile_saves_a_program_that_assess_and_evaluate_use(manifest, small, photo, tmp_path, capsys) -> None:
-    out = tmp_path / "program"
-    arguments = ["--data", str(manifest), "--config", str(small), "--out", str(out), "--json"]
-    assert compile.main(arguments) == 0
-    result = json.loads(capsys.readouterr().out)
+def test_compile_saves_a_program_that_assess_and_evaluate_use(scenario, photo) -> None:
+    taught, evaluated = scenario("taught"), scenario("taught-evaluated")
+    assert (taught.code, evaluated.code) == (0, 0)
+    result, record = taught.json("taught/program.json")["record"], json.loads(evaluated.out)
     for name in ("uncompiled", "compiled"):
         assert set(result[name]["srcc"]) >= {"value", "low", "high", "n"}
-        assert result[name]["scoring"] == {"asked": 5, "used": 5, "failed": 0, "unlabelled": 0}
-        assert result[name]["mcq"]["used"] == 5
-    assert result["difference"]["srcc"]["n"] == 5
-    assert len(result["mlflow_run"]) == 32
-
-    assert evaluate.main([str(manifest), "--program", str(out), "--json"]) == 0
-    record = json.loads(capsys.readouterr().out)
+        assert result[name]["scoring"] == {"asked": 16, "used": 16, "failed": 0, "unlabelled": 0}
+        assert result[name]["mcq"]["used"] == 16
+    assert result["difference"]["srcc"]["n"] == 16
     assert record["srcc"]["value"] == pytest.approx(result["compiled"]["srcc"]["value"])
-    assert assess.main([str(photo), "--program", str(out)]) == 0
+    assert record["accuracy"]["value"] == pytest.approx(result["compiled"]["accuracy"]["value"])
+    assert assess.main([str(photo), "--program", str(taught.folder / "taught")]) == 0
 
 
-def test_every_command_refuses_an_altered_program_and_takes_it_by_force(manifest, photo, tmp_path, capsys, monkeypatch):
+def test_every_command_refuses_an_altered_program_and_takes_it_by_force(photo, tmp_path, capsys, monkeypatch):
+    manifest = write_lines(tmp_path / "m.jsonl", [{"id": "a", "image": photo.name, "mos": 3, "split": "test"}])
     served = []
     monkeypatch.setattr("program.service.server.serve", lambda program, *_: served.append(program))
     file = save(AgenticIQA(), tmp_path / "program") / "program.json"
@@ -152,13 +116,6 @@ def test_every_command_refuses_an_altered_program_and_takes_it_by_force(manifest
         assert str(file.parent) in one_line(capsys)
     assert serve.main(["--port", "0", *given, "--force"]) == 0
     assert served[0].planner.plan.signature.instructions == "Plan."
-
-
-def test_a_sample_that_fails_is_recorded_and_the_run_goes_on(manifest, capsys) -> None:
-    (manifest.parent / "3-2.png").write_bytes(b"damaged")
-    assert evaluate.main([str(manifest), "--json"]) == 1
-    record = json.loads(capsys.readouterr().out)
-    assert record["scoring"] == {"asked": 5, "used": 4, "failed": 1, "unlabelled": 0}
 
 
 @pytest.mark.parametrize(

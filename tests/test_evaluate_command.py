@@ -2,15 +2,12 @@
 
 import json
 import os
-import re
 import signal
-import sqlite3
 import subprocess
 import sys
 import time
 from pathlib import Path
 
-import numpy as np
 import pytest
 import yaml
 from PIL import Image
@@ -23,6 +20,7 @@ from program.common.errors import InputError
 from program.common.settings import load_settings
 from program.evaluation.evaluating import checkpoint_path, samples_of
 from program.evaluation.record import Dataset, EvaluationRecord
+from tests.scenarios import SECRET, judged_photographs
 
 ROOT = Path(__file__).resolve().parents[1]
 
@@ -39,17 +37,10 @@ def cache(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture(autouse=True)
 def _shared(
-    store: Path, cache: Path, tmp_path: Path, _hermetic: None, coarse: None, monkeypatch: pytest.MonkeyPatch
+    store: Path, cache: Path, _hermetic: None, coarse: None, untraced: None, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("AGENTICIQA_MLRUNS_DIR", str(store))  # making one takes MLflow seconds
     monkeypatch.setenv("AGENTICIQA_CACHE_DIR", str(cache))  # the photographs are those of every test
-    traced(tmp_path, monkeypatch, 0)  # a trace takes half a second
-
-
-def traced(folder: Path, monkeypatch: pytest.MonkeyPatch, misses: int) -> None:
-    """Let so many misses of each kind be traced."""
-    (folder / "settings.yaml").write_text(f"tracking: {{traces: {misses}}}\n", "utf-8")
-    monkeypatch.setenv("AGENTICIQA_CONFIG", str(folder / "settings.yaml"))
 
 
 @pytest.fixture
@@ -60,25 +51,8 @@ def own_cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 
 @pytest.fixture
-def manifest(tmp_path: Path, rng: np.random.Generator) -> Path:
-    lines = []
-    for i in range(24):
-        pixels = np.kron(rng.integers(0, 256, (6, 8, 3)), np.ones((16, 16, 1))).astype(np.uint8)
-        picture = Image.fromarray(pixels)
-        level = i % 4
-        picture.resize((128 >> level, 96 >> level)).resize((128, 96)).save(tmp_path / f"{i}.png")
-        split = "validation" if i < 4 else "test"
-        shared = {"image": f"{i}.png", "group": str(i), "split": split}
-        lines.append({"id": f"s{i}", "mos": 4.8 - level + i / 50, "mos_std": 0.5, "distortion": f"d{level}", **shared})
-        if i % 4 == 0:
-            options = {"A": "Yes", "B": "No"}
-            asked = {"query": "Is the image blurry?", "options": options, "answer": "AB"[i % 2]}
-            asked["question_type"] = "yes-or-no"
-            lines.append({"id": f"q{i}", **asked, **shared})
-    file = tmp_path / "some" / "manifest.jsonl"
-    file.parent.mkdir()
-    file.write_text("".join(json.dumps({**line, "image": f"../{line['image']}"}) + "\n" for line in lines), "utf-8")
-    return file
+def manifest(tmp_path: Path) -> Path:
+    return judged_photographs(tmp_path)
 
 
 def _record(capsys, *arguments):
@@ -87,10 +61,10 @@ def _record(capsys, *arguments):
     return code, json.loads(captured.out)
 
 
-@pytest.mark.usefixtures("undrawn")
-def test_json_holds_the_record_with_baselines_and_details(manifest, capsys):
-    code, record = _record(capsys, manifest, "--baselines")
-    assert code == 0
+def test_the_record_holds_baselines_and_details(scenario):
+    evaluation = scenario("evaluation")
+    assert evaluation.code == 0
+    record = evaluation.json("report/record.json")
     assert record["schema_version"] == 2
     assert record["dataset"]["name"] == "some/manifest.jsonl"
     assert record["dataset"]["split"] == "test"
@@ -114,39 +88,32 @@ def test_json_holds_the_record_with_baselines_and_details(manifest, capsys):
     assert sum(record["rung_shares"].values()) == pytest.approx(1.0)
     assert record["lm_calls"] == 0  # the expert is free
     assert "rows" not in record
-    assert str(manifest.parent.parent) not in json.dumps(record)
+    assert str(evaluation.folder) not in json.dumps(record)
 
 
-def test_a_run_is_logged_to_mlflow_with_figures_table_charts_and_report(manifest, tmp_path, store, capsys, monkeypatch):
-    traced(tmp_path, monkeypatch, 2)
-    _, record = _record(capsys, manifest, "--seed", "7")
-    base = sqlite3.connect(store / "mlflow.db")
-    metrics = dict(base.execute("select key, value from latest_metrics where run_uuid = ?", (record["mlflow_run"],)))
-    params = dict(base.execute("select key, value from params where run_uuid = ?", (record["mlflow_run"],)))
-    base.close()
-    assert metrics["srcc"] == pytest.approx(record["srcc"]["value"], abs=1e-4)
-    assert metrics["srcc_low"] == pytest.approx(record["srcc"]["low"], abs=1e-4)
-    assert params["sizes"].startswith("test ")
-    assert params["seed"] == "7"
-    folder = store / "artifacts" / record["mlflow_run"] / "artifacts"
+def test_a_run_is_logged_to_mlflow_with_figures_table_charts_and_report(scenario):
+    evaluation = scenario("evaluation")
+    record, (run,) = evaluation.json("report/record.json"), evaluation.runs
+    assert run["metrics"]["srcc"] == pytest.approx(record["srcc"]["value"], abs=1e-4)
+    assert run["metrics"]["srcc_low"] == pytest.approx(record["srcc"]["low"], abs=1e-4)
+    assert run["params"]["sizes"].startswith("test ")
+    assert run["params"]["seed"] == "7"
+    folder = evaluation.folder / "mlruns" / "artifacts" / run["id"] / "artifacts"
     kept = json.loads((folder / "result.json").read_text("utf-8"))
     assert kept["details"]["plcc_logistic5"] == record["details"]["plcc_logistic5"]
     asked = yaml.safe_load((folder / "settings.yaml").read_text("utf-8"))
     assert asked["settings_sha256"] == record["context"]["settings_sha256"]
-    logged = {path.name for path in folder.iterdir()}
-    assert {"report.html", "samples.json", "scatter.png", "calibration.png", "confusion.png", "misses"} <= logged
+    logged = {"report.html", "samples.json", "scatter.png", "calibration.png", "confusion.png", "misses"}
+    assert logged <= set(run["artifacts"])
 
 
-def test_terminal_output_fits_80_columns(manifest, tmp_path, capsys, monkeypatch):
-    monkeypatch.setenv("COLUMNS", "80")
-    assert evaluate.main([str(manifest), "--baselines", "--report", str(tmp_path / "report")]) == 0
-    out = capsys.readouterr().out
-    tables = out.partition("samples in")[0]
+def test_terminal_output_fits_80_columns(scenario, transcript):
+    evaluation = scenario("evaluation")
+    tables = evaluation.out.partition("samples in")[0]
     assert "…" not in tables
     assert max(map(len, tables.splitlines())) <= 80
-    assert "model only, no" in out
-    assert (tmp_path / "report" / "report.html").stat().st_size > 50_000
-    assert str(tmp_path / "report" / "report.html") in out
+    assert (evaluation.folder / "report" / "report.html").stat().st_size > 50_000
+    transcript(evaluation)
 
 
 def test_figures_are_printed_though_the_report_cannot_be_written(manifest, tmp_path, capsys, monkeypatch):
@@ -206,43 +173,28 @@ def test_a_killed_command_resumes_with_nothing_lost_or_repeated(manifest, own_ca
         assert resumed[part] == whole[part], part
 
 
-@pytest.mark.usefixtures("undrawn")
-def test_failed_samples_end_in_exit_code_1_and_are_counted(manifest, tmp_path, capsys):
-    (tmp_path / "9.png").write_bytes(b"damaged")
-    code, record = _record(capsys, manifest)
-    assert code == 1
-    assert record["scoring"] == {"asked": 20, "used": 19, "failed": 1, "unlabelled": 0}
-    assert (record["srcc"]["n"], record["srcc"]["asked"]) == (19, 20)
+def test_failed_samples_end_in_exit_code_1_and_are_counted(scenario):
+    failures = scenario("failures")
+    record = failures.json("report/record.json")
+    assert failures.code == 1
+    assert record["scoring"] == {"asked": 20, "used": 13, "failed": 7, "unlabelled": 0}
+    assert (record["srcc"]["n"], record["srcc"]["asked"]) == (13, 20)
     assert record["details"]["by_distortion"]["d1"]["figures"]["srcc"]["asked"] == 5
 
 
-@pytest.mark.usefixtures("undrawn")
-def test_failed_samples_are_named_with_their_reason_wherever_the_figures_are(
-    manifest, tmp_path, store, capsys, monkeypatch
-):
-    secret = "9.png-is-a-key-1234"
-    monkeypatch.setenv("LAB_API_KEY", secret)
-    for number in range(8, 15):
-        (tmp_path / f"{number}.png").write_bytes(b"damaged")
-    (tmp_path / "9.png").rename(tmp_path / secret)
-    manifest.write_text(manifest.read_text("utf-8").replace("../9.png", f"../{secret}"), "utf-8")
-    assert evaluate.main([str(manifest), "--report", str(tmp_path / "report")]) == 1
-    out = capsys.readouterr().out
-    shown = [line for line in out.splitlines() if line.startswith("failed ")]
-    assert len(shown) == 5
-    assert shown[0].startswith("failed      s8: image '")
-    assert "            and 4 more, in the report" in out  # two of the images have a question too
-    record = json.loads((tmp_path / "report" / "record.json").read_text("utf-8"))
+def test_failed_samples_are_named_with_their_reason_wherever_the_figures_are(scenario, transcript):
+    failures = scenario("failures")
+    transcript(failures)  # five of them, and how many more
+    record = failures.json("report/record.json")
     assert [f["id"] for f in record["failures"]] == ["s8", "q8", "s9", "s10", "s11", "s12", "q12", "s13", "s14"]
-    page = (tmp_path / "report" / "report.html").read_text("utf-8")
+    page = (failures.folder / "report" / "report.html").read_text("utf-8")
     assert page.index("Failed samples") < page.index("<td>q12</td><td>image")
-    run = re.search(r"\(run (\w+)\)", out)[1]
-    files = (store / "artifacts" / run).rglob("*")
+    files = (failures.folder / "mlruns" / "artifacts" / failures.runs[0]["id"]).rglob("*")
     logged = {path.name: path.read_text("utf-8") for path in files if path.suffix in {".json", ".html"}}
     assert '"id": "q12"' in logged["result.json"].partition('"failures"')[2]
     assert "<td>q12</td>" in logged["report.html"]
-    for text in (out, page, json.dumps(record), *logged.values()):
-        assert secret not in text
+    for text in (failures.out, page, json.dumps(record), *logged.values()):
+        assert SECRET not in text
 
 
 @pytest.mark.usefixtures("undrawn")
@@ -328,13 +280,15 @@ def test_over_all_splits_a_leak_is_no_fault(tmp_path):
 
 
 @pytest.mark.usefixtures("undrawn")
-def test_python_gets_the_same_record_as_the_command(manifest, capsys):
-    _, printed = _record(capsys, manifest)
-    record = program.evaluation.evaluate(None, manifest, progress=False)
+def test_python_gets_the_same_record_as_the_command(scenario):
+    evaluation = scenario("evaluation")
+    manifest, printed = evaluation.folder / "some" / "manifest.jsonl", evaluation.json("report/record.json")
+    iqa = AgenticIQA(load_settings(overrides={"seed": 7}))
+    record = program.evaluation.evaluate(iqa, manifest, progress=False)
     assert isinstance(record, EvaluationRecord)
     assert record.srcc.value == pytest.approx(printed["srcc"]["value"])
     assert record.details.model_dump(mode="json") == printed["details"]
-    listed = program.evaluation.evaluate(None, list(samples_of(manifest, load_settings())), progress=False)
+    listed = program.evaluation.evaluate(iqa, list(samples_of(manifest, load_settings())), progress=False)
     assert listed.figures == record.figures
     assert listed.dataset.manifest_sha256 is None
     with pytest.raises(InputError, match="resume: samples from Python have no checkpoint"):

@@ -2,12 +2,10 @@
 
 import json
 import re
-from pathlib import Path
 
 import dspy
 import numpy as np
 import pytest
-from PIL import Image
 
 from data.distortions import distort, generator_for
 from data.quickstart import load_photograph
@@ -21,6 +19,7 @@ from signatures import executor, planner, summarizer
 from signatures.rubric import PLAIN, SENTENCES, TRAITS, rubric_in, with_rubric
 from signatures.schemas import DISTORTION_CATEGORIES, LEVEL_WORDS
 from signatures.summarizer import ScoreQuality
+from tests.scenarios import write_lines
 
 pytestmark = pytest.mark.usefixtures("undrawn", "unlogged", "untraced")
 
@@ -122,26 +121,6 @@ def test_demos_correct_what_a_rubric_leaves(shown) -> None:
     assert abs(moved(strict)) < 0.25 * abs(moved(ScoreQuality))
 
 
-@pytest.fixture(scope="module")
-def minded(tmp_path_factory) -> Path:
-    """A manifest whose people do not mind noise at all: 40, 16 and 16 photographs, noisy or blurred."""
-    folder = tmp_path_factory.mktemp("minded")
-    names, viewer, lines = ["astronaut", "coffee", "flower", "chelsea", "rocket", "china"], Viewer(), []
-    for number in range(72):
-        corner = number
-        pixels = load_photograph(names[number % 6])[corner : corner + 128, corner : corner + 128]
-        kind = "white_noise" if number % 3 else "gaussian_blur"
-        bad = distort(pixels, kind, 1 + number % 5, np.random.default_rng(number))
-        Image.fromarray(bad).save(folder / f"{number}.png")
-        view = viewer.view(IMAGES.add(folder / f"{number}.png"))
-        label = float(np.clip(view.prior.mean + view.severities["Noise"], 1, 5))
-        split = "train" if number < 40 else "validation" if number < 56 else "test"
-        lines.append({"id": str(number), "image": f"{number}.png", "mos": label, "split": split})
-    path = folder / "manifest.jsonl"
-    path.write_text("".join(json.dumps(line) + "\n" for line in lines), "utf-8")
-    return path
-
-
 @pytest.mark.spec("issue-44/exchange")
 @pytest.mark.parametrize("seed", range(4))
 def test_a_first_choice_that_spoke_for_several_faults_is_exchanged(seed) -> None:
@@ -164,16 +143,15 @@ def test_a_first_choice_that_spoke_for_several_faults_is_exchanged(seed) -> None
     }  # fmt: skip
 
 
-def test_what_people_do_not_mind_is_fitted_said_saved_and_followed(minded, tmp_path, capsys) -> None:
-    out = tmp_path / "program"
-    assert main(["--data", str(minded), "--optimizer", "rubric", "--out", str(out), "--json"]) == 0
-    result = json.loads(capsys.readouterr().out)
-    assert result["helped"]
-    assert "Ignore noise." in result["learned"]
-    assert "+- Ignore noise." in (out / "diff.md").read_text("utf-8")
-    assert result["compiled"]["rmse"]["value"] < 0.8 * result["uncompiled"]["rmse"]["value"]
-    noisy = minded.parent / "71.png"
-    taught, plain = load(out), AgenticIQA()
+def test_what_labels_do_not_mind_is_fitted_said_saved_and_followed(scenario) -> None:
+    folder = scenario("taught").folder
+    record = scenario("taught").json("taught/program.json")["record"]
+    assert record["helped"]
+    assert "Ignore noise." in record["learned"]
+    assert "+- Ignore noise." in (folder / "taught" / "diff.md").read_text("utf-8")
+    assert record["compiled"]["rmse"]["value"] < 0.8 * record["uncompiled"]["rmse"]["value"]
+    noisy = folder / "71.png"
+    taught, plain = load(folder / "taught"), AgenticIQA()
     assert taught(image=noisy).quality_score > plain(image=noisy).quality_score + 0.1
     assert rubric_in(taught.summarizer.explain.signature.instructions).weights["Noise"] == 0
     explained = taught(image=noisy, query="Describe the quality of this image.")
@@ -182,38 +160,22 @@ def test_what_people_do_not_mind_is_fitted_said_saved_and_followed(minded, tmp_p
 
 @pytest.mark.spec("issue-44/house-standard")
 @pytest.mark.spec("issue-44/summary")
-def test_the_end_of_a_compile_reads_within_80_columns_and_says_whose_labels_taught_what(
-    minded, tmp_path, capsys, monkeypatch
-) -> None:
+def test_the_end_of_a_compile_reads_within_80_columns_and_says_whose_labels_taught_what(scenario, transcript) -> None:
     """Labels that say they are made up are taught as a rubric by default, and nothing calls them people's."""
-    rows = [json.loads(line) for line in minded.read_text("utf-8").splitlines()]
-    text = "".join(json.dumps({**row, "labels": "made-up"}) + "\n" for row in rows)
-    minded.with_name("made-up.jsonl").write_text(text, "utf-8")
-    monkeypatch.chdir(minded.parent)
-    assert main(["--data", "made-up.jsonl", "--out", "taught"]) == 0
-    told, said = capsys.readouterr()
-    lines = told.splitlines()
-    assert [line for line in lines if len(line.rstrip()) > 80 and "mlflow ui" not in line] == []
-    assert re.search(r"^72 images, about .*, free$", said, re.MULTILINE)
-    assert re.search(r"^ order \(SRCC\) +[\d.]+ +[\d.]+ +\+0\.\d+ \[.*\] better", told, re.MULTILINE)
-    assert re.search(r"^ error \(RMSE\) +[\d.]+ +[\d.]+ +-[\d.]+ \[.*\] better", told, re.MULTILINE)
-    assert "labels by the house standard, which is made up" in " ".join(told.split())
-    assert "  - Ignore noise." in lines
-    steps = [line.strip() for line in lines[lines.index(next(x for x in lines if x.startswith("Next"))) :]]
-    assert "agentic-iqa assess photo.jpg --program taught" in steps
-    assert {"use it", "worst misses", "all runs", "your own data"} <= set(steps)
-    page = Path("taught/report.html").read_text("utf-8")
-    for shown in (told, page, Path("taught/diff.md").read_text("utf-8")):
+    taught = scenario("taught")
+    assert [line for line in taught.out.splitlines() if len(line.rstrip()) > 80 and "mlflow ui" not in line] == []
+    transcript(taught)
+    page = (taught.folder / "taught" / "report.html").read_text("utf-8")
+    for shown in (taught.out, page, (taught.folder / "taught" / "diff.md").read_text("utf-8")):
         spoken = shown.replace("they say nothing of people", "")
         assert not re.search(r"\b([Pp]eople|[Hh]umans?)\b", spoken)
     assert "How well the program agrees with the house standard" in page
 
 
-def test_too_few_scores_are_said_before_anything_is_asked(minded, tmp_path, capsys) -> None:
-    few = tmp_path / "few.jsonl"
-    lines = [json.loads(line) for line in minded.read_text("utf-8").splitlines()]
-    for line in lines:
-        line["image"] = str(minded.parent / line["image"])
-    few.write_text("".join(json.dumps(line) + "\n" for line in lines[:5] + lines[40:]), "utf-8")
+def test_too_few_scores_are_said_before_anything_is_asked(scenario, tmp_path, capsys) -> None:
+    made_up = scenario("taught").folder / "made-up.jsonl"
+    lines = [json.loads(line) for line in made_up.read_text("utf-8").splitlines()]
+    scored = [{**line, "image": str(made_up.with_name(line["image"]))} for line in lines if "mos" in line]
+    few = write_lines(tmp_path / "few.jsonl", scored[:5] + scored[40:])
     assert main(["--data", str(few), "--optimizer", "rubric", "--out", str(tmp_path / "out")]) == 2
     assert "optimizer 'rubric': 5 training sample(s); give at least 30" in capsys.readouterr().err
