@@ -152,9 +152,9 @@ def one_sentence(monkeypatch):
 @pytest.mark.usefixtures("undrawn")
 @pytest.mark.spec("issue-44/mlflow-prompts-datasets-traces")
 @pytest.mark.filterwarnings("default")  # MLflow turns any warning of its own dependencies into a trace that is lost
-def test_what_a_compile_learned_is_a_prompt_and_its_worst_misses_are_traces(blurred_manifest, tmp_path, one_sentence):
-    settings = load_settings(overrides={"compile": {"baselines": False}, "tracking": {"traces": 2}})
-    job = prepare_job(settings, str(blurred_manifest), "fusion", tmp_path / "out")
+def test_what_a_compile_learned_is_a_prompt_and_its_worst_misses_are_traces(few_photographs, tmp_path, one_sentence):
+    settings = load_settings(overrides={"compile": {"baselines": False}, "tracking": {"traces": 1}})
+    job = prepare_job(settings, str(few_photographs), "fusion", tmp_path / "out")
     done = compile_tracked(job, register="blur")
     client, _ = open_client(settings.mlruns_dir)
     run = client.get_run(done.run.run_id)
@@ -167,7 +167,7 @@ def test_what_a_compile_learned_is_a_prompt_and_its_worst_misses_are_traces(blur
     assert "blur.summarizer.score" in run.data.tags["mlflow.linkedPrompts"]
 
     rows = {row.id: row for row in done.result.compiled.rows}
-    wanted = [row for task in ("scoring", "mcq") for row in worst_rows(rows.values(), task)[:2]]
+    wanted = [row for task in ("scoring", "mcq") for row in worst_rows(rows.values(), task)[:1]]
     own = f"metadata.`mlflow.sourceRun` = '{done.run.run_id}'"
     traces = client.search_traces(locations=[run.info.experiment_id], filter_string=own)
     assert {trace.info.tags["sample"] for trace in traces} == {row.id for row in wanted}

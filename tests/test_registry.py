@@ -333,6 +333,7 @@ def scoring_server(registered, base, allowed, started_server, running):
     return addresses[0]
 
 
+@pytest.mark.slow
 @pytest.mark.skipif(os.name == "nt", reason="process groups differ on Windows")
 def test_mlflow_models_serve_gives_the_score_that_python_gives(scoring_server, registered, photo, base):
     sent = {"dataframe_records": _rows(photo)}
@@ -345,6 +346,7 @@ def test_mlflow_models_serve_gives_the_score_that_python_gives(scoring_server, r
     assert answer["score"] == pytest.approx(load("models:/served@champion", registered)(image=photo).quality_score)
 
 
+@pytest.mark.slow
 @pytest.mark.skipif(os.name == "nt", reason="process groups differ on Windows")
 def test_the_request_of_the_documentation_is_answered(scoring_server, photo, monkeypatch, capsys):
     page = (Path(__file__).resolve().parents[1] / "docs" / "serving.md").read_text("utf-8")

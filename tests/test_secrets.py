@@ -41,7 +41,7 @@ def folder(tmp_path: Path, rng: np.random.Generator, monkeypatch: pytest.MonkeyP
     (tmp_path / "manifest.jsonl").write_text("".join(json.dumps(line) + "\n" for line in lines), "utf-8")
     (tmp_path / "settings.yaml").write_text(
         "compile: {rerank: 1}\noptimizers: {model: {bootstrap: {demos: 2, bootstrapped: 1}}}\n"
-        "tracking: {traces: 8}\nassessment: {scoring: auto}\n"
+        "tracking: {traces: 1}\nassessment: {scoring: auto}\n"
     )
     for name, value in {"AGENTICIQA_CACHE_DIR": "cache", "AGENTICIQA_MLRUNS_DIR": "mlruns"}.items():
         monkeypatch.setenv(name, str(tmp_path / value))

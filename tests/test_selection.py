@@ -175,7 +175,7 @@ def test_a_program_does_not_gain_by_failing_on_the_hard_samples() -> None:
     assert ranking([whole, failing]).add(named("failing")).candidate.name == "uncompiled"
 
 
-def test_a_compile_asks_a_clear_gain_of_a_fusion(blurred_manifest, tmp_path, monkeypatch) -> None:
+def test_a_compile_asks_a_clear_gain_of_a_fusion(few_photographs, tmp_path, monkeypatch) -> None:
     def proposed(search):
         found = []
         for name, curve in (("higher", [(1, 1.05), (5, 5)]), ("lower", [(1, 1), (5, 4.95)])):
@@ -187,7 +187,7 @@ def test_a_compile_asks_a_clear_gain_of_a_fusion(blurred_manifest, tmp_path, mon
 
     monkeypatch.setattr(fits, "FUSION", replace(fits.FUSION, run=proposed))
     settings = load_settings(overrides={"compile": {"baselines": False}})
-    result = compile_program(prepare_job(settings, str(blurred_manifest), "fusion", tmp_path / "out"))
+    result = compile_program(prepare_job(settings, str(few_photographs), "fusion", tmp_path / "out"))
     plain = result.validation["uncompiled"]
     nearer = min((result.validation[name] for name in ("higher", "lower")), key=lambda values: values["rmse"])
     assert nearer["rmse"] < plain["rmse"]
@@ -222,8 +222,8 @@ def test_a_verdict_opens_with_what_the_test_shows() -> None:
 
 
 @pytest.mark.spec("issue-44/summary")
-def test_why_nothing_was_gained_is_said_and_not_where_something_was(blurred_manifest, tmp_path) -> None:
-    job = prepare_job(load_settings(), str(blurred_manifest), "labeled", tmp_path / "out")
+def test_why_nothing_was_gained_is_said_and_not_where_something_was(few_photographs, tmp_path) -> None:
+    job = prepare_job(load_settings(), str(few_photographs), "labeled", tmp_path / "out")
     before, after = record(PLAIN), record(TRUTH + 0.1 * NOISE)
     assert reasons(job, before, compare(before.rows, after.rows)) is None
     told = reasons(job, before, compare(before.rows, before.rows))

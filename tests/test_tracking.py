@@ -432,6 +432,7 @@ def test_the_wait_for_the_page_of_runs_is_announced_before_it_begins(store, monk
     assert f"opening the runs in {str(store)!r} with MLflow, which takes some seconds" in capsys.readouterr().err
 
 
+@pytest.mark.slow
 def test_the_page_of_runs_is_only_opened_where_a_server_shows_it(server, tmp_path, monkeypatch, capsys):
     address, _ = server
     monkeypatch.setenv("MLFLOW_TRACKING_URI", address)
