@@ -239,12 +239,24 @@ def unrefined(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 @pytest.fixture(scope="session")
-def scenario(tmp_path_factory: pytest.TempPathFactory):
-    """Return a scenario's record: `scenario("taught").out`; see scenarios.py."""
+def shared_folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A folder of all processes of this session."""
     own = tmp_path_factory.getbasetemp()
-    root = (own.parent if "PYTEST_XDIST_WORKER" in os.environ else own) / "scenarios"
-    root.mkdir(exist_ok=True)
-    return _module_at("scenarios").Scenarios(root)
+    folder = (own.parent if "PYTEST_XDIST_WORKER" in os.environ else own) / "shared"
+    folder.mkdir(exist_ok=True)
+    return folder
+
+
+@pytest.fixture(scope="session")
+def scenario(shared_folder: Path):
+    """Return a scenario's record: `scenario("taught").out`; see scenarios.py."""
+    return _module_at("scenarios").Scenarios(shared_folder)
+
+
+@pytest.fixture
+def measured_once(shared_folder: Path, _hermetic: None, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Keep what is measured of pictures for all tests, as they make the same ones, and for the scenarios."""
+    monkeypatch.setenv("AGENTICIQA_CACHE_DIR", str(shared_folder / "cache"))
 
 
 @pytest.fixture

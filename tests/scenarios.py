@@ -1,6 +1,6 @@
 """Whole runs of commands, each made once for all tests of a session, which then read what came of it.
 
-A scenario runs in a folder of its own, with its own data, cache and MLflow store, and is the same in every session.
+A scenario runs in a folder of its own, with its own data and MLflow store, and is the same in every session.
 The first test that asks for one makes it, also where several processes run the tests. A test that looks at the
 result alone reads the record; one that has to change a file takes a copy.
 """
@@ -71,7 +71,7 @@ class Record:
 
     def copy(self, to: Path) -> Path:
         """Copy the folder, to change it."""
-        return Path(shutil.copytree(self.folder, to, ignore=shutil.ignore_patterns("cache", "mlruns")))
+        return Path(shutil.copytree(self.folder, to, ignore=shutil.ignore_patterns("mlruns")))
 
     def client(self) -> Any:
         """Return MLflow's client of the scenario's store."""
@@ -141,8 +141,8 @@ class Scenarios:
             for name in list(os.environ):
                 if name.startswith(("AGENTICIQA_", "MLFLOW_TRACKING", "MLFLOW_EXPERIMENT", "OPENAI_")):
                     patch.delenv(name)
-            for name in ("cache", "mlruns"):
-                patch.setenv(f"AGENTICIQA_{name.upper()}_DIR", str(folder / name))
+            patch.setenv("AGENTICIQA_CACHE_DIR", str(self.root / "cache"))
+            patch.setenv("AGENTICIQA_MLRUNS_DIR", str(folder / "mlruns"))
             patch.setenv("AGENTICIQA_CONFIG", str(folder / "settings.yaml"))
             patch.setenv("COLUMNS", "80")
             if scenario.server is not None:

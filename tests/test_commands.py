@@ -17,7 +17,7 @@ from program import AgenticIQA, assess, compile, evaluate, serve
 from program.agent.saving import save
 from tests.scenarios import grain, write_lines
 
-pytestmark = pytest.mark.usefixtures("coarse")
+pytestmark = pytest.mark.usefixtures("coarse", "measured_once")
 
 
 @pytest.fixture

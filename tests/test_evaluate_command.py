@@ -30,21 +30,16 @@ def store(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return tmp_path_factory.mktemp("mlruns")
 
 
-@pytest.fixture(scope="module")
-def cache(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    return tmp_path_factory.mktemp("cache")
+pytestmark = pytest.mark.usefixtures("coarse", "untraced", "measured_once")
 
 
 @pytest.fixture(autouse=True)
-def _shared(
-    store: Path, cache: Path, _hermetic: None, coarse: None, untraced: None, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def _one_store(store: Path, _hermetic: None, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("AGENTICIQA_MLRUNS_DIR", str(store))  # making one takes MLflow seconds
-    monkeypatch.setenv("AGENTICIQA_CACHE_DIR", str(cache))  # the photographs are those of every test
 
 
 @pytest.fixture
-def own_cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+def own_cache(tmp_path: Path, measured_once: None, monkeypatch: pytest.MonkeyPatch) -> Path:
     """A cache that no other test has used."""
     monkeypatch.setenv("AGENTICIQA_CACHE_DIR", str(tmp_path / "cache"))
     return tmp_path / "cache"

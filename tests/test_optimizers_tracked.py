@@ -22,6 +22,8 @@ from program.fusion.scores import FittedFusion
 from program.tracking.store import open_client
 from signatures.rubric import with_rubric
 
+pytestmark = pytest.mark.usefixtures("measured_once", "coarse")
+
 SMALL = {
     "compile": {"rerank": 2, "baselines": False},
     "optimizers": {"embedded": {"random-search": {"demos": 4, "starts": 2, "steps": 2, "search_samples": 40}}},
@@ -202,7 +204,7 @@ def test_the_uncompiled_program_leads_only_where_it_was_asked_for(
     assert "Warning" not in err
 
 
-@pytest.mark.usefixtures("undrawn")
+@pytest.mark.usefixtures("undrawn", "unlogged")
 def test_a_step_that_is_left_out_is_told_and_so_is_what_to_try_next(blurred_manifest, tmp_path, capsys):
     lines = [json.loads(line) for line in blurred_manifest.read_text("utf-8").splitlines()]
     train = [line["id"] for line in lines if line["split"] == "train" and "mos" in line]

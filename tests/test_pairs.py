@@ -236,6 +236,7 @@ def blurred(tmp_path: Path, rng: np.random.Generator) -> Path:
     return tmp_path / "manifest.jsonl"
 
 
+@pytest.mark.usefixtures("coarse")
 def test_an_evaluation_tells_the_agreement_with_preferences(blurred: Path) -> None:
     record = program.evaluation.evaluate(data=blurred, progress=False)
     assert record.preference.value > 0.8

@@ -23,23 +23,13 @@ from program.evaluate import main as evaluate_command
 from program.evaluation.intervals import Figure, interval
 from program.running.row import Row
 
-pytestmark = pytest.mark.usefixtures("undrawn", "coarse", "unlogged", "untraced", "unrefined")
+pytestmark = pytest.mark.usefixtures("undrawn", "coarse", "unlogged", "untraced", "unrefined", "measured_once")
 
 SMALL = """
 compile: {rerank: 2, baselines: false}
 tracking: {traces: 0}
 optimizers: {embedded: {random-search: {demos: 4, starts: 2, steps: 2, search_samples: 40}}}
 """
-
-
-@pytest.fixture(scope="module")
-def cache(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    return tmp_path_factory.mktemp("cache")
-
-
-@pytest.fixture(autouse=True)
-def _measured_once(cache: Path, _hermetic: None, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("AGENTICIQA_CACHE_DIR", str(cache))  # all tests make the same photographs
 
 
 @pytest.fixture
