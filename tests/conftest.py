@@ -65,6 +65,7 @@ def pytest_addoption(parser: pytest.Parser) -> None:
 def pytest_configure(config: pytest.Config) -> None:
     """Count what the tests take."""
     config.pluginmanager.register(_module_at("processor_time").ProcessorTime())
+    sys.meta_path.insert(0, _AtImport())
 
 
 OF_PYIQA = re.compile(r"import pyiqa|pyiqa_table|\b(PSNR|SSIM|VIF|GMSD|FSIM|VSI|NLPD|MAD|PIQE|NIQE|BRISQUE)\b")
@@ -81,6 +82,20 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     for item in items:
         if item.path in about or FAKED & set(getattr(item, "fixturenames", ())):
             item.add_marker(pytest.mark.skip(reason="pyiqa is not installed"))
+
+
+class _AtImport:
+    """Finds MLflow's making of its tables as it is imported, so that the first store is copied, too."""
+
+    def find_spec(self, name, path, target=None):
+        """Hand the module on to who finds it, and hasten it once it is loaded."""
+        if name != "mlflow.store.db.utils":
+            return None
+        sys.meta_path.remove(self)
+        spec = importlib.util.find_spec(name)
+        load = spec.loader.exec_module
+        spec.loader.exec_module = lambda module: (load(module), _hasten_database(module))
+        return spec
 
 
 def pytest_collection_finish() -> None:
@@ -162,19 +177,20 @@ def answers_on_disk() -> None:
 
 def _hasten_mlflow() -> None:
     """Where MLflow is loaded: work out once a process what is always the same, and wait for no disk or queue."""
-    database = sys.modules.get("mlflow.store.db.utils")
     queues = sys.modules.get("mlflow.tracing.export.async_export_queue")
     requirements = sys.modules.get("mlflow.utils.requirements_utils")
     if requirements is not None and not hasattr(requirements._check_requirement_satisfied, "cache_info"):
         requirements._check_requirement_satisfied = functools.cache(requirements._check_requirement_satisfied)
-    if database is not None and not hasattr(database._initialize_tables, "template"):
-        from sqlalchemy import Engine, event
-
-        database._initialize_tables = _Migrated(database._initialize_tables)
-        database._get_latest_schema_revision = functools.cache(database._get_latest_schema_revision)
-        event.listen(Engine, "connect", lambda connection, _: connection.execute("PRAGMA synchronous = OFF"))
     if queues is not None:
         queues.Queue = _PromptQueue
+
+
+def _hasten_database(database: ModuleType) -> None:
+    from sqlalchemy import Engine, event
+
+    database._initialize_tables = _Migrated(database._initialize_tables)
+    database._get_latest_schema_revision = functools.cache(database._get_latest_schema_revision)
+    event.listen(Engine, "connect", lambda connection, _: connection.execute("PRAGMA synchronous = OFF"))
 
 
 class _Migrated:

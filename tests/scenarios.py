@@ -232,7 +232,7 @@ def damaged_photographs(folder: Path) -> None:
 
 
 def noise_unminded(folder: Path) -> None:
-    """40, 16 and 16 photographs, noisy or blurred, whose made-up scores do not mind noise at all, with a question."""
+    """40, 16 and 16 photographs, noisy or blurred, whose made-up scores do not mind noise at all; a question of every fourth."""
     from PIL import Image
 
     from data.distortions import distort
@@ -251,7 +251,8 @@ def noise_unminded(folder: Path) -> None:
         split = "train" if number < 40 else "validation" if number < 56 else "test"
         shared = {"image": f"{number}.png", "group": str(number), "split": split, "labels": "made-up"}
         question = {"query": "Is it noisy?", "options": {"A": "Yes", "B": "No"}, "answer": "AB"[number % 3 == 0]}
-        lines += [{"id": str(number), "mos": mos, **shared}, {"id": f"q{number}", **question, **shared}]
+        lines.append({"id": str(number), "mos": mos, **shared})
+        lines += [{"id": f"q{number}", **question, **shared}] * (number % 4 == 0)
     write_lines(folder / "made-up.jsonl", lines)
 
 

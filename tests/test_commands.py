@@ -92,7 +92,7 @@ def test_compile_saves_a_program_that_assess_and_evaluate_use(scenario, photo) -
     for name in ("uncompiled", "compiled"):
         assert set(result[name]["srcc"]) >= {"value", "low", "high", "n"}
         assert result[name]["scoring"] == {"asked": 16, "used": 16, "failed": 0, "unlabelled": 0}
-        assert result[name]["mcq"]["used"] == 16
+        assert result[name]["mcq"]["used"] == 4
     assert result["difference"]["srcc"]["n"] == 16
     assert record["srcc"]["value"] == pytest.approx(result["compiled"]["srcc"]["value"])
     assert record["accuracy"]["value"] == pytest.approx(result["compiled"]["accuracy"]["value"])

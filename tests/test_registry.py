@@ -32,7 +32,10 @@ from tests.rows import labelled
 ROOT = Path(__file__).resolve().parents[1]
 KEY = "sk-planted-0123456789"
 
-pytestmark = pytest.mark.filterwarnings("default")  # MLflow's model code warns of type hints and of its own parts
+pytestmark = [
+    pytest.mark.filterwarnings("default"),  # MLflow's model code warns of type hints and of its own parts
+    pytest.mark.usefixtures("coarse"),
+]
 
 
 @pytest.fixture(scope="module")
@@ -66,31 +69,46 @@ def _record(predicted) -> EvaluationRecord:
     ])  # fmt: skip
 
 
-def _registered(base, settings, name, record, rival=None):
-    folder = save(AgenticIQA(settings), base / "program")
-    job = SimpleNamespace(out=folder, settings=settings, splits={"test": []}, optimizers=("rubric",))
+@pytest.fixture(scope="module")
+def logged():
+    """The run of this module's tests that holds the program: to log it takes longer than to register it."""
+    return {}
+
+
+@pytest.fixture
+def register(base, settings, logged, monkeypatch):
+    """Register the shipped program with a test record, after its rival's: `register(name, record, rival)`."""
     tracker = Tracker(settings.mlruns_dir, "registry")
-    with tracker.run("compile") as run, pytest.MonkeyPatch.context() as patch:
-        log_program(run, folder, program_sha256(AgenticIQA(settings)))
-        patch.setattr("optimizers.command.run_samples", lambda *_, **__: rival)
-        return register_compiled(name, job, record, tracker, run), tracker
+    if not logged:
+        folder = save(AgenticIQA(settings), base / "program")
+        with tracker.run("compile") as run:
+            log_program(run, folder, program_sha256(AgenticIQA(settings)))
+        logged["run"] = run
+    job = SimpleNamespace(settings=settings, splits={"test": []}, optimizers=("rubric",))
+
+    def one(name, record, rival=None):
+        monkeypatch.setattr("optimizers.command.run_samples", lambda *_, **__: rival)
+        return register_compiled(name, job, record, tracker, logged["run"])
+
+    one.tracker = tracker
+    return one
 
 
-def test_a_champion_is_dethroned_only_by_a_paired_interval_above_zero(base, settings):
+def test_a_champion_is_dethroned_only_by_a_paired_interval_above_zero(register):
     rng = np.random.default_rng(1)
     truth = np.linspace(1, 5, 60)
     good, poor = truth + rng.normal(0, 0.3, 60), truth + rng.normal(0, 2.0, 60)
-    first, tracker = _registered(base, settings, "rivals", _record(poor))
+    first = register("rivals", _record(poor))
     assert (first.champion, first.version) == (True, 1)
-    same, _ = _registered(base, settings, "rivals", _record(poor + 0.01), rival=_record(poor))
+    same = register("rivals", _record(poor + 0.01), rival=_record(poor))
     assert not same.champion
     assert "against version 1" in same.why
-    better, _ = _registered(base, settings, "rivals", _record(good), rival=_record(poor))
+    better = register("rivals", _record(good), rival=_record(poor))
     assert better.champion
-    assert find_champion(tracker, "rivals").version == better.version == 3
-    worse, _ = _registered(base, settings, "rivals", _record(poor), rival=_record(good))
+    assert find_champion(register.tracker, "rivals").version == better.version == 3
+    worse = register("rivals", _record(poor), rival=_record(good))
     assert not worse.champion
-    assert find_champion(tracker, "rivals").version == 3
+    assert find_champion(register.tracker, "rivals").version == 3
 
 
 @pytest.fixture
@@ -132,19 +150,19 @@ def test_a_model_without_a_champion_has_none(base, settings):
     assert find_champion(tracker, "nameless") is None
 
 
-def test_a_champion_is_not_dethroned_by_failing_on_the_hard_samples(base, settings):
+def test_a_champion_is_not_dethroned_by_failing_on_the_hard_samples(register):
     rng = np.random.default_rng(1)
     truth = np.linspace(1, 5, 200)
     poor, partial = truth + rng.normal(0, 1.0, 200), truth + rng.normal(0, 0.2, 200)
     partial[60:] = np.nan
-    _registered(base, settings, "whole", _record(poor))
-    failing, tracker = _registered(base, settings, "whole", _record(partial), rival=_record(poor))
+    register("whole", _record(poor))
+    failing = register("whole", _record(partial), rival=_record(poor))
     assert not failing.champion
     assert failing.why == "fails on 140 of 200 test samples, version 1 on 0"
-    assert find_champion(tracker, "whole").version == 1
+    assert find_champion(register.tracker, "whole").version == 1
     poor[0] = np.nan
     partial = np.where(np.arange(200) == 7, np.nan, truth)
-    assert _registered(base, settings, "whole", _record(partial), rival=_record(poor))[0].champion
+    assert register("whole", _record(partial), rival=_record(poor)).champion
 
 
 @pytest.mark.parametrize(
@@ -171,11 +189,11 @@ def test_the_verdict_needs_an_interval(differences, better):
 
 
 @pytest.fixture
-def registered(base, settings):
+def registered(settings, register):
     with contextlib.suppress(InputError):
         fetch("models:/served@champion", settings)
         return settings
-    _registered(base, settings, "served", _record(np.linspace(1, 5, 20)))
+    register("served", _record(np.linspace(1, 5, 20)))
     return settings
 
 
