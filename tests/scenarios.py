@@ -86,7 +86,7 @@ class Scenario:
 
     module: str
     words: Sequence[str]
-    data: Callable[[Path], None] = lambda folder: None
+    data: Callable[[Path], object] = lambda folder: None
     settings: dict[str, Any] = field(default_factory=dict)
     spared: Sequence[str] = ()
     """Names of shortcuts."""
@@ -232,7 +232,7 @@ def damaged_photographs(folder: Path) -> None:
 
 
 def noise_unminded(folder: Path) -> None:
-    """40, 16 and 16 photographs, noisy or blurred, whose made-up scores do not mind noise at all; a question of every fourth."""
+    """40, 16 and 16 photographs, noisy or blurred, whose made-up scores do not mind noise; some have a question."""
     from PIL import Image
 
     from data.distortions import distort
@@ -256,6 +256,50 @@ def noise_unminded(folder: Path) -> None:
     write_lines(folder / "made-up.jsonl", lines)
 
 
+def blurred(folder: Path, count: int, rng: np.random.Generator | None = None) -> list[dict[str, Any]]:
+    """Write photographs from sharp to blurred, and return a row for each with the MOS that suits it."""
+    folder.mkdir(exist_ok=True)
+    rng, rows = rng or np.random.default_rng(20260101), []
+    for number in range(count):
+        level, photo = number % 4, grain(rng, 12, 16, 8)
+        photo.resize((128 >> level, 96 >> level)).resize((128, 96)).save(folder / f"{number}.png")
+        rows.append({"image": f"{number}.png", "mos": round(4.8 - 1.1 * level + rng.normal(0, 0.2), 2)})
+    return rows
+
+
+def with_splits(rows: Sequence[dict[str, Any]]) -> list[dict[str, Any]]:
+    """Give rows to splits, four by four, so that each split has every level."""
+    splits = ("train", "train", "validation", "test")
+    return [{**row, "split": splits[number // 4 % 4]} for number, row in enumerate(rows)]
+
+
+def labelled_at_random(folder: Path) -> None:
+    """24 photographs whose scores say nothing."""
+    rows = blurred(folder, 24)
+    labels = np.random.default_rng(7).uniform(1, 5, 24).round(2).tolist()
+    write_lines(folder / "data.jsonl", [{**row, "mos": mos} for row, mos in zip(rows, labels, strict=True)])
+
+
+def questions_alone(folder: Path) -> None:
+    """32 photographs with a question each, and no score."""
+    asked = {"query": "Is the image blurry?", "options": {"A": "Yes", "B": "No"}}
+    rows = with_splits(blurred(folder, 32))
+    lines = [{"image": r["image"], "split": r["split"], **asked, "answer": "AB"[r["mos"] > 3]} for r in rows]
+    write_lines(folder / "data.jsonl", lines)
+
+
+def unlabelled(folder: Path) -> None:
+    """A manifest of 32 photographs without a label."""
+    rows = with_splits(blurred(folder, 32))
+    write_lines(folder / "data.jsonl", [{"image": r["image"], "group": r["image"], "split": r["split"]} for r in rows])
+
+
+SMALL_COMPILE = {
+    "compile": {"rerank": 2, "baselines": False}, "tracking": {"traces": 0},
+    "optimizers": {"embedded": {"random-search": {"demos": 4, "starts": 2, "steps": 2, "search_samples": 40}}},
+}  # fmt: skip
+QUICK = ("undrawn", "coarse", "unlogged", "unrefined")
+
 SCENARIOS = {
     "evaluation": Scenario(
         "program.evaluate", ["some/manifest.jsonl", "--baselines", "--report", "report", "--seed", "7"],
@@ -272,5 +316,22 @@ SCENARIOS = {
     "taught-evaluated": Scenario(
         "program.evaluate", ["{taught}/made-up.jsonl", "--program", "{taught}/taught", "--json"], after=["taught"],
         settings={"tracking": {"traces": 0}}, spared=["coarse", "undrawn"],
+    ),
+    "labels-at-random": Scenario(
+        "program.compile", ["--data", "data.jsonl", "--out", "out", "--optimizer", "labeled", "--force"],
+        data=labelled_at_random, settings=SMALL_COMPILE, spared=QUICK,
+    ),
+    "few-labels": Scenario(
+        "program.compile", ["--data", "data.jsonl", "--out", "out"], settings=SMALL_COMPILE, spared=QUICK,
+        data=lambda folder: write_lines(folder / "data.jsonl", blurred(folder, 8)),
+    ),
+    "questions-alone": Scenario(
+        "program.compile", ["--data", "data.jsonl", "--out", "out"], data=questions_alone, settings=SMALL_COMPILE,
+        spared=QUICK,
+    ),
+    "folder": Scenario("program.assess", ["data.jsonl", "--out", "tables/review.csv"], data=unlabelled),
+    "gallery": Scenario(
+        "program.gallery.__main__", ["photos", "--out", "gallery"],
+        data=lambda folder: blurred(folder / "photos", 8),
     ),
 }  # fmt: skip

@@ -51,6 +51,19 @@ def test_assess_json_holds_the_assessment(photo, capsys) -> None:
     assert result["state"]["executor_evidence"]["tool_logs"]
 
 
+def test_a_folder_is_summed_up_at_its_end(scenario, transcript) -> None:
+    folder = scenario("folder")
+    transcript(folder)
+    assert len((folder.folder / "tables" / "review.csv").read_text("utf-8").splitlines()) == 33
+
+
+def test_a_gallery_says_what_it_holds(scenario, transcript) -> None:
+    pytest.importorskip("imagehash", reason="the extra [gallery] is not installed")
+    gallery = scenario("gallery")
+    transcript(gallery)
+    assert len((gallery.folder / "gallery" / "gallery.jsonl").read_text("utf-8").splitlines()) == 8
+
+
 def test_what_an_answer_lacks_is_told_in_a_sentence(tmp_path, capsys) -> None:
     Image.new("RGB", (1, 1)).save(tmp_path / "one.png")
     assert assess.main([str(tmp_path / "one.png")]) == 0

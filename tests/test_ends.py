@@ -15,12 +15,12 @@ from threading import Thread
 
 import numpy as np
 import pytest
-from PIL import Image
 
 from program import assess, calibrate, evaluate
 from program import compile as compiler
 from program.gallery.__main__ import main as gallery
 from program.running.runner import Asking
+from tests.scenarios import grain, write_lines
 
 pytestmark = pytest.mark.usefixtures("undrawn", "coarse")
 
@@ -33,10 +33,9 @@ def home(tmp_path_factory: pytest.TempPathFactory) -> Path:
     home = tmp_path_factory.mktemp("ends")
     rng, lines = np.random.default_rng(7), []
     for number, split in enumerate(["train"] * 4 + ["validation"] * 8 + ["test"] * 4):
-        pixels = np.kron(rng.integers(0, 256, (6, 8, 3)), np.ones((8, 8, 1))).astype(np.uint8)
-        Image.fromarray(pixels).save(home / f"{number}.png")
+        grain(rng, 6, 8, 8).save(home / f"{number}.png")
         lines.append({"id": f"s{number}", "image": f"{number}.png", "mos": 1 + number % 4, "split": split})
-    (home / "data.jsonl").write_text("".join(json.dumps(line) + "\n" for line in lines), "utf-8")
+    write_lines(home / "data.jsonl", lines)
     (home / "small.yaml").write_text(
         "compile: {rerank: 1, workers: 1, baselines: false}\ntracking: {traces: 0}\n", "utf-8"
     )

@@ -20,7 +20,7 @@ from program.common.errors import InputError
 from program.common.settings import load_settings
 from program.evaluation.evaluating import checkpoint_path, samples_of
 from program.evaluation.record import Dataset, EvaluationRecord
-from tests.scenarios import SECRET, judged_photographs
+from tests.scenarios import SECRET, judged_photographs, write_lines
 
 ROOT = Path(__file__).resolve().parents[1]
 
@@ -241,9 +241,8 @@ def test_what_cannot_run_is_one_line_and_exit_code_2(manifest, capsys, arguments
 )
 def test_labels_that_cannot_be_used_are_refused_before_anything_runs(tmp_path, store, capsys, rows, message):
     Image.new("RGB", (32, 32)).save(tmp_path / "a.png")
-    file = tmp_path / "m.jsonl"
     lines = [{"id": str(n), "image": "a.png", "split": "test", **row} for n, row in enumerate(rows)]
-    file.write_text("".join(json.dumps(line) + "\n" for line in lines), "utf-8")
+    file = write_lines(tmp_path / "m.jsonl", lines)
     before = sorted(store.rglob("*"))
     assert evaluate.main([str(file)]) == 2
     captured = capsys.readouterr()
@@ -267,10 +266,8 @@ def test_without_a_usable_cache_an_evaluation_goes_on_and_says_that_it_cannot_be
 
 def test_over_all_splits_a_leak_is_no_fault(tmp_path):
     Image.new("RGB", (32, 32)).save(tmp_path / "a.png")
-    file = tmp_path / "m.jsonl"
     shared = {"image": "a.png", "mos": 3, "group": "g"}
-    lines = [{"id": split, "split": split, **shared} for split in ("train", "test")]
-    file.write_text("".join(json.dumps(line) + "\n" for line in lines), "utf-8")
+    file = write_lines(tmp_path / "m.jsonl", [{"id": split, "split": split, **shared} for split in ("train", "test")])
     assert len(samples_of(file, load_settings(), None)) == 2
 
 

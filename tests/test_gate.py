@@ -72,6 +72,7 @@ def test_tokens_counted_by_one_thread_stop_no_other_threads_call():
     gate_is_asked = True
     with gate.admit():
         other.join()
+    assert not other.is_alive()
 
 
 def test_tokens_of_calls_in_flight_are_expected_before_they_are_known():

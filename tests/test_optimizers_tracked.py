@@ -21,14 +21,9 @@ from program.evaluation.publishing import worst_rows
 from program.fusion.scores import FittedFusion
 from program.tracking.store import open_client
 from signatures.rubric import with_rubric
+from tests.scenarios import SMALL_COMPILE
 
 pytestmark = pytest.mark.usefixtures("measured_once", "coarse")
-
-SMALL = {
-    "compile": {"rerank": 2, "baselines": False},
-    "optimizers": {"embedded": {"random-search": {"demos": 4, "starts": 2, "steps": 2, "search_samples": 40}}},
-}
-
 
 FEW_PARAMS = {
     "data", "data_sha256", "labels", "sizes", "optimizer", "seed", "model", "roles", "chosen", "demos", "rubric",
@@ -47,7 +42,7 @@ def experiments(client):
 
 @pytest.mark.slow
 def test_mlflow_holds_each_candidate_with_what_it_was_taught_as_it_ends(blurred_manifest, tmp_path, monkeypatch):
-    settings = load_settings(overrides=SMALL)
+    settings = load_settings(overrides=SMALL_COMPILE)
     job = prepare_job(settings, str(blurred_manifest), "random-search", tmp_path / "out")
     seen, scored = [], CandidateRuns.log_score
 
@@ -210,12 +205,14 @@ def test_a_step_that_is_left_out_is_told_and_so_is_what_to_try_next(blurred_mani
     train = [line["id"] for line in lines if line["split"] == "train" and "mos" in line]
     kept = [line for line in lines if line["id"] not in train[20:]]
     blurred_manifest.write_text("".join(json.dumps(line) + "\n" for line in kept), "utf-8")
-    (tmp_path / "small.yaml").write_text(json.dumps({**SMALL, "tracking": {"traces": 0}}), "utf-8")
+    (tmp_path / "small.yaml").write_text(json.dumps(SMALL_COMPILE), "utf-8")
     words = ["--data", str(blurred_manifest), "--config", str(tmp_path / "small.yaml"), "--out", str(tmp_path / "out")]
     assert compile_command([*words, "--dry-run"]) == 0
     told = "fusion is left out: there are 20 scored training and"
     assert capsys.readouterr().err.count(told) == 1
-    assert told in prepare_job(load_settings(overrides=SMALL), str(blurred_manifest), out=tmp_path / "b").notes[1]
+    assert (
+        told in prepare_job(load_settings(overrides=SMALL_COMPILE), str(blurred_manifest), out=tmp_path / "b").notes[1]
+    )
     assert compile_command([*words, "--optimizer", "none"]) == 0
     shown = capsys.readouterr()
     assert "To try next: more labelled training samples" in shown.out

@@ -14,7 +14,6 @@ from types import SimpleNamespace
 import httpx
 import numpy as np
 import pytest
-from PIL import Image
 
 from optimizers.command import gain_is_clear, register_compiled
 from program import AgenticIQA
@@ -28,6 +27,7 @@ from program.evaluation.record import EvaluationRecord
 from program.tracking import Tracker
 from program.tracking.models import CHAMPION, check_name, fetch, find_champion, log_program
 from tests.rows import labelled
+from tests.scenarios import grain
 
 ROOT = Path(__file__).resolve().parents[1]
 KEY = "sk-planted-0123456789"
@@ -54,9 +54,7 @@ def settings(base: Path, monkeypatch: pytest.MonkeyPatch):
 
 @pytest.fixture(scope="module")
 def photo(base: Path) -> Path:
-    rng = np.random.default_rng(5)
-    picture = np.kron(rng.integers(0, 256, (12, 16, 3)), np.ones((16, 16, 1))).astype(np.uint8)
-    Image.fromarray(picture).save(base / "photo.jpg", quality=40)
+    grain(np.random.default_rng(5), 12, 16, 16).save(base / "photo.jpg", quality=40)
     return base / "photo.jpg"
 
 

@@ -22,23 +22,26 @@ from program.common.settings import load_settings
 from program.images.store import IMAGES
 from program.tracking import Tracker
 from program.tracking.runs import record_traces
+from tests.scenarios import KEY, grain, write_lines
+
+pytestmark = pytest.mark.usefixtures("coarse")
 
 ODD_KEY = "sk/planted+4f9c\"2a&17\\\\e6%='b1"
 """Each of its marks is escaped in some form of text."""
-KEY, HEADER_KEY, PASSWORD = "sk-planted-4f9c2a17e6", "hdr-planted-77b1d03c55", "pw-planted-0c44e9a2b8"
+HEADER_KEY, PASSWORD = "hdr-planted-77b1d03c55", "pw-planted-0c44e9a2b8"
 
 
 @pytest.fixture
 def folder(tmp_path: Path, rng: np.random.Generator, monkeypatch: pytest.MonkeyPatch) -> Path:
     """A working folder in which everything that is written lies: caches, MLflow, programs."""
-    photo = Image.fromarray(np.kron(rng.integers(0, 256, (12, 16, 3)), np.ones((8, 8, 1))).astype(np.uint8))
+    photo = grain(rng, 12, 16, 8)
     lines = []
     for number, split in enumerate(("train", "train", "validation", "test")):
         for level in range(2):
             name = f"{number}-{level}.png"
             photo.rotate(90 * number).resize((128 >> level, 96 >> level)).resize((128, 96)).save(tmp_path / name)
             lines.append({"id": name, "image": name, "mos": 5 - level, "group": str(number), "split": split})
-    (tmp_path / "manifest.jsonl").write_text("".join(json.dumps(line) + "\n" for line in lines), "utf-8")
+    write_lines(tmp_path / "manifest.jsonl", lines)
     (tmp_path / "settings.yaml").write_text(
         "compile: {rerank: 1}\noptimizers: {model: {bootstrap: {demos: 2, bootstrapped: 1}}}\n"
         "tracking: {traces: 1}\nassessment: {scoring: auto}\n"
@@ -71,6 +74,7 @@ def spelled(secret: str) -> list[bytes]:
 
 
 @pytest.mark.filterwarnings("ignore::UserWarning")  # MLflow, of its own type hints
+@pytest.mark.usefixtures("undrawn")
 def test_no_key_and_no_picture_is_written_by_the_commands(folder, loopback, loopback_module, capfd):
     quoted = loopback_module.Reply(400, {"error": {"message": f"Incorrect API key provided: {KEY}; see your account"}})
     server = loopback(rules=[(lambda q: q.inputs.get("query", "").startswith("Fail"), quoted)], key=KEY)

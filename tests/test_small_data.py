@@ -11,7 +11,6 @@ from typing import Any
 
 import numpy as np
 import pytest
-from PIL import Image
 
 from data.tables import FOUND
 from optimizers import compiling
@@ -22,30 +21,15 @@ from program.compile import main as compile_command
 from program.evaluate import main as evaluate_command
 from program.evaluation.intervals import Figure, interval
 from program.running.row import Row
+from tests.scenarios import SMALL_COMPILE, blurred, with_splits, write_lines
 
 pytestmark = pytest.mark.usefixtures("undrawn", "coarse", "unlogged", "untraced", "unrefined", "measured_once")
 
-SMALL = """
-compile: {rerank: 2, baselines: false}
-tracking: {traces: 0}
-optimizers: {embedded: {random-search: {demos: 4, starts: 2, steps: 2, search_samples: 40}}}
-"""
-
 
 @pytest.fixture
-def photographs(tmp_path: Path, rng: np.random.Generator) -> Callable[..., list[dict[str, Any]]]:
+def photographs(tmp_path: Path, rng: np.random.Generator) -> Callable[[int], list[dict[str, Any]]]:
     """Make photographs from sharp to blurred, and return a row for each with the MOS that suits it."""
-
-    def make(count: int) -> list[dict[str, Any]]:
-        rows = []
-        for number in range(count):
-            level = number % 4
-            base = Image.fromarray(np.kron(rng.integers(0, 256, (12, 16, 3)), np.ones((8, 8, 1))).astype(np.uint8))
-            base.resize((128 >> level, 96 >> level)).resize((128, 96)).save(tmp_path / f"{number}.png")
-            rows.append({"image": f"{number}.png", "mos": round(4.8 - 1.1 * level + rng.normal(0, 0.2), 2)})
-        return rows
-
-    return make
+    return lambda count: blurred(tmp_path, count, rng)
 
 
 @pytest.fixture
@@ -60,7 +44,7 @@ def data(tmp_path: Path) -> Callable[..., Path]:
                 table.writeheader()
                 table.writerows(rows)
         else:
-            path.write_text("".join(json.dumps(row) + "\n" for row in rows), "utf-8")
+            write_lines(path, rows)
         return path
 
     return write
@@ -69,7 +53,7 @@ def data(tmp_path: Path) -> Callable[..., Path]:
 @pytest.fixture
 def run(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> Callable[..., tuple[int, str, str]]:
     """Run a compile on the embedded expert; returns exit code, output and what was said on stderr."""
-    (tmp_path / "small.yaml").write_text(SMALL, "utf-8")
+    (tmp_path / "small.yaml").write_text(json.dumps(SMALL_COMPILE), "utf-8")
 
     def compile_it(path: Path, *flags: str) -> tuple[int, str, str]:
         arguments = ["--data", str(path), "--config", str(tmp_path / "small.yaml"), "--out", str(tmp_path / "out")]
@@ -78,11 +62,6 @@ def run(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> Callable[..., tup
         return code, *capsys.readouterr()
 
     return compile_it
-
-
-def with_splits(rows: Sequence[dict[str, Any]]) -> list[dict[str, Any]]:
-    splits = ("train", "train", "validation", "test")
-    return [{**row, "split": splits[number // 4 % 4]} for number, row in enumerate(rows)]
 
 
 @pytest.mark.spec("issue-44/labels-upside-down")
@@ -215,14 +194,11 @@ def test_another_letter_in_the_programs_own_table_is_a_persons_answer(photograph
 
 
 @pytest.mark.spec("issue-44/questions-only")
-def test_questions_alone_bring_no_line_on_scores(photographs, data, run, tmp_path) -> None:
-    question = {"query": "Is the image blurry?", "options": {"A": "Yes", "B": "No"}}
-    rows = [{"image": row["image"], **question, "answer": "AB"[row["mos"] > 3]} for row in photographs(32)]
-    code, told, said = run(data(with_splits(rows)))
-    assert code == 0
-    assert "questions right" in told
-    page = (tmp_path / "out" / "report.html").read_text("utf-8").partition("What compiling changed")[0]
-    for text in (told, said, page):
+def test_questions_alone_bring_no_line_on_scores(scenario, transcript) -> None:
+    questions = scenario("questions-alone")
+    transcript(questions)
+    page = (questions.folder / "out" / "report.html").read_text("utf-8").partition("What compiling changed")[0]
+    for text in (questions.out, questions.err, page):
         assert not re.search(r"fusion|scored|SRCC|RMSE|to the scores", text, re.IGNORECASE)
 
 
@@ -272,21 +248,11 @@ def test_thirty_labels_without_a_split_are_each_tested_once_by_group(
 
 
 @pytest.mark.spec("issue-44/no-split")
-def test_where_the_interval_holds_0_the_uncompiled_program_is_kept_and_why_is_said(
-    photographs, data, run, tmp_path, rng
-) -> None:
-    labels = rng.uniform(1, 5, 24).round(2).tolist()
-    rows = [{**row, "mos": mos} for row, mos in zip(photographs(24), labels, strict=True)]
-    code, told, _ = run(data(rows), "--optimizer", "labeled", "--force")
-    assert code == 0
-    assert chosen(tmp_path)[0] == "uncompiled"
-    assert "The uncompiled program is kept, and recommended: " in told
-    assert "same program" in told
-    assert "+0.000 [+0.000, +0.000]" not in told
-    assert "your own data" not in told  # the next step after a compile on made-up labels
-    words = " ".join(told.split())
-    assert re.search(r"Why that may be: (.*; )?\d+ training samples are few", words)
-    assert "To try next: more labelled training samples (" in words
+def test_where_the_interval_holds_0_the_uncompiled_program_is_kept_and_why_is_said(scenario, transcript) -> None:
+    kept = scenario("labels-at-random")
+    assert kept.json("out/program.json")["record"]["chosen"] == "uncompiled"
+    transcript(kept)
+    assert "your own data" not in kept.out  # the next step after a compile on made-up labels
 
 
 @pytest.mark.spec("issue-44/no-split")
@@ -301,7 +267,6 @@ def test_from_a_hundred_labels_one_split_by_group_is_drawn_and_said(photographs,
 
 
 KEPT = [
-    ("8 labels", lambda rows: rows[:8], "8 labels of 8 photographs are too few to tell a gain from chance"),
     ("two rows", lambda rows: rows[:2], "2 labels of 2 photographs are too few to tell a gain from chance"),
     ("one group", lambda rows: [{**r, "group": "one"} for r in rows], "24 labels of 1 photograph are too few"),
     ("constant labels", lambda rows: [{**r, "mos": 3.0} for r in rows], "all scores are the same"),
@@ -323,6 +288,14 @@ def test_data_that_can_show_no_gain_is_told_so_and_the_program_is_kept(
     name, record = chosen(tmp_path)
     assert (name, record["validation"], record["runs"]) == ("uncompiled", {}, 0)
     assert ("95 % intervals" in told) is ("[" in told)
+
+
+@pytest.mark.spec("issue-44/too-little-to-adopt")
+def test_a_few_labels_compile_nothing_and_that_is_told(scenario, transcript) -> None:
+    few = scenario("few-labels")
+    record = few.json("out/program.json")["record"]
+    assert (record["chosen"], record["validation"], record["runs"]) == ("uncompiled", {}, 0)
+    transcript(few)
 
 
 def test_labels_that_are_made_up_are_taught_by_few_photographs(photographs, data, run) -> None:
