@@ -21,6 +21,9 @@ from typing import Any
 import numpy as np
 import pytest
 
+from tests.pictures import blocks
+from tests.tables import as_lines
+
 KEY = "sk-planted-4f9c2a17e6"
 """The key that the scenarios with a language model send."""
 SECRET = "9.png-is-a-key-1234"
@@ -195,14 +198,13 @@ def grain(rng: np.random.Generator, rows: int, columns: int, side: int) -> Any:
     """Return a photograph of squares in seeded colours."""
     from PIL import Image
 
-    squares = rng.integers(0, 256, (rows, columns, 3))
-    return Image.fromarray(np.kron(squares, np.ones((side, side, 1))).astype(np.uint8))
+    return Image.fromarray(blocks(rng, rows, columns, side))
 
 
 def write_lines(path: Path, lines: Sequence[dict[str, Any]]) -> Path:
     """Write JSON lines."""
     path.parent.mkdir(exist_ok=True)
-    path.write_text("".join(json.dumps(line) + "\n" for line in lines), "utf-8")
+    path.write_text(as_lines(lines), "utf-8")
     return path
 
 
