@@ -36,8 +36,12 @@ $(VENV)/.installed: $(LISTS)
 	@$(INSTALL)
 	@touch $@
 
+# uv compiles no bytecode: loaded here, what the tests load is compiled once, not by each of their processes at a time.
+LOADED := dspy, litellm, mlflow.pyfunc, mlflow.server, torch, torchvision, scipy.stats, sklearn.linear_model, \
+  matplotlib.pyplot, datasets, fastapi, hypothesis, playwright.sync_api
 $(VENV)/.installed-dev: $(LISTS)
 	@$(INSTALL) dev
+	@$(BIN)/python -W ignore -c "import $(LOADED)"
 	@touch $(VENV)/.installed $@
 
 $(VENV)/.installed-slow: $(LISTS)
