@@ -34,7 +34,13 @@ optimizers:
 
 @pytest.fixture
 def folder(
-    tmp_path: Path, rng: np.random.Generator, undrawn: None, unrefined: None, monkeypatch: pytest.MonkeyPatch
+    tmp_path: Path,
+    rng: np.random.Generator,
+    undrawn: None,
+    unlogged: None,
+    unrefined: None,
+    coarse: None,
+    monkeypatch: pytest.MonkeyPatch,
 ) -> Path:
     lines = []
     for number in range(44):

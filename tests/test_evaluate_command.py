@@ -137,7 +137,7 @@ def test_resume_without_a_file_name_takes_up_the_same_evaluation_only(manifest, 
 
 @pytest.mark.skipif(os.name == "nt", reason="signals to a child differ on Windows")
 @pytest.mark.slow
-@pytest.mark.usefixtures("undrawn")
+@pytest.mark.usefixtures("undrawn", "coarse")
 def test_a_killed_command_resumes_with_nothing_lost_or_repeated(manifest, own_cache, tmp_path, capsys):
     command = [sys.executable, "-m", "program.evaluate", str(manifest), "--baselines", "--workers", "1"]
     process = subprocess.Popen(command, cwd=ROOT, stdout=subprocess.PIPE, stderr=subprocess.PIPE)

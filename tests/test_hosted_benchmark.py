@@ -60,6 +60,7 @@ def words(tmp_path: Path, rng: np.random.Generator, monkeypatch) -> list[str]:
 
 
 @pytest.mark.slow
+@pytest.mark.usefixtures("undrawn", "unlogged", "coarse")
 def test_it_asks_first_keeps_to_the_cap_goes_on_and_reports(benchmark, server, words, monkeypatch, capsys):
     monkeypatch.setattr("builtins.input", lambda question: "n")
     assert benchmark.main([*words, "--max-cost", "5"]) == 1

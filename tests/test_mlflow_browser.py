@@ -23,7 +23,7 @@ ROOT = str(Path(__file__).resolve().parents[1])
 
 
 @pytest.fixture
-def store(blurred_manifest, tmp_path, monkeypatch):
+def store(few_photographs, tmp_path, undrawn, unlogged, coarse, monkeypatch):
     """A compile that takes a fusion, and an evaluation of the uncompiled program; (tracker, their runs)."""
 
     def proposed(search):
@@ -36,9 +36,9 @@ def store(blurred_manifest, tmp_path, monkeypatch):
     monkeypatch.setattr(fits, "FUSION", replace(fits.FUSION, run=proposed))
     monkeypatch.setattr(selection, "clear_gain", lambda new, old: True)
     settings = load_settings(overrides={"compile": {"baselines": False}})
-    compiled = compile_tracked(prepare_job(settings, str(blurred_manifest), "fusion", tmp_path / "out"))
-    assert evaluate_command([str(blurred_manifest)]) == 0
-    tracker = Tracker(settings.mlruns_dir, experiment_name(str(blurred_manifest)))
+    compiled = compile_tracked(prepare_job(settings, str(few_photographs), "fusion", tmp_path / "out"))
+    assert evaluate_command([str(few_photographs)]) == 0
+    tracker = Tracker(settings.mlruns_dir, experiment_name(str(few_photographs)))
     (judged,) = tracker.client.search_runs([tracker.experiment_id], "tags.command = 'evaluate'")
     return tracker, compiled, judged
 

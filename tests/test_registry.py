@@ -299,10 +299,11 @@ def test_rows_are_answered_in_python(registered, photo, monkeypatch, capsys):
 
 
 @pytest.mark.slow
+@pytest.mark.usefixtures("undrawn", "untraced", "coarse")
 @pytest.mark.spec("issue-44/mlflow-model-has-content")
 @pytest.mark.skipif(os.name == "nt", reason="process groups differ on Windows")
 def test_the_model_of_any_compile_predicts_from_a_path_wherever_the_store_is(
-    settings, photo, blurred_manifest, tmp_path, started_server, monkeypatch
+    settings, photo, few_photographs, tmp_path, started_server, monkeypatch
 ):
     import mlflow
     import pandas as pd
@@ -313,8 +314,8 @@ def test_the_model_of_any_compile_predicts_from_a_path_wherever_the_store_is(
     with started_server(words, tmp_path, ready="/health", environment=offline) as address:
         monkeypatch.setenv("MLFLOW_TRACKING_URI", address)
         out = tmp_path / "out"
-        assert compile_command(["--data", str(blurred_manifest), "--optimizer", "none", "--out", str(out)]) == 0
-        tracker = Tracker(settings.mlruns_dir, blurred_manifest.parent.name)
+        assert compile_command(["--data", str(few_photographs), "--optimizer", "none", "--out", str(out)]) == 0
+        tracker = Tracker(settings.mlruns_dir, few_photographs.parent.name)
         (logged,) = tracker.client.search_logged_models([tracker.experiment_id])
         assert logged.status == "READY"
         mlflow.set_tracking_uri(address)

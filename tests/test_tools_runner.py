@@ -378,6 +378,7 @@ def test_the_list_says_what_is_ready_and_why_not(capsys, monkeypatch):
 def test_the_check_runs_every_ready_tool(capsys):
     assert listing.main(["--check", "--json"]) == 0
     rows = json.loads(capsys.readouterr().out)
+    assert len([row for row in rows if row["ready"]]) >= 15
     for row in rows:
         assert (row["raw"] is not None) == row["ready"]
         assert row["error"] is None

@@ -12,11 +12,21 @@ CELLS = json.loads((DOCS / "tutorial.ipynb").read_text("utf-8"))["cells"]
 CODE = ["".join(cell["source"]) for cell in CELLS if cell["cell_type"] == "code"]
 
 
+SMALL = """
+compile: {train_scoring: 120, train_mcq: 8, validation_scoring: 32, validation_mcq: 8, rerank: 1, baselines: false}
+tracking: {traces: 0}
+optimizers: {embedded: {random-search: {demos: 8, starts: 2, steps: 1, search_samples: 24}}}
+"""
+
+
 @pytest.mark.slow
+@pytest.mark.usefixtures("undrawn", "unlogged", "unrefined", "coarse")
 @pytest.mark.filterwarnings("default")  # MLflow and its parts warn of each other
 def test_the_cells_run_one_after_the_other(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     # No kernel is needed: a cell that only a notebook understands (a magic, a shell line) is a syntax error here.
     monkeypatch.chdir(tmp_path)
+    (tmp_path / "small.yaml").write_text(SMALL, "utf-8")
+    monkeypatch.setenv("AGENTICIQA_CONFIG", str(tmp_path / "small.yaml"))
     names: dict[str, Any] = {}
     for source in CODE:
         exec(compile(source, "tutorial.ipynb", "exec"), names)  # noqa: S102
