@@ -61,6 +61,7 @@ def folder(tmp_path: Path, rng: np.random.Generator, monkeypatch: pytest.MonkeyP
 
 
 @pytest.mark.slow
+@pytest.mark.usefixtures("undrawn", "unrefined", "coarse")
 @pytest.mark.filterwarnings("default")  # MLflow's model code warns of its own type hints
 def test_the_shell_lines_run(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert len(commands()) >= 6
