@@ -138,8 +138,8 @@ def _moved(program: Path, settings: Settings, manifest: Path, rows: Sequence[Any
     if labels is None:
         return {}
     images = {sample.id: sample.image for sample in read_manifest(manifest)}
-    return {row.id: labels.predict(viewer.view(IMAGES.add(images[row.id])), row.beliefs["tool_mean"])
-            for row in rows if "tool_mean" in (row.beliefs or {})}  # fmt: skip
+    return {row.id: labels.predict(viewer.view(IMAGES.add(images[row.id])), row.beliefs["tool_mean_equal"])
+            for row in rows if "tool_mean_equal" in (row.beliefs or {})}  # fmt: skip
 
 
 def table(records: Mapping[str, Sequence[Any]], moved: Sequence[Mapping[str, float]] = ()) -> list[str]:
@@ -154,9 +154,9 @@ def table(records: Mapping[str, Sequence[Any]], moved: Sequence[Mapping[str, flo
     lines = whole.lines(ways, ("srcc", "rmse"))
     before = [whole.values(record, ways["model alone"]) for record in records["uncompiled"]]
     lines += whole.beside("rmse", "the uncompiled model's alone", before, ways["model alone"])
-    if all("tool_mean" in row.beliefs for row in whole.rows(records["uncompiled"][0])):
+    if all("tool_mean_equal" in row.beliefs for row in whole.rows(records["uncompiled"][0])):
         rows = whole.rows(records["uncompiled"][0])
-        tools = np.array([row.beliefs["tool_mean"] for row in rows])
+        tools = np.array([row.beliefs["tool_mean_equal"] for row in rows])
         ours = [np.array([each[row.id] for row in rows]) for each in moved if all(row.id in each for row in rows)]
         for name, values in (("tools alone", [tools]), ("tools moved by labels", ours)):
             if values:

@@ -32,6 +32,7 @@ from program.expert import Correction
 from program.fusion import ScoreFusion
 from program.fusion.scores import FittedFusion
 from program.images.store import parse_url
+from program.running.row import Row
 from program.tracking import RunHandle, dataset_name
 from program.tracking.models import log_program
 from signatures.rubric import sentences_in
@@ -145,7 +146,7 @@ def log_compile(run: RunHandle, job: Job, result: Compiled, results: Sequence[Co
     record, program = result.compiled, result.program
     splits = {split: job.samples(split) for split in ("train", "validation")}
     log_origin(run, record, {**splits, "test": record.rows})
-    log_program(run, result.folder, program_sha256(program))
+    log_program(run, result.folder, program_sha256(program), Row.kinds())
     chosen = result.chosen if len(results) == 1 else f"{result.chosen}, seed {result.seed}"
     run.log_params({"chosen": chosen, **learned_params(program)})
     validation = result.validation.get(result.chosen, {})

@@ -20,12 +20,12 @@ from program.agent.assessment import Assessment
 from program.agent.loop import AgenticIQA
 from program.agent.rating import Asks
 from program.agent.saving import program_sha256
+from program.agent.state import ToolReadings
 from program.common.errors import InputError
 from program.common.pool import in_order
 from program.common.settings import RecipeSettings
 from program.evaluation.metrics import plcc, srcc
 from program.fusion import ScoreFusion
-from program.images.store import IMAGES
 from program.lms.limits import BudgetSpent
 
 ALL_ERRORS = 1_000_000
@@ -265,6 +265,17 @@ class SampleBelief(BaseModel):
     precisions: list[float] | None
     truth: float
 
+    @classmethod
+    def of(cls, example: dspy.Example, answer: Assessment, tools: ToolReadings) -> "SampleBelief":
+        """Return of an answer what its score was fused from."""
+        return cls(
+            sample=example.id,
+            tools=tools.scores,
+            levels=answer.level_probabilities,
+            precisions=tools.precisions,
+            truth=example.quality,
+        )
+
 
 class Beliefs(list[SampleBelief]):
     """Of several samples."""
@@ -322,18 +333,10 @@ def beliefs(search: Search, program: AgenticIQA, examples: Sequence[dspy.Example
         except InputError as error:
             logger.warning("sample %r left out of the fit: %s", example.id, error)
             return None
-        evidence = answer.state.executor_evidence
-        if answer.quality_score is None or evidence is None:
+        if answer.quality_score is None or answer.state.executor_evidence is None:
             return None
-        shown = [IMAGES.find(each.url) if each else None for each in (example.image, example.get("reference"))]
-        tools = plain.summarizer.tool_readings(evidence, *shown)
-        return SampleBelief(
-            sample=example.id,
-            tools=tools.scores,
-            levels=answer.level_probabilities,
-            precisions=tools.precisions,
-            truth=example.quality,
-        )
+        tools = plain.summarizer.tool_readings(answer.state.evidence, *answer.images)
+        return SampleBelief.of(example, answer, tools)
 
     answers = in_order(ask, examples, workers=search.workers)
     all_beliefs = Beliefs(belief for belief in answers if belief is not None)

@@ -79,10 +79,11 @@ class EvidenceReplay:
         state = gathered.model_copy()
         if self.program.summarizer.names_distortions(state):
             state.executor_evidence = state.evidence.with_findings(None)
-        pictures = {name: IMAGES.find(image.url) for name, image in images.items()}
+        image = IMAGES.find(images["image"].url)
+        reference = IMAGES.find(images["reference"].url) if "reference" in images else None
         with meter() as usage, wire_scope(self.resources.settings):
-            output = self.program.summarizer(state=state, **pictures)
-        return Assessment(**dict(output), state=state, usage=usage)
+            answer = self.program.summarizer(state=state, image=image, reference=reference)
+        return Assessment.of(answer, state, usage, (image, reference))
 
 
 class Student(dspy.Module):

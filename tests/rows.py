@@ -13,7 +13,7 @@ from program.evaluation.record import LabelledRow
 from program.running.row import Row
 
 BELIEFS = (
-    "tool_mean", "tool_mean_reliable", "expected_level", "fusion_printed", "fusion_normalised", "fusion_reliable",
+    "tool_mean_equal", "tool_mean_reliable", "expected_level", "fusion_printed", "fusion_normalised", "fusion_reliable",
 )  # fmt: skip
 
 

@@ -88,7 +88,7 @@ def test_beliefs_and_both_formulas_are_kept_and_right(scripted_iqa, fake_runner,
     record = _run(scripted_iqa(SCRIPT, fake_runner({"PIQE": 2.0})), samples[3:6])
     row = record.rows[0]
     p = {level: mass for level, mass in zip(range(1, 6), PROBABILITIES.values(), strict=True)}
-    assert row.beliefs["tool_mean"] == 2.0
+    assert row.beliefs["tool_mean_equal"] == 2.0
     assert row.beliefs["expected_level"] == pytest.approx(3.15)
     alpha = {c: math.exp(-((2.0 - c) ** 2)) for c in p}
     alpha = {c: a / sum(alpha.values()) for c, a in alpha.items()}
@@ -148,8 +148,9 @@ def _rows(n=60, seed=0):
         p = {c: 0.2 for c in range(1, 6)}
         rows.append(
             labelled(
-                id=f"s{i}", group=f"g{i}", task="scoring", truth=truth, predicted=near, status="ok", tool_mean=far,
-                expected_level=near, level_probabilities=p, fusion_printed=1.0 + near / 5, fusion_normalised=near,
+                id=f"s{i}", group=f"g{i}", task="scoring", truth=truth, predicted=near, status="ok",
+                tool_mean_equal=far, expected_level=near, level_probabilities=p,
+                fusion_printed=1.0 + near / 5, fusion_normalised=near,
                 baselines={"PIQE": far, "Tool-with-a-long-name": 6 - truth, "all tools": far, "model only": near},
             )
         )  # fmt: skip
@@ -167,7 +168,7 @@ def test_figures_and_gains_equal_the_interval_functions():
     assert way.gain["rmse"] == paired_difference("rmse", truth, piqe, program, groups, seed=3).of(60)
     assert way.gain["srcc"].low > 0
     half = record.baselines["mean of tools and model"]
-    mean = [(r.beliefs["tool_mean"] + r.beliefs["expected_level"]) / 2 for r in ordered]
+    mean = [(r.beliefs["tool_mean_equal"] + r.beliefs["expected_level"]) / 2 for r in ordered]
     assert half.plcc == interval("plcc", truth, mean, groups, seed=3).of(60)
     assert type(record).model_validate_json(record.model_dump_json()) == record
 

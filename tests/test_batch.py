@@ -31,6 +31,7 @@ from program.images.store import IMAGES
 from program.lms.limits import BudgetSpent
 from program.running.journal import Journal
 from program.running.row import Row
+from program.service.requests import assess_rows
 from tests.pictures import blocks
 from tests.rows import judged
 from tests.tables import as_lines, read_lines
@@ -469,6 +470,26 @@ def test_the_tools_mean_is_no_score_of_a_question(program, folder, tmp_path, cap
     assert float(row["tool_mean"]) == pytest.approx(2.6)
     assert assess.main([images[0], "--query", "Which? A. Poodle B. Beagle"]) == 0
     assert capsys.readouterr().out.startswith("B. Beagle\n")
+
+
+@pytest.mark.parametrize("query", [None, "Which is it?"])
+def test_a_field_holds_the_same_in_json_in_a_table_and_in_mlflow(program, folder, tmp_path, capsys, query):
+    image, options = str(folder / "a.png"), ["Poodle", "Beagle"] if query else []
+    asked = [*(["--query", query] if query else []), *(f"--option={text}" for text in options)]
+    assert assess.main([image, *asked, "--json"]) == 0
+    whole = json.loads(capsys.readouterr().out)
+    assert assess.main([str(folder), *asked, "--out", str(tmp_path / "out.jsonl")]) == 0
+    row = json.loads((tmp_path / "out.jsonl").read_text("utf-8").splitlines()[0])
+    cells = {"image_path": image, "query": query, "options": json.dumps(options) if options else None}
+    (answer,) = assess_rows(program, [cells], program.resources.settings, local=True)
+    shared = sorted(whole.keys() & row.keys())
+    assert shared == ["error", "level", "status", "tool_mean"]
+    assert {name: whole[name] for name in shared} == {name: row[name] for name in shared}
+    assert whole["tool_mean"] == pytest.approx(2.6)
+    assert [*answer] == [*Row.model_fields, "assessment"]
+    own = {"id", "image", "seconds"}
+    assert {k: v for k, v in answer.items() if k in row.keys() - own} == {k: row[k] for k in row.keys() - own}
+    assert json.loads(answer["assessment"])["final_answer"] == whole["final_answer"]
 
 
 def test_equal_options_are_refused_before_anything_is_judged(program, folder, capsys):

@@ -97,13 +97,13 @@ def test_mlflow_lists_each_figure_under_its_own_name(service_program):
     rows = [
         labelled(
             id=f"s{i:02}", group=f"g{i}", task="scoring", truth=1 + i / 10, predicted=2 + i / 20,
-            expected_level=5 - i / 10, tool_mean=1 + i / 10 + i % 2,
+            expected_level=5 - i / 10, tool_mean_equal=1 + i / 10 + i % 2,
         )
         for i in range(40)
     ]  # fmt: skip
     record = summarize(rows)
     values = headlines(record, service_program())
-    of_tools = stats.spearmanr([row.truth for row in rows], [row.beliefs["tool_mean"] for row in rows])[0]
+    of_tools = stats.spearmanr([row.truth for row in rows], [row.beliefs["tool_mean_equal"] for row in rows])[0]
     assert (values["model_srcc"], values["tools_srcc"]) == (-1.0, pytest.approx(of_tools, abs=1e-4))
     figures = {name: getattr(record, name).value for name in ("srcc", "plcc", "rmse")}
     assert {name: values[name] for name in figures} == pytest.approx(figures, abs=1e-4)

@@ -28,6 +28,7 @@ from program.common.settings import load_settings
 from program.compile import main
 from program.lms.limits import Budget
 from program.lms.traits import ModelTraits
+from program.running.row import Row
 from program.tracking import Tracker
 from program.tracking.models import log_program, promote, register
 
@@ -247,7 +248,7 @@ def test_the_budget_holds_for_judging_the_champion_too(data, loopback, capsys, m
     settings = load_settings()
     tracker = Tracker(settings.mlruns_dir, "champion")
     with tracker.run("by hand") as run:
-        log_program(run, save(other, data / "other"), program_sha256(other))
+        log_program(run, save(other, data / "other"), program_sha256(other), Row.kinds())
         version = register(tracker, run, "mine", {})
     promote(tracker, version)
 

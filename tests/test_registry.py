@@ -24,6 +24,7 @@ from program.compile import main as compile_command
 from program.evaluation.figures import summarize
 from program.evaluation.intervals import Figure
 from program.evaluation.record import EvaluationRecord
+from program.running.row import Row
 from program.tracking import Tracker
 from program.tracking.models import CHAMPION, check_name, fetch, find_champion, log_program
 from tests.rows import labelled
@@ -80,7 +81,7 @@ def register(base, settings, logged, monkeypatch):
     if not logged:
         folder = save(AgenticIQA(settings), base / "program")
         with tracker.run("compile") as run:
-            log_program(run, folder, program_sha256(AgenticIQA(settings)))
+            log_program(run, folder, program_sha256(AgenticIQA(settings)), Row.kinds())
         logged["run"] = run
     job = SimpleNamespace(settings=settings, splits={"test": []}, optimizers=("rubric",))
 
@@ -214,7 +215,7 @@ def test_the_same_program_from_two_folders_is_registered_twice(base, settings):
         job = SimpleNamespace(settings=settings, splits={"test": []}, optimizers=("rubric",))
         tracker = Tracker(settings.mlruns_dir, "registry")
         with tracker.run("compile") as run:
-            log_program(run, save(program, base / out), program_sha256(program))
+            log_program(run, save(program, base / out), program_sha256(program), Row.kinds())
             versions.append(register_compiled("twins", job, _record([1.0, 2.0, 3.0]), tracker, run))
     assert [program_sha256(load(version.uri, settings)) for version in versions] == [program_sha256(program)] * 2
 
@@ -266,9 +267,9 @@ def _check(answers, photo, settings):
     expected = load("models:/served@champion", settings)(image=photo)
     for answer in answers[:3]:
         assert answer["status"] == "ok", answer
-        assert answer["score"] == pytest.approx(expected.rating, abs=1e-6)
+        assert answer["score"] == pytest.approx(expected.score, abs=1e-6)
         assert answer["level"] == expected.level
-    assert (answers[3]["status"], answers[3]["score"]) == ("failed", None)
+    assert (answers[3]["status"], answers[3]["score"]) == ("error", None)
     assert answers[4]["answer"] in {"A", "B"}
     assert json.loads(answers[0]["assessment"])["state"]["executor_evidence"]
 
@@ -294,7 +295,7 @@ def test_rows_are_answered_in_python(registered, photo, monkeypatch, capsys):
     exec(compile(block, "tracking.md", "exec"), {})  # noqa: S102 - our own page
     assert "score" in capsys.readouterr().out
     answer = model.predict(pd.DataFrame([{"image_bytes": photo.read_bytes()}, {"image_bytes": b"no image"}]))
-    assert list(answer["status"]) == ["ok", "failed"]
+    assert list(answer["status"]) == ["ok", "error"]
     assert answer["score"][0] == pytest.approx(load("models:/served@champion", registered)(image=photo).quality_score)
 
 
@@ -321,7 +322,7 @@ def test_the_model_of_any_compile_predicts_from_a_path_wherever_the_store_is(
         mlflow.set_tracking_uri(address)
         model = mlflow.pyfunc.load_model(logged.model_uri)
         answer = model.predict(pd.DataFrame([{"image_path": str(photo)}, {"image_path": "nowhere.png"}]))
-        assert list(answer["status"]) == ["ok", "failed"]
+        assert list(answer["status"]) == ["ok", "error"]
         assert answer["score"][0] == pytest.approx(load(out, settings)(image=photo).quality_score)
         assert "no such file" in answer["error"][1]
 

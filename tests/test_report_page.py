@@ -66,9 +66,9 @@ def _record(evil=""):
                 distortion="blur"[: i % 2 + 2] + evil,
                 predicted=float(np.clip(truth + rng.normal(0, 0.6), 1, 5)), status="ok", rung="first call",
                 level_probabilities=dict(zip(range(1, 6), rng.dirichlet(np.ones(5)), strict=True)),
-                tool_mean=2.5, expected_level=3.0, fusion_printed=1.2, fusion_normalised=2.8,
+                tool_mean_equal=2.5, expected_level=3.0, fusion_printed=1.2, fusion_normalised=2.8,
                 baselines={f"Tool{evil}": truth, "model only": 3.0 + truth / 10},
-                reasoning=f"Because. {evil}",
+                quality_reasoning=f"Because. {evil}",
                 evidence={"findings": [{"region": f"sky{evil}", "type": "Blurs", "severity": "severe"},
                                        {"region": "Global", "type": "Noise", "severity": "slight"}],
                           "readings": [{"region": "Global", "tool": f"VIF{evil}", "score": 2.5}]},
@@ -77,7 +77,7 @@ def _record(evil=""):
     options = {"A": f"Yes{evil}", "B": "No"}
     rows += [
         labelled(id=f"q{i}", group=f"g{i}", task="mcq", truth="A", predicted="AB"[i % 2], status="ok", choices=2,
-            question_type=f"how{evil}", reasoning="Guessed.")
+            question_type=f"how{evil}", quality_reasoning="Guessed.")
         for i in range(6)
     ]  # fmt: skip
     context = {"models": {"summarizer": f"model{evil}"}, "tools": {f"VIF{evil}": "1"}, "scoring_mode": "probabilities"}
@@ -186,7 +186,7 @@ def test_report_is_written_whole_with_its_record(tmp_path, images):
 
 def _miss(i, error, task="scoring"):
     fields = {"truth": 3.0, "predicted": 3.0 + error} if task == "scoring" else {"truth": "A", "predicted": "B"}
-    return labelled(id=f"r{i}", group="g", task=task, status="ok", reasoning="r", **fields)
+    return labelled(id=f"r{i}", group="g", task=task, status="ok", quality_reasoning="r", **fields)
 
 
 def test_only_the_worst_misses_keep_their_reasons():
@@ -197,17 +197,17 @@ def test_only_the_worst_misses_keep_their_reasons():
     expected = sorted(rows, key=lambda row: -abs(row.predicted - row.truth))[:WORST]
     found = worst_rows(kept, "scoring")
     assert [row.id for row in found] == [row.id for row in expected]
-    assert all(row.reasoning for row in found)
-    assert sum(row.reasoning is not None for row in kept) < 100  # 12 (1 + ln(500 / 12)) = 57
-    bare = [[row.model_copy(update={"reasoning": None}) for row in some] for some in (kept, rows)]
+    assert all(row.quality_reasoning for row in found)
+    assert sum(row.quality_reasoning is not None for row in kept) < 100  # 12 (1 + ln(500 / 12)) = 57
+    bare = [[row.model_copy(update={"quality_reasoning": None}) for row in some] for some in (kept, rows)]
     assert bare[0] == bare[1]
 
 
 def test_right_and_failed_answers_are_no_misses():
-    right = labelled(id="a", group="g", task="mcq", truth="A", predicted="A", status="ok", reasoning="r")
+    right = labelled(id="a", group="g", task="mcq", truth="A", predicted="A", status="ok", quality_reasoning="r")
     failed = labelled(id="b", group="g", task="scoring", truth=2.0, status="failed")
     misses = WorstRows()
-    assert [misses.trim(row).reasoning for row in (right, failed)] == [None, None]
+    assert [misses.trim(row).quality_reasoning for row in (right, failed)] == [None, None]
     assert worst_rows([right, failed], "mcq") == []
     wrong = [_miss(i, 0, "mcq") for i in range(40)]
     assert [r.id for r in worst_rows(wrong, "mcq")] == [r.id for r in worst_rows(wrong[::-1], "mcq")]

@@ -749,7 +749,7 @@ def test_the_services_log_holds_no_key_of_the_environment(name, monkeypatch):
     assert json.loads(stream.getvalue())["event"] == f"refused: <{name}>"
 
 
-def test_a_row_whose_model_fails_is_failed_and_the_others_are_answered(loopback, loopback_module, encoded, fake_runner):
+def test_a_row_whose_model_fails_is_an_error_beside_the_others(loopback, loopback_module, encoded, fake_runner):
     busy = loopback_module.Reply(429, {"error": {"message": "account acct-123 is over its limit"}})
     server = loopback(rules=[(lambda q: q.inputs.get("query") == "Fail, please.", busy)])
     settings = load_settings(overrides={"wire": {"attempts": 3, "backoff_s": 0.001}})
@@ -757,7 +757,7 @@ def test_a_row_whose_model_fails_is_failed_and_the_others_are_answered(loopback,
     program.resources.__dict__["runner"] = fake_runner()
     rows = [{"image_bytes": encoded(), "query": query} for query in ("Fail, please.", "Rate the quality.")]
     failed, answered = assess_rows(program, rows, settings)
-    assert (failed["status"], answered["status"]) == ("failed", "ok")
+    assert (failed["status"], answered["status"]) == ("error", "ok")
     assert failed["error"] == "the language model gave no answer (LMRateLimitError); the service's log says more"
     assert set(failed) == set(answered)
 

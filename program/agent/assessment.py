@@ -78,7 +78,9 @@ class Assessment(SummarizerOutput, dspy.Prediction):
     """
 
     state: AssessmentState
+    """What was asked, planned and measured."""
     usage: Usage = Field(default_factory=Usage)
+    """What it cost: calls, tokens, seconds by stage."""
     # Where DSPy's predictions keep what they hold (tests/test_dspy_private.py).
     _completions: None = PrivateAttr(None)
     _lm_usage: dict[str, Any] | None = PrivateAttr(None)
@@ -89,6 +91,15 @@ class Assessment(SummarizerOutput, dspy.Prediction):
     @property
     def _store(self) -> dict[str, Any]:
         return self.__dict__
+
+    @classmethod
+    def of(
+        cls, answer: SummarizerOutput, state: AssessmentState, usage: Usage, images: "tuple[ImageRef, ImageRef | None]"
+    ) -> "Assessment":
+        """Return the Summarizer's answer with what it came from."""
+        assessment = cls(**dict(answer), state=state, usage=usage)
+        assessment._images = images
+        return assessment
 
     def copy(self, **fields: Any) -> "Assessment":
         """Return a copy with other values of these fields, as DSPy's predictions do."""
@@ -141,7 +152,7 @@ class Assessment(SummarizerOutput, dspy.Prediction):
 
     @property
     def option(self) -> str | None:
-        """The text of the option that was chosen; None for other answers."""
+        """The text of the option that was chosen; empty for other answers."""
         options = read_query(self.state.query, self.state.options).options or {}
         return options.get(str(self.final_answer)) if self.query_type is QueryType.MCQ else None
 
@@ -153,7 +164,7 @@ class Assessment(SummarizerOutput, dspy.Prediction):
 
     @property
     def subject_sharp(self) -> str | None:
-        """Whether the subject is sharp: "yes", "no", or "not clear"; None where nothing was measured."""
+        """Whether the subject is sharp: `yes`, `no` or `not clear`; empty where nothing was measured."""
         sure = self.state.subject_sharp
         return None if sure is None else "yes" if sure >= 0.6 else "no" if sure <= 0.4 else "not clear"
 

@@ -87,8 +87,7 @@ class AgenticIQA(ProgramModule):
         usage.tool_cache_hits = sum(log.cached for log in logs)
         usage.tool_failures = sum(log.error is not None for log in logs)
         usage.replans = state.iteration_count
-        assessment = Assessment(**dict(result), state=state, usage=usage)
-        assessment._images = test, original
+        assessment = Assessment.of(result, state, usage, (test, original))
         annotate_trace(_facts(assessment))
         return assessment
 

@@ -10,7 +10,15 @@ import dspy
 
 from program.agent.labels import Corrections, Neighbours
 from program.agent.resources import Resources
-from program.agent.state import BeliefSource, ExecutorOutput, Finding, ToolReadings, compact_json
+from program.agent.state import (
+    BeliefSource,
+    Columns,
+    ExecutorOutput,
+    Finding,
+    SummarizerOutput,
+    ToolReadings,
+    compact_json,
+)
 from program.common.text import in_sentences, is_chinese
 from program.fusion import ScoreFusion, level_in_text
 from program.fusion.levels import expected_level, level_masses, tokens_of
@@ -59,12 +67,14 @@ _CERTAIN = 0.995
 
 
 class LevelBelief(NamedTuple):
-    """How likely each quality level is, why, and where the numbers came from."""
+    """How likely each quality level is, why, and where the numbers came from; None and None without any belief."""
 
-    probabilities: dict[int, float]
+    probabilities: dict[int, float] | None
     reasoning: str
-    source: BeliefSource
+    source: BeliefSource | None
     findings: list[Finding] | None = None
+    stated: Columns = Columns()
+    """What else the model was asked for."""
 
 
 class Rater(dspy.Module):
@@ -122,8 +132,11 @@ class Rater(dspy.Module):
 
     def tools_mean(self, evidence: ExecutorOutput) -> float | None:
         """Return the tools' mean (1..5) as they read the image; None without a score."""
-        scores, precisions = evidence.readings
-        return self.fusion.tool_mean(scores, precisions) if scores else None
+        return self.mean_of(evidence.readings)
+
+    def mean_of(self, tools: ToolReadings) -> float | None:
+        """Return the mean (1..5) that the fusion makes of tools' scores; None without a score."""
+        return self.fusion.tool_mean(*tools) if tools.scores else None
 
     def tool_readings(self, evidence: ExecutorOutput, image: ImageRef, reference: ImageRef | None) -> ToolReadings:
         """Return what is fused of the tools: what they read, or what labels predict of the image by it."""
@@ -147,50 +160,57 @@ class Rater(dspy.Module):
 
     def _rate(
         self, inputs: Mapping[str, Any], evidence: ExecutorOutput, answer: Answer[LevelBelief], tools: ToolReadings
-    ) -> dict[str, Any]:
+    ) -> SummarizerOutput:
+        """Return the answer to a question for the score; without any belief the tools' scores stand alone."""
+        if answer.value is not None:
+            return self._fused(inputs, evidence, answer.value, tools, answer.attempt)
+        level = level_in_text(answer.raw)
+        if level is not None:
+            reasoning = f"The model's answer, read as text, names level {level} of 5."
+            named = LevelBelief(self._named(level), reasoning, "classification")
+            return self._fused(inputs, evidence, named, tools, "text")
+        if not tools.scores:
+            return failed_answer(answer)
+        logger.error("level probabilities failed on all calls; tools alone. Full output: %s", answer.raw)
+        nothing = LevelBelief(None, "The model gave no level probabilities; the tools' scores stand alone.", None)
+        fused = self._fused(inputs, evidence, nothing, tools, "tools alone")
+        return fused.model_copy(update={"status": "degraded", "error": last_error(answer)})
+
+    def _fused(
+        self, inputs: Mapping[str, Any], evidence: ExecutorOutput, belief: LevelBelief, tools: ToolReadings,
+        rung: str | None,
+    ) -> SummarizerOutput:  # fmt: skip
+        """Return the answer that a belief and the tools' scores make together."""
         fusion, chinese = self.fusion, is_chinese(str(inputs["query"]))
         (scores, precisions), read = tools, self.tools_mean(evidence)
-        mean = fusion.tool_mean(scores, precisions) if scores else None
-        moved = "" if mean is None or read is None else moved_note(read, mean, chinese=chinese)
-        rung, status = answer.attempt, "ok"
-        probabilities, reasoning, source = answer.value[:3] if answer.value else (None, "", None)
-        if probabilities is None and (level := level_in_text(answer.raw)) is not None:
-            probabilities = self._named(level)
-            rung, source = "text", "classification"
-            reasoning = f"The model's answer, read as text, names level {level} of 5."
-        if probabilities is None:
-            if not scores:
-                return failed_fields(answer)
-            rung, status = "tools alone", "degraded"
-            reasoning = "The model gave no level probabilities; the tools' scores stand alone."
-            logger.error("level probabilities failed on all calls; tools alone. Full output: %s", answer.raw)
+        mean, probabilities = self.mean_of(tools), belief.probabilities
         if probabilities and self.neighbours and not self._judge.weighs_demos:
             probabilities = even_out(probabilities, self.neighbours.even)
         score = fusion.fuse_scores(scores, probabilities, precisions)
         weights = fusion.compute_perceptual_weights(scores, precisions)
         logger.info("fusion: tool mean %s, alpha %s, p %s, q %.4f", mean, weights, probabilities, score)
-        findings = findings_note(evidence, reasoning, chinese=chinese)
+        findings = findings_note(evidence, belief.reasoning, chinese=chinese)
+        moved = "" if mean is None or read is None else moved_note(read, mean, chinese=chinese)
+        made_of = fusion_note(fusion, score, scores, probabilities, precisions, chinese=chinese)
         gap = disagreement(mean, probabilities, chinese=chinese)
         low, high = fusion.interval(score, scores, probabilities, precisions)
         if gap and mean is not None and probabilities:
             believed = expected_level(probabilities)
             low, high = min(low, mean, believed), max(high, mean, believed)
-        made_of = fusion_note(fusion, score, scores, probabilities, precisions, chinese=chinese)
-        return {
-            "final_answer": score,
-            "quality_score": score,
-            "quality_reasoning": in_sentences(reasoning, findings, moved, made_of, gap),
-            "summary": reasoning or findings or level_note(score, chinese=chinese),
-            "unresolved_gap": gap or None,
-            "level_probabilities": probabilities,
-            "level_probabilities_from": source,
-            "tool_mean": mean,
-            "perceptual_weights": weights,
-            "score_interval": (low, high),
-            "status": status,
-            "error": None if status == "ok" else last_error(answer),
-            "rung": rung,
-        }
+        computed = {"level": fusion.map_to_level(score), "tool_mean": mean}
+        return SummarizerOutput(
+            **{**dict(belief.stated), **computed},
+            final_answer=score,
+            quality_score=score,
+            quality_reasoning=in_sentences(belief.reasoning, findings, moved, made_of, gap),
+            summary=belief.reasoning or findings or level_note(score, chinese=chinese),
+            unresolved_gap=gap or None,
+            level_probabilities=probabilities,
+            level_probabilities_from=belief.source,
+            perceptual_weights=weights,
+            score_interval=(low, high),
+            rung=rung,
+        )
 
     def _level_belief(
         self, inputs: Mapping[str, Any], evidence: ExecutorOutput, calls: CallAllowance, *, finds: bool = False
@@ -234,10 +254,11 @@ class Rater(dspy.Module):
         def read(p: dspy.Prediction) -> LevelBelief:
             masses = self.fusion.extract_vlm_probabilities(p.quality_probs, mode="probabilities")
             level = max(masses, key=lambda c: masses[c])
+            source: BeliefSource = "probabilities"
             if masses[level] > _CERTAIN and not self._judge.is_calibrated:
                 # One level with all the mass is the name of a level: nobody is that sure.
-                return LevelBelief(self._named(level), reasoning_of(p), "classification", _found(p))
-            return LevelBelief(masses, reasoning_of(p), "probabilities", _found(p))
+                masses, source = self._named(level), "classification"
+            return LevelBelief(masses, reasoning_of(p), source, _found(p), Columns.stated_in(p))
 
         form = QuestionForm(
             example={**_FOUND, **_SCORED} if finds else _SCORED,
@@ -255,13 +276,14 @@ class Rater(dspy.Module):
 
         def read(p: dspy.Prediction) -> LevelBelief:
             reasoning = "" if one_word or opens else reasoning_of(p)
+            found, stated = _found(p), Columns.stated_in(p)
             if from_tokens and (tokens := tokens_of(p.get("logprobs"))):
                 try:
-                    return LevelBelief(level_masses(tokens), reasoning, "logprobs", _found(p))
+                    return LevelBelief(level_masses(tokens), reasoning, "logprobs", found, stated)
                 except ValueError as error:
                     logger.warning("%s; the word alone counts", error)
             smoothed = self.fusion.extract_vlm_probabilities(p.quality_level, mode="classification")
-            return LevelBelief(smoothed, reasoning, "classification", _found(p))
+            return LevelBelief(smoothed, reasoning, "classification", found, stated)
 
         level_last = not from_tokens and self._judge.reads_instructions
         form = QuestionForm(
@@ -402,16 +424,16 @@ def reasoning_of(prediction: dspy.Prediction) -> str:
     return text
 
 
-def failed_fields(answer: Answer[Any]) -> dict[str, Any]:
-    """Return the fields of a result whose question no call answered."""
+def failed_answer(answer: Answer[Any]) -> SummarizerOutput:
+    """Return the answer to a question that no call answered."""
     logger.error("all calls failed (%s). Full output: %s", "; ".join(answer.errors), answer.raw)
-    return {
-        "final_answer": UNDETERMINED,
-        "quality_reasoning": PARSING_FAILED,
-        "summary": PARSING_FAILED,
-        "status": "failed",
-        "error": last_error(answer),
-    }
+    return SummarizerOutput(
+        final_answer=UNDETERMINED,
+        quality_reasoning=PARSING_FAILED,
+        summary=PARSING_FAILED,
+        status="failed",
+        error=last_error(answer),
+    )
 
 
 def last_error(answer: Answer[Any]) -> str:

@@ -3,7 +3,7 @@
 import json
 import logging
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from typing import Annotated, Any, Literal, NamedTuple
 
 from pydantic import ConfigDict, Field, StringConstraints, model_validator
@@ -163,8 +163,40 @@ class ExecutorOutput(Record):
         return list(dict.fromkeys(log.tool for log in self.tool_logs if log.error and log.alternative))
 
 
-class SummarizerOutput(Record):
-    """The Summarizer's answer. `final_answer` is a float on 1..5 for scoring, a letter or text otherwise."""
+class Columns(Record):
+    """What an answer says of the quality in single values: each is a column of every table, too.
+
+    A scoring signature may ask a model for further ones, by the names that they have here.
+    """
+
+    level: str | None = Field(None, pattern="^[A-E]$")
+    """The letter of the score, from A (excellent) to E (bad); empty without a score that a model has a part in."""
+    tool_mean: float | None = None
+    """The mean of the tools' scores that was fused, 1 to 5, by their weights; empty where no tool counts."""
+
+    @classmethod
+    def stated_in(cls, prediction: Mapping[str, Any]) -> "Columns":
+        """Return what a model stated itself. Raises ValueError for a value of another type."""
+        return cls(**{name: prediction[name] for name in cls.model_fields if name in prediction})
+
+
+class Rating(Columns):
+    """What an answer says of the quality, whatever was asked."""
+
+    quality_score: _Score | None = None
+    """The quality from 1 to 5; of a question that a language model answers, the tools alone make it."""
+    score_interval: tuple[float, float] | None = None
+    """Where the mean score of people lies with a probability of 95 %: 1.96 standard deviations to either side."""
+    level_probabilities: dict[int, float] | None = None
+    """How likely the model holds each level, from 1 (bad) to 5 (excellent)."""
+    level_probabilities_from: BeliefSource | None = None
+    """How they were read: numbers the model wrote, its tokens' probabilities, or one level that it named, smoothed."""
+    perceptual_weights: dict[int, float] | None = None
+    """What each level weighs by the tools' mean: alpha of the fusion's formula."""
+
+
+class SummarizerOutput(Rating):
+    """The answer: tables, HTTP's JSON and MLflow's columns are made from it. Its fields are written down here alone."""
 
     model_config = ConfigDict(
         json_schema_extra={
@@ -186,41 +218,45 @@ class SummarizerOutput(Record):
     )
 
     final_answer: _Text | _Score
+    """The score from 1 to 5 where one was asked for, the letter of an option, or a text."""
     quality_reasoning: _Text
     """Why, with the sources: the model's own reasons, then what the score was made of and what was missing."""
     summary: str = ""
     """Why, in the model's own words alone; empty where the answer itself says it."""
     need_replan: bool = False
+    """Whether the evidence falls short and the Planner is asked again."""
     replan_reason: str | None = None
+    """What is missing, where the Planner is asked again."""
     unresolved_gap: str | None = None
     """Why the evidence still falls short, where the Planner is not asked again."""
     used_evidence: dict[str, Any] | None = None
-    """The readings and findings the answer rests on, under "readings" and "findings"."""
-    quality_score: _Score | None = None
-    """The score that was asked for. Of questions (options, explanations): what the embedded expert believes, which
-    costs nothing, else the tools' mean alone, as of failed ratings."""
-    level: str | None = Field(None, pattern="^[A-E]$")
-    """The letter view of a score with the model's part in it; None for the tools' mean."""
-    level_probabilities: dict[int, float] | None = None
-    level_probabilities_from: BeliefSource | None = None
-    """Numbers the model wrote, its tokens' log-probabilities, or one level that it named, smoothed."""
-    tool_mean: float | None = None
-    """The tools' mean that was fused (1..5), weighted as the fusion weighs them; None without tool scores."""
-    perceptual_weights: dict[int, float] | None = None
-    """The weight of each level by the tools' mean: alpha of the fusion's formula."""
-    score_interval: tuple[float, float] | None = None
-    """Score -+ 1.96 standard deviations of the fused belief over the levels, on the score's scale, within [1, 5]."""
+    """The readings and findings that the answer rests on; empty where it rests on the image alone."""
     status: Status = "ok"
+    """`ok`; `degraded`: a part of the evidence is missing; `failed`: no answer; in tables also `error`: no image that
+    can be judged."""
     error: str | None = None
+    """What went wrong, in one line."""
     rung: str | None = None
     """What the answer was read from: "first call", "second call", "third call", "text" or "tools alone"."""
     query_type: QueryType | None = None
+    """What kind of question it was taken for."""
     query_rule: str | None = None
+    """The rule that told the kind."""
 
     @property
     def rating(self) -> float | None:
-        """The score, where one was asked for and given; None for questions, on which the tools' mean says nothing."""
+        """The answer as a number, where a score was asked for; None for questions."""
         return self.final_answer if isinstance(self.final_answer, float) else None
+
+    @property
+    def score(self) -> float | None:
+        """The quality from 1 to 5; empty where only tools measured it, beside a question to a language model."""
+        is_by_tools = self.rating is None and self.level is None
+        return None if is_by_tools else self.quality_score
+
+    def with_rating(self, rating: Rating) -> "SummarizerOutput":
+        """Return this answer with what another says of the quality."""
+        return self.model_copy(update={name: getattr(rating, name) for name in Rating.model_fields})
 
     @model_validator(mode="before")
     @classmethod
@@ -308,17 +344,17 @@ def of_same_pixels(output: ExecutorOutput, state: AssessmentState) -> ExecutorOu
     )
 
 
-def rating_of_same_pixels(*, chinese: bool) -> dict[str, Any]:
-    """Return what an answer says of the quality of an image that is its own reference: 5, and no doubt."""
-    return {
-        "final_answer": 5.0,
-        "quality_score": 5.0,
-        "quality_reasoning": _UNDISTORTED[chinese],
-        "summary": _UNDISTORTED[chinese],
-        "level_probabilities": {level: float(level == 5) for level in range(1, 6)},
-        "score_interval": (5.0, 5.0),
-        "status": "ok",
-    }
+def answer_of_same_pixels(*, chinese: bool) -> SummarizerOutput:
+    """Return the answer to a question for the score of an image that is its own reference: 5, and no doubt."""
+    return SummarizerOutput(
+        final_answer=5.0,
+        quality_score=5.0,
+        level="A",
+        quality_reasoning=_UNDISTORTED[chinese],
+        summary=_UNDISTORTED[chinese],
+        level_probabilities={1: 0.0, 2: 0.0, 3: 0.0, 4: 0.0, 5: 1.0},
+        score_interval=(5.0, 5.0),
+    )
 
 
 def compact_json(value: Any) -> str:

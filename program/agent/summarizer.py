@@ -11,7 +11,13 @@ from program.agent import rating
 from program.agent.query import QueryReading, QueryType, read_query
 from program.agent.replan import contradiction, find_gap
 from program.agent.resources import Resources
-from program.agent.state import AssessmentState, ExecutorOutput, SummarizerOutput, ToolReadings, rating_of_same_pixels
+from program.agent.state import (
+    AssessmentState,
+    ExecutorOutput,
+    SummarizerOutput,
+    ToolReadings,
+    answer_of_same_pixels,
+)
 from program.common.text import in_sentences, is_chinese, normalise_choice, options_text
 from program.fusion.scores import level_note
 from program.images.store import IMAGES, ImageRef
@@ -32,12 +38,6 @@ _EXPLAINED = {
     "final_answer": "The image is moderately blurred.",
     "quality_reasoning": "Edges are soft; the tool score is 2.6.",
 }
-
-
-_RATING = (
-    "quality_score", "level_probabilities", "level_probabilities_from", "tool_mean", "perceptual_weights",
-    "score_interval",
-)  # fmt: skip
 
 
 class Summarizer(rating.Rater):
@@ -73,33 +73,42 @@ class Summarizer(rating.Rater):
         }
         tools = self.tool_readings(state.evidence, image, reference)
         with stage("summarizer"):
-            fields = self._answered(state, reading, inputs, tools)
-        if image.too_small and fields.get("score_interval") and not state.evidence.same_pixels:
-            fields["score_interval"] = (1.0, 5.0)
-        return self._output(fields, state, reading, tools)
+            answer = self._answered(state, reading, inputs, tools)
+        if image.too_small and answer.score_interval and not state.evidence.same_pixels:
+            answer = answer.model_copy(update={"score_interval": (1.0, 5.0)})
+        return self._completed(answer, state, reading, tools)
 
     def _answered(
         self, state: AssessmentState, reading: QueryReading, inputs: Mapping[str, Any], tools: ToolReadings
-    ) -> dict[str, Any]:
-        """Return the fields that the kind of question asks for; what a score's answer names joins the evidence."""
+    ) -> SummarizerOutput:
+        """Return the answer that the kind of question asks for; what a score's answer names joins the evidence."""
         evidence, is_score = state.evidence, reading.type is QueryType.SCORING
-        same = rating_of_same_pixels(chinese=is_chinese(state.query)) if evidence.same_pixels else {}
+        undistorted = answer_of_same_pixels(chinese=is_chinese(state.query))
+        if is_score and evidence.same_pixels:
+            return undistorted
         if self.asks == "nothing" and not self.names_distortions(state):
-            mean = self.fusion.tool_mean(*tools) if is_score and tools.scores else rating.UNDETERMINED
-            fields: dict[str, Any] = {
-                "final_answer": mean, "quality_reasoning": "The model was not asked.", "status": "ok",
-            }  # fmt: skip
-        elif reading.type is QueryType.MCQ and reading.options:
-            fields = self._choose(inputs, reading.options, evidence)
-        elif is_score and same:
-            fields = same
-        elif is_score and _is_iqa(state):
-            fields = self._scored(inputs, state, tools)
+            return self._by_tools(tools, is_score=is_score)
+        if is_score and _is_iqa(state):
+            return self._scored(inputs, state, tools)
+        if reading.type is QueryType.MCQ and reading.options:
+            answer = self._choose(inputs, reading.options, evidence)
         else:
-            fields = self._explain(inputs)
-        if not same and _is_iqa(state) and "quality_score" not in fields and self._judge.is_free:
-            return self._with_score(fields, inputs, state.evidence, tools)
-        return {**same, **fields}
+            answer = self._explain(inputs)
+        if evidence.same_pixels:
+            return answer.with_rating(undistorted)
+        if _is_iqa(state) and self._judge.is_free:
+            return self._with_score(answer, inputs, evidence, tools)
+        return answer
+
+    def _by_tools(self, tools: ToolReadings, *, is_score: bool) -> SummarizerOutput:
+        """Return the answer where the model is not to be asked: the tools' score, where one is wanted."""
+        unasked = SummarizerOutput(final_answer=rating.UNDETERMINED, quality_reasoning="The model was not asked.")
+        if not (is_score and tools.scores):
+            return unasked
+        score = self.fusion.fuse_scores(tools.scores, None, tools.precisions)
+        mean, level = self.mean_of(tools), self.fusion.map_to_level(score)
+        update = {"final_answer": score, "quality_score": score, "level": level, "tool_mean": mean}
+        return unasked.model_copy(update=update)
 
     def _looked_at(
         self, state: AssessmentState, image: ImageRef, reference: ImageRef | None
@@ -119,7 +128,7 @@ class Summarizer(rating.Rater):
             return crops[scope[0]], IMAGES.crop(reference, box) if reference else None, {GLOBAL: image, **crops}
         return image, reference, crops
 
-    def _scored(self, inputs: Mapping[str, Any], state: AssessmentState, tools: ToolReadings) -> dict[str, Any]:
+    def _scored(self, inputs: Mapping[str, Any], state: AssessmentState, tools: ToolReadings) -> SummarizerOutput:
         """Return the answer to a question for a score; what it names joins the state's evidence."""
         evidence = state.evidence
         is_open = evidence.distortion_analysis is None and "analysis" not in evidence.failed_steps
@@ -149,21 +158,22 @@ class Summarizer(rating.Rater):
         return is_score and (not demos or any(demo.get("findings") is not None for demo in demos))
 
     def _with_score(
-        self, fields: Mapping[str, Any], inputs: Mapping[str, Any], evidence: ExecutorOutput, tools: ToolReadings
-    ) -> dict[str, Any]:
+        self, answer: SummarizerOutput, inputs: Mapping[str, Any], evidence: ExecutorOutput, tools: ToolReadings
+    ) -> SummarizerOutput:
         """Add to a question's answer the score that a model gives when asked for one, where that costs nothing."""
         with dspy.context(trace=[]):  # optimizers teach what the question itself asks
             rated = self._rate(inputs, evidence, self._level_belief(inputs, evidence, CallAllowance()), tools)
-        fields = {**{name: rated[name] for name in _RATING if name in rated}, **fields}
-        if fields["summary"] or rated["status"] == "failed":
-            return fields
+        answer = answer.with_rating(rated)
+        if answer.summary or rated.quality_score is None:
+            return answer
         chinese = is_chinese(str(inputs["query"]))
-        verdict = level_note(rated["quality_score"], chinese=chinese)
-        return {**fields, "final_answer": f"{fields['final_answer']}{'' if chinese else ' '}{verdict}"}
+        space = "" if chinese else " "
+        text = f"{answer.final_answer}{space}{level_note(rated.quality_score, chinese=chinese)}"
+        return answer.model_copy(update={"final_answer": text})
 
     def _choose(
         self, inputs: Mapping[str, Any], options: Mapping[str, str], evidence: ExecutorOutput
-    ) -> dict[str, Any]:
+    ) -> SummarizerOutput:
         def letter_in(text: str) -> str:
             letter = normalise_choice(text, options)
             if letter is None:
@@ -182,7 +192,7 @@ class Summarizer(rating.Rater):
         example = _LETTER if alone else _ANSWERED
         return self._worded(self.answer, inputs, example, letter_in, reasons=reasons, alone=alone)
 
-    def _explain(self, inputs: Mapping[str, Any]) -> dict[str, Any]:
+    def _explain(self, inputs: Mapping[str, Any]) -> SummarizerOutput:
         def stripped(text: str) -> str:
             if not text.strip():
                 raise ValueError("the answer is empty")
@@ -193,7 +203,7 @@ class Summarizer(rating.Rater):
     def _worded(
         self, predictor: dspy.Predict, inputs: Mapping[str, Any], example: Mapping[str, Any],
         read: Callable[[str], str], reasons: str | None = None, *, alone: bool = False,
-    ) -> dict[str, Any]:  # fmt: skip
+    ) -> SummarizerOutput:  # fmt: skip
         """Ask for an answer in words; `read` turns its text into what counts, or raises ValueError.
 
         Where `reasons` are known, the model is to give none; `alone`: nor is it asked for them.
@@ -210,52 +220,58 @@ class Summarizer(rating.Rater):
         )
         answer = ask(predictor, inputs, form, check, lm=self.resources.lm("summarizer"))
         if answer.value is None:
-            return rating.failed_fields(answer)
+            return rating.failed_answer(answer)
         text, reasoning = answer.value
         own = "" if predictor is self.explain and self._judge.explains_in_figures else reasoning
-        fields = {"final_answer": text, "quality_reasoning": reasoning, "summary": own}
-        return {**fields, "status": "ok", "rung": answer.attempt}
+        return SummarizerOutput(final_answer=text, quality_reasoning=reasoning, summary=own, rung=answer.attempt)
 
-    def _output(
-        self, fields: dict[str, Any], state: AssessmentState, reading: QueryReading, tools: ToolReadings
+    def _completed(
+        self, answer: SummarizerOutput, state: AssessmentState, reading: QueryReading, tools: ToolReadings
     ) -> SummarizerOutput:
-        notes, gap, evidence, is_iqa = [], "", state.evidence, _is_iqa(state)
-        state.gap = None
-        if fields["status"] != "failed":
-            if is_iqa and state.plan is not None:
-                found = find_gap(evidence, state.plan.query_scope, state.plan)
-                state.gap, gap = found or (None, "")
-            if is_iqa and evidence.is_empty:
-                notes.append(NO_EVIDENCE)
-            if is_iqa and (conflict := contradiction(evidence)):
-                notes.append(f"{conflict}.")
-            notes += [f"{note}." for note in evidence.notes if note not in fields["quality_reasoning"]]
-        gap_left = gap or fields.get("unresolved_gap")
-        if fields["status"] == "ok" and evidence.failed_steps:
-            # Another answer than with this evidence: it must not pass for a whole one.
-            fields = {**fields, "status": "degraded", "error": evidence.failure_note()}
-        score = rated = fields.get("quality_score")
-        if score is None and is_iqa and tools.scores:
-            score = self.fusion.fuse_scores(tools.scores, None, tools.precisions)
+        """Return an answer with what its evidence lacks, and with the tools' score beside questions."""
+        evidence, is_iqa = state.evidence, _is_iqa(state)
+        fields: dict[str, Any] = {
+            "used_evidence": evidence.basis(), "query_type": reading.type, "query_rule": reading.rule,
+        }  # fmt: skip
+        gap = self._gap(answer, state)
         replan = bool(gap) and state.iteration_count < state.max_replan_iterations
         if replan:
             logger.info("need_replan=true, iteration %d: %s", state.iteration_count, gap)
+            fields |= {"need_replan": True, "replan_reason": gap, "unresolved_gap": None}
         elif gap:
             logger.warning("max iterations reached (%d); not replanning for: %s", state.iteration_count, gap)
-        return SummarizerOutput(
-            **{
-                **fields,
-                "quality_reasoning": in_sentences(fields["quality_reasoning"], *notes),
-                "quality_score": score,
-                "level": self.fusion.map_to_level(rated) if rated is not None else None,
-                "used_evidence": evidence.basis(),
-                "need_replan": replan,
-                "replan_reason": gap if replan else None,
-                "unresolved_gap": None if replan else gap_left or None,
-                "query_type": reading.type,
-                "query_rule": reading.rule,
-            }
-        )
+            fields |= {"unresolved_gap": gap}
+        if answer.status == "ok" and evidence.failed_steps:
+            # Another answer than with this evidence: it must not pass for a whole one.
+            fields |= {"status": "degraded", "error": evidence.failure_note()}
+        if answer.quality_score is None and is_iqa and tools.scores:
+            score = self.fusion.fuse_scores(tools.scores, None, tools.precisions)
+            fields |= {"quality_score": score, "tool_mean": self.mean_of(tools)}
+        if answer.status != "failed":
+            notes = _notes(evidence, answer.quality_reasoning, is_iqa=is_iqa)
+            fields["quality_reasoning"] = in_sentences(answer.quality_reasoning, *notes)
+        return answer.model_copy(update=fields)
+
+    def _gap(self, answer: SummarizerOutput, state: AssessmentState) -> str:
+        """Write down what the evidence lacks of the plan, and say it; nothing where planning again would not help."""
+        state.gap, text = None, ""
+        if answer.status == "failed" or state.plan is None or not _is_iqa(state):
+            return text
+        found = find_gap(state.evidence, state.plan.query_scope, state.plan)
+        if found is not None:
+            state.gap, text = found
+        return text
+
+
+def _notes(evidence: ExecutorOutput, reasoning: str, *, is_iqa: bool) -> list[str]:
+    """Return what reasoning has to say of the evidence and does not say yet, in sentences."""
+    notes = []
+    if is_iqa and evidence.is_empty:
+        notes.append(NO_EVIDENCE)
+    conflict = contradiction(evidence) if is_iqa else ""
+    if conflict:
+        notes.append(f"{conflict}.")
+    return notes + [f"{note}." for note in evidence.notes if note not in reasoning]
 
 
 def _is_iqa(state: AssessmentState) -> bool:

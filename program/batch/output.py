@@ -91,9 +91,8 @@ def write_part(out: Place, number: int, rows: Iterable[Row]) -> None:
     import pyarrow
     import pyarrow.parquet
 
-    kinds = {"str": pyarrow.string(), "float": pyarrow.float64(), "int": pyarrow.int64()}
-    annotations = {name: str(field.annotation) for name, field in Row.model_fields.items()}
-    schema = pyarrow.schema([(n, next(kinds[kind] for kind in kinds if kind in a)) for n, a in annotations.items()])
+    arrow = {str: pyarrow.string(), float: pyarrow.float64(), int: pyarrow.int64()}
+    schema = pyarrow.schema([(name, arrow[kind]) for name, kind in Row.kinds().items()])
     left = iter(rows)
     try:
         if isinstance(out, Path):
@@ -312,7 +311,7 @@ def show(result: Assessment, *, sources: bool = False) -> None:
     elif set(evidence.distortion_analysis or {}) - {GLOBAL}:
         console.print(_table(("where", "distortion", "severity"), [row[:3] for row in _evidence_rows(evidence)]))
     if result.rating is None and result.quality_score is not None:
-        by_tools = "" if result.level else " by the tools alone"
+        by_tools = "" if result.score is not None else " by the tools alone"
         chinese = is_chinese(result.state.query)
         line = score_line(result.quality_score, result.score_interval, chinese=chinese)
         console.print(f"{line}{by_tools}", highlight=False)

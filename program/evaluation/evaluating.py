@@ -97,7 +97,7 @@ class BaselineAnswers:
 
 
 _WAYS: Mapping[str, tuple[str, str, str]] = {
-    "tools used": ("mean of the tools the agent used", "tools", "tool_mean"),
+    "tools used": ("mean of the tools the agent used", "tools", "tool_mean_equal"),
     "tools used by reliability": ("the agent's tools, weighted by reliability", "tools", "tool_mean_reliable"),
     ALL_TOOLS: ("mean of all ready tools", "tools", ""),
     ALL_RELIABLE: ("all ready tools, weighted by reliability", "tools", ""),
@@ -129,7 +129,7 @@ def with_baselines(record: EvaluationRecord) -> EvaluationRecord:
 
 def _answers(row: LabelledRow) -> dict[str, float | str | None]:
     """Return what each way answered a sample, by its name."""
-    tools, model = row.beliefs.get("tool_mean"), row.beliefs.get("expected_level")
+    tools, model = row.beliefs.get("tool_mean_equal"), row.beliefs.get("expected_level")
     mean = None if tools is None or model is None else math.fsum((tools, model)) / 2
     beliefs = {name: row.beliefs.get(belief) for name, (_, _, belief) in _WAYS.items() if belief}
     return {**(row.baselines or {}), **beliefs, "mean of tools and model": mean}
@@ -144,7 +144,7 @@ def _answered(row: LabelledRow, answer: float | str | None) -> LabelledRow:
 
 logger = logging.getLogger(__name__)
 
-_CHECKPOINT_VERSION = 3
+_CHECKPOINT_VERSION = 4
 _MEND = "name another file with --checkpoint, or another cache folder (AGENTICIQA_CACHE_DIR)"
 
 OtherAnswers: TypeAlias = Callable[[Sample, Assessment], tuple[dict[str, float | str], Cost]]

@@ -284,7 +284,7 @@ def headlines(record: EvaluationRecord, program: AgenticIQA) -> dict[str, float 
     """
     values: dict[str, float | None] = {name: f.value for name, f in record.figures.items() if name in _LISTED}
     values |= {f"{name}_{end}": getattr(record.figures[name], end) for name in list(values)[:1] for end in _ENDS}
-    for name, belief in (("model_srcc", "expected_level"), ("tools_srcc", "tool_mean")):
+    for name, belief in (("model_srcc", "expected_level"), ("tools_srcc", "tool_mean_equal")):
         truth, beliefs = _labels_and_beliefs(record.rows, belief)
         values[name] = interval("srcc", truth, beliefs).value if truth else None
     simple = [way.figures["srcc"].value or -1 for way in record.baselines.values() if "srcc" in way.figures]

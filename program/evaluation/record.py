@@ -37,14 +37,17 @@ _SPENT = (
 )  # fmt: skip
 _COLUMNS = (
     "id", "group", "task", "distortion", "question_type", "choices", "truth", "mos_std", "preferred_over", "predicted",
-    "level", "level_probabilities", "score_interval", "tool_mean", "tool_mean_reliable", "expected_level",
-    "fusion_printed", "fusion_normalised", "fusion_reliable", "baselines", "baseline_cost", "status", "rung", "seconds",
-    "lm_calls", "tokens", "cost_usd", "spent", "error",
+    "level", "level_probabilities", "score_interval", "tool_mean", "tool_mean_equal", "tool_mean_reliable",
+    "expected_level", "fusion_printed", "fusion_normalised", "fusion_reliable", "baselines", "baseline_cost", "status",
+    "rung", "seconds", "lm_calls", "tokens", "cost_usd", "spent", "error",
 )  # fmt: skip
 """Of a table of samples."""
 _TEXTS = dict.fromkeys(
-    ("reasoning", "evidence", "distortions", "tools", "notes", "option", "options", "image", "reference", "query")
-)
+    (
+        "reasoning", "quality_reasoning", "evidence", "distortions", "tools", "notes", "option", "options", "image",
+        "reference", "query",
+    )
+)  # fmt: skip
 """What a row loses that nobody will look at."""
 _NO_FIELDS: set[str] = set()
 
@@ -87,8 +90,10 @@ class LabelledRow(Row):
     tokens: int | None = None
     spent: dict[str, float] | None = None
     """Input and output tokens, cache hits, tool readings, replans, and seconds by stage ("seconds_planner")."""
+    quality_reasoning: str | None = None
+    """Why, with the sources; kept for the worst misses only."""
     evidence: dict[str, JsonValue] | None = None
-    """What the answer rests on; kept, as the reasoning, for the worst misses only."""
+    """What the answer rests on; likewise."""
 
     def model_post_init(self, context: Any) -> None:
         """Forget which fields were given, which nobody asks: that would be half of a row's 4.8 KB."""
@@ -114,7 +119,7 @@ class LabelledRow(Row):
             "level_probabilities": {c: _rounded(p) for c, p in probabilities.items()} if probabilities else None,
             "beliefs": {name: b for name, b in _beliefs(result, eta).items() if b is not None},
             "rung": result.rung, "error": _one_line(result.error) if result.error else None,
-            "reasoning": result.quality_reasoning[:_MAX_REASONING],
+            "quality_reasoning": result.quality_reasoning[:_MAX_REASONING],
             "evidence": result.used_evidence or result.state.evidence.basis(),
         }  # fmt: skip
         return cls(**dict(Row.of(request, result)) | labels | usage | own)
@@ -159,7 +164,7 @@ class LabelledRow(Row):
 
     def columns(self) -> dict[str, Any]:
         """Return what a table of samples holds of it."""
-        values = self.model_dump(mode="json") | {"tool_mean": None} | self.beliefs
+        values = self.model_dump(mode="json") | self.beliefs
         values |= {"predicted": self.predicted, "score_interval": self.score_interval and list(self.score_interval)}
         return {name: values.get(name) for name in _COLUMNS}
 
@@ -209,7 +214,7 @@ def _one_line(text: str) -> str:
 def _beliefs(result: Assessment, eta: float) -> dict[str, float | None]:
     """Return the two beliefs a score is fused from, and what each formula makes of them with the settings' eta.
 
-    "tool_mean", the plain mean of the tool scores the program used, and "expected_level", the mean of the level
+    "tool_mean_equal", the plain mean of the tool scores the program used, and "expected_level", the mean of the level
     probabilities; fused with the plain mean by the formula as printed, clipped to 1..5 ("fusion_printed"), and
     normalised ("fusion_normalised"). "tool_mean_reliable" and "fusion_reliable": the tools weighted by what their
     calibration says of them, the normalised formula with its width too. A fitted fusion plays no part: the formulas are
@@ -218,7 +223,7 @@ def _beliefs(result: Assessment, eta: float) -> dict[str, float | None]:
     (scores, precisions), probabilities = result.state.evidence.readings, result.level_probabilities
     mean = math.fsum(scores) / len(scores) if scores else None
     level = expected_level(probabilities) if probabilities else None
-    beliefs = {"tool_mean": _rounded(mean), "expected_level": _rounded(level)}
+    beliefs = {"tool_mean_equal": _rounded(mean), "expected_level": _rounded(level)}
     if mean is not None and probabilities:
         fusion = ScoreFusion(eta)
         beliefs["fusion_normalised"] = _rounded(fusion.fuse_scores([mean], probabilities))

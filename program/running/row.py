@@ -1,15 +1,17 @@
 """What is kept of one assessment: a row, which is also a line of every table."""
 
 import json
+from collections.abc import Sequence
 from pathlib import Path
 from statistics import NormalDist
-from typing import Any, Literal, Self
+from typing import Any, Literal, Self, get_args
 
-from pydantic import field_validator
+from pydantic import ConfigDict, field_validator
 
 from program.agent.assessment import Assessment
 from program.agent.query import read_query
-from program.common.backends import Frozen
+from program.agent.state import Columns, ExecutorOutput
+from program.common.backends import Record
 from program.common.keys import redact
 from program.common.request import Request
 from signatures.schemas import GLOBAL
@@ -17,50 +19,75 @@ from signatures.schemas import GLOBAL
 _MOST_DISTORTIONS = 8
 
 
-class Row(Frozen):
-    """One request's answer: a score on 1..5 with the belief's interval, or a question's answer, and why; or the error.
-
-    Its fields are the columns of tables, in order.
-    """
+class _FirstColumns(Record):
+    """What a table begins with."""
 
     id: str
+    """The name of the row: of a folder's file its path below the folder."""
     status: str
     score: float | None = None
     low: float | None = None
+    """Where the interval of the score begins: the mean score of people lies inside with a probability of 95 %."""
     high: float | None = None
-    level: str | None = None
+    """Where the interval ends."""
+
+
+class Row(Columns, _FirstColumns):
+    """One request's answer, flat: a line of every table, of MCP and of MLflow; or the error.
+
+    Its fields are the columns, in order: those of the bases first, the last base's before all. One without words of its
+    own here is what an `Assessment` has under the same name.
+    """
+
+    model_config = ConfigDict(frozen=True)
+
     answer: str | None = None
-    """For questions that do not ask for a score."""
+    """For a question: the answer, a text or the letter of an option; empty where a score was asked for."""
     option: str | None = None
-    """The text of the option that `answer` is the letter of."""
-    tool_mean: float | None = None
-    """For such questions: the mean of the tools' scores, which is no rating by the program."""
     distortions: str | None = None
+    """The faults in seven broad categories (Blurs, Noise, ...), each slight, moderate, severe or extreme, with its
+    region; this is what chooses the tools."""
     fault_1: str | None = None
+    """The worst fault, as a photographer names it; empty where there is none."""
     strength_1: str | None = None
+    """How strong it is: slight, moderate or strong."""
     fault_2: str | None = None
+    """The second fault."""
     strength_2: str | None = None
+    """How strong it is."""
     fault_3: str | None = None
+    """The third fault."""
     strength_3: str | None = None
-    """What a photographer calls wrong with it, the worst first: slight, moderate or strong."""
+    """How strong it is."""
     subject_sharp: str | None = None
     kind: str | None = None
+    """The kind of picture, as `photograph` or `document`."""
     tools: str | None = None
+    """The tools that ran, with their scores from 1 to 5: a tool has one for each distortion that it was chosen for."""
     reasoning: str | None = None
+    """Why, in sentences."""
     notes: str | None = None
-    """What was judged, where it is not the image as it is."""
+    """How the judged picture differs from the file (first frame, converted colours, transparency), and why a score is
+    a guess."""
     error: str | None = None
     image: str | None = None
+    """The file."""
     reference: str | None = None
+    """The file that it was compared with."""
     query: str | None = None
+    """The question that was asked."""
     options: str | None = None
     """The choices by letter, as JSON."""
     group: str | None = None
-    """Content and split as the manifest says: a table with people's labels added is data to learn from."""
+    """The photograph that it shows, as the manifest says."""
     split: str | None = None
+    """The split, as the manifest says."""
     lm_calls: int | None = None
+    """Paid calls of a language model."""
     cost_usd: float | None = None
+    """Their price in USD, where it is known."""
     seconds: float | None = None
+    """The time from start to end."""
 
     @field_validator("*", mode="before")
     @classmethod
@@ -77,34 +104,28 @@ class Row(Frozen):
     @classmethod
     def of(cls, request: Request, result: Assessment) -> Self:
         """Return an assessment as a row."""
+        state, usage = result.state, result.usage
         low, high = result.score_interval or (None, None)
-        evidence = result.state.evidence
-        distortions = [
-            f"{kind}: {severity}" + ("" if region == GLOBAL else f" ({evidence.looked_at(region)})")
-            for (region, kind), severity in evidence.severities(lambda found: found.type).items()
-            if severity != "none"
-        ]
-        readings = dict.fromkeys(f"{log.tool} {log.score:.2f}" for log in evidence.tool_logs if log.score is not None)
-        options = read_query(result.state.query, result.state.options).options if result.option is not None else None
-        faults = {
-            f"{name}_{place}": value
-            for place, fault in enumerate(result.faults[:3], 1)
-            for name, value in zip(("fault", "strength"), fault, strict=True)
-        }
         named = _named(request)
         fields = {
-            **named, **faults, "subject_sharp": result.subject_sharp, "kind": result.state.kind,
-            "reference": named["reference"] or result.state.reference_path, "query": result.state.query,
-            "options": json.dumps(options, ensure_ascii=False) if options else None,
-            "status": result.status, "score": result.quality_score if result.level else None, "low": low, "high": high,
-            "level": result.level,
-            "answer": None if isinstance(result.final_answer, float) else result.final_answer, "option": result.option,
-            "tool_mean": None if result.level else result.quality_score,
-            "distortions": "; ".join(distortions[:_MOST_DISTORTIONS]) or None, "tools": "; ".join(readings) or None,
-            "reasoning": result.summary or str(result.final_answer), "notes": "; ".join(result.notes) or None,
-            "error": result.error, "lm_calls": result.usage.lm_calls, "cost_usd": result.usage.cost_usd,
-            "seconds": round(result.usage.seconds.get("total", 0.0), 4),
-        }  # fmt: skip
+            **{name: getattr(result, name) for name in _AS_THEY_ARE},
+            **named,
+            **_fault_columns(result.faults),
+            "low": low,
+            "high": high,
+            "answer": result.final_answer if result.rating is None else None,
+            "distortions": _distortions_text(state.evidence),
+            "kind": state.kind,
+            "tools": _tools_text(state.evidence),
+            "reasoning": result.summary or str(result.final_answer),
+            "notes": "; ".join(result.notes) or None,
+            "reference": named["reference"] or state.reference_path,
+            "query": state.query,
+            "options": _options_text(result),
+            "lm_calls": usage.lm_calls,
+            "cost_usd": usage.cost_usd,
+            "seconds": round(usage.seconds.get("total", 0.0), 4),
+        }
         return cls(**fields)
 
     @classmethod
@@ -113,9 +134,47 @@ class Row(Frozen):
         text = " ".join(redact(error).split())[:500]
         return cls(**_named(request), status="error", query=request.query, error=text)
 
+    @classmethod
+    def kinds(cls) -> dict[str, type]:
+        """Return what each column holds: str, float or int."""
+        annotations = {name: field.annotation for name, field in cls.model_fields.items()}
+        return {name: (get_args(kind) or (kind,))[0] for name, kind in annotations.items()}
+
     def line(self) -> str:
         """Return the row as one line of JSON, without what is at its default."""
         return self.model_dump_json(exclude_defaults=True)
+
+
+_AS_THEY_ARE = (*Columns.model_fields, "status", "score", "option", "subject_sharp", "error")
+"""Columns that an assessment has under the same names."""
+
+
+def _fault_columns(faults: Sequence[tuple[str, str]]) -> dict[str, str]:
+    columns: dict[str, str] = {}
+    for place, (fault, strength) in enumerate(faults[:3], 1):
+        columns |= {f"fault_{place}": fault, f"strength_{place}": strength}
+    return columns
+
+
+def _distortions_text(evidence: ExecutorOutput) -> str | None:
+    texts = []
+    for (region, kind), severity in evidence.severities(lambda found: found.type).items():
+        place = "" if region == GLOBAL else f" ({evidence.looked_at(region)})"
+        if severity != "none":
+            texts.append(f"{kind}: {severity}{place}")
+    return "; ".join(texts[:_MOST_DISTORTIONS]) or None
+
+
+def _tools_text(evidence: ExecutorOutput) -> str | None:
+    texts = [f"{log.tool} {log.score:.2f}" for log in evidence.tool_logs if log.score is not None]
+    return "; ".join(dict.fromkeys(texts)) or None
+
+
+def _options_text(result: Assessment) -> str | None:
+    if result.option is None:
+        return None
+    options = read_query(result.state.query, result.state.options).options
+    return json.dumps(options, ensure_ascii=False) if options else None
 
 
 def _named(request: Request) -> dict[str, Any]:

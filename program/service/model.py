@@ -9,8 +9,9 @@ import pandas as pd
 
 from program.agent.saving import load
 from program.common.settings import load_settings
+from program.running.row import Row
 from program.service.requests import assess_rows
-from program.tracking.models import OUTPUTS
+from program.tracking.models import WHOLE
 
 _SERVERS = {"mlflow.pyfunc.scoring_server.app", "mlflow.pyfunc.stdin_server", "mlserver"}
 """Modules of a process that answers the requests of others."""
@@ -33,7 +34,7 @@ class ServedProgram(mlflow.pyfunc.PythonModel):
         rows = model_input.to_dict(orient="records")
         # As objects, or an empty number becomes NaN, which no JSON holds.
         answers = assess_rows(self._program, rows, self._settings, local=not _SERVERS & sys.modules.keys())
-        return pd.DataFrame(answers, columns=list(OUTPUTS), dtype=object)
+        return pd.DataFrame(answers, columns=[*Row.model_fields, WHOLE], dtype=object)
 
 
 mlflow.models.set_model(ServedProgram())

@@ -27,8 +27,9 @@ from program.common.keys import redact
 from program.common.request import DEFAULT_QUERY, Request
 from program.common.settings import ServeSettings, Settings
 from program.images.store import IMAGES, Box, ImageRef
+from program.running.row import Row
 from program.running.runner import one_image
-from program.tracking.models import BYTES, OUTPUTS
+from program.tracking.models import BYTES, WHOLE
 
 if TYPE_CHECKING:
     from program.agent.loop import AgenticIQA
@@ -379,7 +380,7 @@ def _sent(what: str, given: str | Sent | None, path: str | None, url: str | None
 def assess_rows(
     program: "AgenticIQA", rows: Iterable[Mapping[str, Any]], settings: Settings, *, local: bool = False
 ) -> list[dict[str, Any]]:
-    """Return one answer a row, in order; a row that cannot be assessed has status "failed" and says why.
+    """Return one answer a row, in order, as a line of a table and whole; one without an assessment says why.
 
     A row's image is base64 (plain, URL-safe or a data: URL) in `image`, bytes in `image_bytes`, or a file or URL that
     the settings under `serve` allow (with `local` any file, and addresses of `images.remote`); `options` and `regions`
@@ -402,10 +403,6 @@ def _assess(program: "AgenticIQA", row: Mapping[str, Any], settings: Settings, s
         with one_image():
             result = program(**open_images(request, settings.serve.max_megapixels).arguments())
     except (InputError, Refused, dspy.LMError) as error:
-        return {**dict.fromkeys(OUTPUTS), "status": "failed", "error": reason_of(error)}
-    low, high = result.score_interval or (None, None)
-    return {
-        "answer": str(result.final_answer), "score": result.rating, "level": result.level, "score_low": low,
-        "score_high": high, "reasoning": result.quality_reasoning, "status": result.status, "error": result.error,
-        "assessment": result.model_dump_json(),
-    }  # fmt: skip
+        unanswered = Request(id=str(row.get("name") or ""))
+        return {**Row.failed_row(unanswered, reason_of(error)).model_dump(), WHOLE: None}
+    return {**Row.of(request, result).model_dump(), WHOLE: result.model_dump_json()}

@@ -55,8 +55,8 @@ def check_name(name: str) -> None:
         raise InputError(f"name {name!r}: cannot be registered; use letters, digits, spaces, '.', '-' and '_'")
 
 
-def log_program(run: "RunHandle", folder: Path, sha256: str) -> None:
-    """Log a compiled program's folder as the served model of the run that made it.
+def log_program(run: "RunHandle", folder: Path, sha256: str, columns: Mapping[str, type]) -> None:
+    """Log a compiled program's folder as the served model of the run that made it; it answers in these `columns`.
 
     The model is this project's code with the folder as artifact: MLflow pickles nothing, and language models are
     attached where it is loaded, from the settings and the environment there.
@@ -83,7 +83,7 @@ def log_program(run: "RunHandle", folder: Path, sha256: str) -> None:
                 python_model=str(_ROOT / "program" / "service" / "model.py"),
                 artifacts={"program": str(program)},
                 code_paths=[str(_ROOT / package) for package in _PACKAGES],
-                signature=interface(),
+                signature=interface(columns),
                 # A path, as no artifact is to hold an image's bytes in text.
                 input_example=pd.DataFrame([{"image_path": "photo.jpg", "query": DEFAULT_QUERY}]),
                 pip_requirements=_requirements(),
@@ -214,20 +214,17 @@ _TEXTS = (
 )  # fmt: skip
 BYTES = ("image_bytes", "reference_bytes")
 
-OUTPUTS = {
-    "answer": "string", "score": "double", "level": "string", "score_low": "double", "score_high": "double",
-    "reasoning": "string", "status": "string", "error": "string", "assessment": "string",
-}  # fmt: skip
-"""Columns of an answer: score, interval and level where a score was asked for; `assessment` is the whole of it as JSON,
-null for a row that could not be assessed."""
+WHOLE = "assessment"
+"""A column of an answer beside those of a table: the whole of it as JSON, null for a row that got none."""
+_KINDS = {str: "string", float: "double", int: "long"}
 
 
-def interface() -> "ModelSignature":
+def interface(columns: Mapping[str, type]) -> "ModelSignature":
     """Return the typed columns of a request and of an answer, all of which may be left out or empty."""
     from mlflow.models import ModelSignature
     from mlflow.types.schema import ColSpec, Schema
 
     inputs = [ColSpec("string", name, required=False) for name in _TEXTS]
     inputs += [ColSpec("binary", name, required=False) for name in BYTES]
-    outputs = [ColSpec(kind, name, required=False) for name, kind in OUTPUTS.items()]
+    outputs = [ColSpec(_KINDS[kind], name, required=False) for name, kind in {**columns, WHOLE: str}.items()]
     return ModelSignature(inputs=Schema(inputs), outputs=Schema(outputs))
