@@ -187,3 +187,29 @@ def test_stages_add_up_their_seconds():
 def test_settings_reach_the_engine(put):
     _, engine = put([GOOD], config={"logprobs": True, "top_logprobs": 5})
     assert engine.requests[0].config.logprobs == 5
+
+
+def asking_for(name):
+    return dspy.Predict(Question.append(name, dspy.OutputField(desc="from 0 to 1"), float))
+
+
+@pytest.mark.parametrize(("said", "value"), [({}, None), ({"certainty": None}, None), ({"certainty": 0.4}, 0.4)])
+def test_an_output_that_nobody_needs_may_stay_unanswered(put, said, value):
+    answer, engine = put([{**GOOD, **said}], predictor=asking_for("certainty"), check=lambda p: p.certainty)
+    assert (answer.value, answer.rung, len(engine.requests)) == (value, RUNGS[0], 1)
+    assert "certainty" in engine.text(engine.requests[0])
+
+
+def test_demos_that_lack_an_output_are_said_once_and_shown_where_nobody_needs_it(put, caplog):
+    predictor = asking_for("assurance")
+    demo = dspy.Example(question="Was it?", **GOOD)
+    predictor.demos = [demo, demo.copy(number=None), demo.copy(number=5, assurance=0.7)]
+    for _ in range(2):
+        _, engine = put([GOOD], predictor=predictor)
+        shown = [message.text for message in engine.requests[0].messages if message.role == "assistant"]
+        assert shown == ['{"answer": "yes", "number": 3}', '{"answer": "yes", "number": 5, "assurance": 0.7}']
+    told = [record.getMessage() for record in caplog.records if "demos that lack" in record.getMessage()]
+    assert told == [
+        "question for answer, number, assurance: demos that lack assurance are shown without; compile again",
+        "question for answer, number, assurance: demos that lack number, assurance are left out; compile again",
+    ]

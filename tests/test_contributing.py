@@ -116,6 +116,32 @@ def test_an_output_field_takes_the_files_of_the_page(copy):
     assert said(copy, "-c", code).split() == ["True", str(copy / "program" / "running" / "row.py")]
 
 
+_ASKED = """
+import json, sys
+sys.path.insert(0, "docs")
+import make_fields
+from program import AgenticIQA
+from program.common.request import Request
+from program.running.row import Row
+text = make_fields.PAGE.read_text("utf-8")
+assert make_fields.page(text) == text
+result = AgenticIQA()(image=sys.argv[1])
+row = Row.of(Request(id="a"), result)
+print(json.dumps([result.confidence, row.confidence, result.status, Row.kinds()["confidence"].__name__]))
+"""
+
+
+@pytest.mark.spec("a-scored-field-touches-at-most-3-files")
+def test_one_more_field_to_ask_for_takes_the_files_of_the_page(copy, picture, tmp_path):
+    from PIL import Image
+
+    assert len(applied("Ask for one more field", copy)) <= 3
+    Image.fromarray(picture(height=96, width=96)).save(tmp_path / "photo.png")
+    answer, *warned = said(copy, "-c", _ASKED, str(tmp_path / "photo.png")).splitlines()
+    assert json.loads(answer) == [None, None, "ok", "float"]
+    assert sum("'confidence'" in line for line in warned) == 1
+
+
 @pytest.mark.spec("issue-46/a-flag-touches-at-most-3-files")
 def test_a_flag_takes_the_files_of_the_page(copy):
     assert len(applied("Add a flag", copy)) <= 3

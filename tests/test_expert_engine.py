@@ -346,3 +346,15 @@ def test_engine_state_holds_no_path_and_survives_a_copy(tmp_path: Path) -> None:
     with pytest.raises(ModelError, match="perceptual/expert@r0"):
         PerceptualEngine.load_state({"revision": "r0"})
     assert MODEL in str(make_perceptual_lm(tmp_path).model)
+
+
+def test_an_output_that_the_expert_does_not_know_is_left_empty_and_said_once(caplog) -> None:
+    iqa = AgenticIQA()
+    score = iqa.summarizer.score
+    score.signature = score.signature.append("assurance", dspy.OutputField(desc="from 0 to 1"), float)
+    photo = photographs.astronaut()[:96, :96]
+    plain, asked = AgenticIQA()(image=photo), [iqa(image=photo) for _ in range(2)]
+    assert [each.quality_score for each in asked] == [plain.quality_score] * 2
+    assert [each.status for each in asked] == ["ok", "ok"]
+    told = [record.getMessage() for record in caplog.records if "'assurance'" in record.getMessage()]
+    assert told == ["perceptual/expert leaves the output 'assurance' empty: only a language model (--lm) can fill it"]

@@ -6,10 +6,11 @@ import math
 from collections.abc import Callable, Mapping
 from typing import Annotated, Any, Literal, NamedTuple
 
-from pydantic import ConfigDict, Field, StringConstraints, model_validator
+from pydantic import ConfigDict, Field, StringConstraints, ValidationError, model_validator
 
 from program.agent.query import QueryType
 from program.common.backends import Record
+from program.common.errors import first_fault
 from program.common.text import is_chinese
 from program.images.store import Box
 from program.tools.registry import Measurement
@@ -176,8 +177,13 @@ class Columns(Record):
 
     @classmethod
     def stated_in(cls, prediction: Mapping[str, Any]) -> "Columns":
-        """Return what a model stated itself. Raises ValueError for a value of another type."""
-        return cls(**{name: prediction[name] for name in cls.model_fields if name in prediction})
+        """Return what a model stated itself; with a warning nothing, where that cannot be."""
+        stated = {name: prediction[name] for name in cls.model_fields if name in prediction}
+        try:
+            return cls(**stated)
+        except ValidationError as error:
+            logger.warning("the model states %s; left out", first_fault(error, "a field"))
+            return cls()
 
 
 class Rating(Columns):

@@ -2,7 +2,9 @@
 
 import asyncio
 import json
+import logging
 from collections.abc import AsyncIterator, Callable, Iterable, Iterator, Mapping, Sequence
+from functools import cache
 from pathlib import Path
 from threading import Lock
 from typing import Any, NamedTuple
@@ -41,6 +43,8 @@ from program.lms.adapter import KeptAdapter, events_of
 from program.lms.traits import ModelTraits
 from signatures.rubric import PLAIN, TRAITS, Rubric, rubric_in
 from signatures.schemas import GLOBAL
+
+logger = logging.getLogger(__name__)
 
 DEMOS_KEPT = 2048
 """Demos of the sets that are kept worked out: about 75 KB each, so 155 MB, or one set that has more."""
@@ -107,18 +111,30 @@ def answer(
     """Return the output fields of one structured call, as JSON values.
 
     Dispatches on their names, since instructions may have been rewritten; measurements are kept where `viewer` keeps
-    them. ModelError when no signature of the program has these output fields.
+    them. A field that it does not know is left out, with a warning the first time. ModelError where it knows none.
     """
-    outputs = frozenset(names) - {"reasoning"}
-    if outputs not in _ANSWERS:
+    names, lesson = tuple(names), Lesson(demos, instructions)
+    questions = dict.fromkeys(_ANSWERS[name] for name in names if name in _ANSWERS)
+    if not questions:
         raise ModelError(
             "perceptual/expert answers only this program's own signatures, not one with the "
-            f"outputs {sorted(outputs)}; give a language model for this step (--reflection-lm PROVIDER/MODEL)"
+            f"outputs {sorted(names)}; give a language model for this step (--reflection-lm PROVIDER/MODEL)"
         )
     given = {name: value for name, value in inputs.items() if value is not None}
-    found = _ANSWERS[outputs](viewer or Viewer(), Lesson(demos, instructions), given)
-    found["reasoning"] = found.get("quality_reasoning", "Read from the measurements.")
-    return {name: found[name] for name in names}
+    found: dict[str, Any] = {"reasoning": "Read from the measurements."}
+    for question in questions:
+        found |= question(viewer or Viewer(), lesson, given)
+    found["reasoning"] = found.get("quality_reasoning", found["reasoning"])
+    unknown = [name for name in names if name not in found]
+    if unknown:
+        _warn_of(tuple(unknown))
+    return {name: found[name] for name in names if name in found}
+
+
+@cache
+def _warn_of(unknown: tuple[str, ...]) -> None:
+    fields = ", ".join(map(repr, unknown))
+    logger.warning("perceptual/expert leaves the output %s empty: only a language model (--lm) can fill it", fields)
 
 
 def _detect(viewer: Viewer, lesson: Lesson, inputs: Inputs) -> dict[str, Any]:
@@ -249,21 +265,37 @@ def _view(viewer: Viewer, inputs: Inputs) -> View:
     return view.within(viewer.view(whole)) if whole is not None and view.difference is None else view
 
 
-_ANSWERS: Mapping[frozenset[str], Callable[[Viewer, Lesson, Inputs], dict[str, Any]]] = {
-    frozenset({"plan"}): lambda viewer, lesson, inputs: {"plan": planning.plan_assessment(inputs)},
-    frozenset({"distortion_set"}): _detect,
-    frozenset({"distortion_analysis"}): _diagnose,
-    frozenset({"findings"}): _diagnose,
-    frozenset({"selected_tools"}): lambda viewer, lesson, inputs: {"selected_tools": planning.choose_tools(inputs)},
+def _plan(viewer: Viewer, lesson: Lesson, inputs: Inputs) -> dict[str, Any]:
+    return {"plan": planning.plan_assessment(inputs)}
+
+
+def _select(viewer: Viewer, lesson: Lesson, inputs: Inputs) -> dict[str, Any]:
+    return {"selected_tools": planning.choose_tools(inputs)}
+
+
+def _locate(viewer: Viewer, lesson: Lesson, inputs: Inputs) -> dict[str, Any]:
     # It measures pixels and knows no objects: no box is better than an invented one.
-    frozenset({"region_boxes"}): lambda viewer, lesson, inputs: {"region_boxes": []},
-    frozenset({"final_answer", "quality_reasoning"}): (
-        lambda viewer, lesson, inputs: (_choose if inputs.get("options") else _explain)(viewer, lesson, inputs)
-    ),
-    frozenset({"quality_probs", "quality_reasoning"}): _rate,
-    frozenset({"quality_level", "quality_reasoning"}): _rate,
+    return {"region_boxes": []}
+
+
+def _reply(viewer: Viewer, lesson: Lesson, inputs: Inputs) -> dict[str, Any]:
+    if inputs.get("options"):
+        return _choose(viewer, lesson, inputs)
+    return _explain(viewer, lesson, inputs)
+
+
+_ANSWERS: Mapping[str, Callable[[Viewer, Lesson, Inputs], dict[str, Any]]] = {
+    "plan": _plan,
+    "distortion_set": _detect,
+    "distortion_analysis": _diagnose,
+    "findings": _diagnose,
+    "selected_tools": _select,
+    "region_boxes": _locate,
+    "final_answer": _reply,
+    "quality_probs": _rate,
+    "quality_level": _rate,
 }
-"""Output field names -> what answers them."""
+"""By output field: what answers it, and others with it."""
 
 
 def _plain(value: Any) -> Any:

@@ -61,7 +61,7 @@ class KeptAdapter(dspy.JSONAdapter):
     def format_assistant_message_content(self, signature: Any, outputs: Any, *rest: Any, **named: Any) -> str:
         """Return a demo's answer as it is asked for."""
         text = super().format_assistant_message_content(signature, outputs, *rest, **named)
-        fields = json.loads(text)
+        fields = {name: value for name, value in json.loads(text).items() if outputs.get(name) is not None}
         if is_word(signature):
             return str(next(iter(fields.values())))
         return json.dumps(fields, ensure_ascii=False)

@@ -10,9 +10,9 @@ import hashlib
 import json
 import logging
 import threading
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, Generic, TypeVar
+from typing import Any, Generic, TypeVar, get_args
 from weakref import WeakKeyDictionary
 
 import dspy
@@ -147,7 +147,7 @@ def _question(
     absent = tuple(name for name in inputs if name not in sent)
     signature = _without(asked, absent)  # type: ignore[arg-type]  # a class is hashable
     signature = with_steps(signature)  # type: ignore[arg-type]  # likewise
-    demos = [with_references(demo) for demo in predictor.demos if is_complete(demo, signature)]
+    demos = [with_references(demo) for demo in complete_demos(predictor.demos, signature)]
     if not traits.takes_references:
         limits = image_limits_of(lm)
         sent = {name: inline(value, limits) for name, value in sent.items()}
@@ -325,7 +325,19 @@ def _predict_of(predictor: dspy.Module, form: QuestionForm) -> tuple[dspy.Predic
     if missing:
         mend = "build on the one in `signatures`"
         raise InputError(f"{wanted} has a signature without {missing}: {mend}")
+    added = tuple(name for name in asked.output_fields if name not in {*form.example, "reasoning"})
+    if added:
+        asked = _optional(asked, added)  # type: ignore[arg-type]  # a class is hashable
     return predict, asked
+
+
+@functools.lru_cache(maxsize=256)
+def _optional(signature: type[dspy.Signature], names: tuple[str, ...]) -> type[dspy.Signature]:
+    """Return a signature of which these outputs may stay unanswered: the program does not need them."""
+    for name in names:
+        annotation = signature.output_fields[name].annotation
+        signature = signature.with_updated_fields(name, type_=annotation | None)
+    return signature
 
 
 def _asking_once(adapter: dspy.Adapter | None) -> dspy.Adapter | None:
@@ -379,10 +391,33 @@ def clean(value: Any) -> Any:
     return value
 
 
-def is_complete(demo: Any, signature: type[dspy.Signature]) -> bool:
-    """Return whether a demo answers every output and shows an image wherever the question does."""
-    images = [n for n in signature.input_fields if n in {"image", "reference"}]
-    return all(demo.get(name) is not None for name in [*signature.output_fields, *images])
+def complete_demos(demos: Sequence[Any], signature: type[dspy.Signature]) -> list[Any]:
+    """Return the demos that answer every output and show an image wherever the question does.
+
+    An output that may stay unanswered may do so in a demo, too. Which outputs demos lack is said once.
+    """
+    images = [name for name in signature.input_fields if name in {"image", "reference"}]
+    optional = {name for name, field in signature.output_fields.items() if _may_be_none(field)}
+    complete = []
+    for demo in demos:
+        lacking = [name for name in signature.output_fields if demo.get(name) is None]
+        is_shown = optional.issuperset(lacking)
+        if lacking:
+            _warn_of_demos(tuple(signature.output_fields), tuple(lacking), is_shown=is_shown)
+        if is_shown and all(demo.get(name) is not None for name in images):
+            complete.append(demo)
+    return complete
+
+
+def _may_be_none(field: Any) -> bool:
+    return type(None) in get_args(field.annotation)
+
+
+@functools.cache
+def _warn_of_demos(outputs: tuple[str, ...], lacking: tuple[str, ...], *, is_shown: bool) -> None:
+    fate = "shown without" if is_shown else "left out"
+    question, fields = ", ".join(outputs), ", ".join(lacking)
+    logger.warning("question for %s: demos that lack %s are %s; compile again", question, fields, fate)
 
 
 def with_references(demo: Any) -> Any:
