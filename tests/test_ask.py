@@ -193,7 +193,10 @@ def asking_for(name):
     return dspy.Predict(Question.append(name, dspy.OutputField(desc="from 0 to 1"), float))
 
 
-@pytest.mark.parametrize(("said", "value"), [({}, None), ({"certainty": None}, None), ({"certainty": 0.4}, 0.4)])
+UNANSWERED = [{}, {"certainty": None}, {"certainty": "very"}]
+
+
+@pytest.mark.parametrize(("said", "value"), [*((each, None) for each in UNANSWERED), ({"certainty": 0.4}, 0.4)])
 def test_an_output_that_nobody_needs_may_stay_unanswered(put, said, value):
     answer, engine = put([{**GOOD, **said}], predictor=asking_for("certainty"), check=lambda p: p.certainty)
     assert (answer.value, answer.rung, len(engine.requests)) == (value, RUNGS[0], 1)

@@ -357,4 +357,5 @@ def test_an_output_that_the_expert_does_not_know_is_left_empty_and_said_once(cap
     assert [each.quality_score for each in asked] == [plain.quality_score] * 2
     assert [each.status for each in asked] == ["ok", "ok"]
     told = [record.getMessage() for record in caplog.records if "'assurance'" in record.getMessage()]
-    assert told == ["perceptual/expert leaves the output 'assurance' empty: only a language model (--lm) can fill it"]
+    assert len(told) == 1
+    assert told[0].endswith("'assurance' empty: only a language model (--lm) can fill it")

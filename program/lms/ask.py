@@ -12,13 +12,13 @@ import logging
 import threading
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, Generic, TypeVar, get_args
+from typing import Annotated, Any, Generic, TypeVar, get_args
 from weakref import WeakKeyDictionary
 
 import dspy
 from cachetools import LRUCache
 from dspy.utils.exceptions import AdapterParseError, LMError
-from pydantic import ValidationError
+from pydantic import ValidationError, ValidatorFunctionWrapHandler, WrapValidator
 from pydantic_core import to_jsonable_python
 
 from program.common.errors import InputError
@@ -336,8 +336,17 @@ def _optional(signature: type[dspy.Signature], names: tuple[str, ...]) -> type[d
     """Return a signature of which these outputs may stay unanswered: the program does not need them."""
     for name in names:
         annotation = signature.output_fields[name].annotation
-        signature = signature.with_updated_fields(name, type_=annotation | None)
+        readable = Annotated[annotation, WrapValidator(_read_or_none)]  # type: ignore[valid-type]  # known at run time
+        signature = signature.with_updated_fields(name, type_=readable | None)  # type: ignore[arg-type]
     return signature
+
+
+def _read_or_none(value: Any, read: ValidatorFunctionWrapHandler) -> Any:
+    """Return a value as its type has it, or None for one of another type."""
+    try:
+        return read(value)
+    except ValidationError:
+        return None
 
 
 def _asking_once(adapter: dspy.Adapter | None) -> dspy.Adapter | None:
