@@ -199,7 +199,7 @@ UNANSWERED = [{}, {"certainty": None}, {"certainty": "very"}]
 @pytest.mark.parametrize(("said", "value"), [*((each, None) for each in UNANSWERED), ({"certainty": 0.4}, 0.4)])
 def test_an_output_that_nobody_needs_may_stay_unanswered(put, said, value):
     answer, engine = put([{**GOOD, **said}], predictor=asking_for("certainty"), check=lambda p: p.certainty)
-    assert (answer.value, answer.rung, len(engine.requests)) == (value, RUNGS[0], 1)
+    assert (answer.value, answer.attempt, len(engine.requests)) == (value, ATTEMPTS[0], 1)
     assert "certainty" in engine.text(engine.requests[0])
 
 

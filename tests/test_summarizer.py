@@ -95,8 +95,8 @@ def test_the_prompt_for_one_level_is_selectable_and_holds_the_five_words(summari
     )
     (request,) = engine.requests
     asked = engine.text(request)
-    asked = [name for name in engine.fields(request) if name.startswith("quality_")]
-    assert asked == ["quality_reasoning", "quality_level"]  # only the text is read
+    named = [name for name in engine.fields(request) if name.startswith("quality_")]
+    assert named == ["quality_reasoning", "quality_level"]  # only the text is read
     places = [asked.index(option) for option in ("bad (1)", "poor (2)", "fair (3)", "good (4)", "excellent (5)")]
     assert places == sorted(places)
     assert result.level_probabilities[4] == pytest.approx(0.85)
