@@ -337,7 +337,7 @@ def _optional(signature: type[dspy.Signature], names: tuple[str, ...]) -> type[d
     for name in names:
         annotation = signature.output_fields[name].annotation
         readable = Annotated[annotation, WrapValidator(_read_or_none)]  # type: ignore[valid-type]  # known at run time
-        signature = signature.with_updated_fields(name, type_=readable | None)  # type: ignore[arg-type]
+        signature = signature.with_updated_fields(name, type_=readable | None)
     return signature
 
 
