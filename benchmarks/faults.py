@@ -34,7 +34,6 @@ from data.quickstart import PHOTOGRAPHS, QuickstartPlan, build_quickstart
 ROOT = Path(__file__).resolve().parents[1]
 SETTINGS = """
 compile: {train_scoring: 10, train_mcq: 4, validation_scoring: 10, validation_mcq: 4, rerank: 1}
-optimizers: {embedded: {random-search: {demos: 4, starts: 2, steps: 1, search_samples: 10}}}
 """
 PLAN = QuickstartPlan(
     photographs=tuple(

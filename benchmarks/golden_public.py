@@ -23,7 +23,7 @@ COMMANDS = (
     "program.doctor", "data.prepare", "data.check",
 )  # fmt: skip
 EMBEDDED, PAID = (), ("--lm", "openai/small-vlm", "--api-base", "http://127.0.0.1:9/v1")
-PLANS = (("random-search,fusion", EMBEDDED), ("bootstrap", EMBEDDED), ("gepa", PAID), ("mipro", PAID))
+PLANS = (("finetune,fusion", EMBEDDED), ("rubric", EMBEDDED), ("gepa", PAID), ("mipro", PAID))
 """Optimizers whose dry run is recorded, with the model that they are planned for."""
 
 

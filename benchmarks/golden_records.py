@@ -86,12 +86,12 @@ def evaluation(section: Section) -> Iterator[tuple[str, Any]]:
 
 def compiled(section: Section) -> Iterator[tuple[str, Any]]:
     """Yield the figures of a short seeded compile, the program that it saved, and what that answers."""
-    parts = {(split, "scoring"): 24 for split in ("train", "validation", "test")}
+    parts = {("train", "scoring"): 36, ("validation", "scoring"): 24, ("test", "scoring"): 24}
     parts |= {(split, "mcq"): 8 for split in ("train", "validation", "test")}
     manifest, out = section.manifest("short", parts), section.folder / "program"
     done = section.command(
         "program.compile", "--data", manifest, "--config", str(ROOT / ".ci" / "short.yaml"), "--optimizer",
-        "random-search", "--seed", "0", "--out", str(out), "--json",
+        "finetune,fusion", "--seed", "0", "--out", str(out), "--json",
     )  # fmt: skip
     yield "figures", _shorter(section.normal(done))
     document = json.loads((out / SAVED).read_text("utf-8"))

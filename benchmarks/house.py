@@ -38,7 +38,6 @@ DOORS = ("compile", "evaluate", "assess", "calibrate", "doctor", "runs", "serve"
 RUNS = 5
 SHORT = {
     "compile": {"train_scoring": 8, "train_mcq": 2, "validation_scoring": 6, "validation_mcq": 2, "rerank": 1},
-    "optimizers": {"embedded": {"random-search": {"demos": 3, "starts": 2, "steps": 1, "search_samples": 6}}},
 }
 
 

@@ -32,10 +32,7 @@ from program.common.settings import load_settings
 from program.evaluation.metrics import rmse, srcc
 from program.images.store import IMAGES
 
-WAYS = {
-    "finetune": "finetune,fusion", "demos": "random-search,fusion", "both": "random-search,finetune,fusion",
-    "plain ridge": "",
-}  # fmt: skip
+WAYS = {"finetune": "finetune,fusion", "plain ridge": ""}
 SIZES, SEEDS, SEEDED = (30, 100, 300, 1000, 3000, 8000), 3, 300
 HELD, CHOSEN_ON, PENALTY_ON = 2000, 240, 2000
 

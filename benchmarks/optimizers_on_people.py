@@ -1,13 +1,12 @@
-"""What compiling gains on people's scores: demos against none, against all labels, and against a fitted model.
+"""What compiling gains on people's scores: by the default recipe, by a rubric, and against a fitted model.
 
     python benchmarks/optimizers_on_people.py MANIFEST [--seeds 3] [--others MANIFEST ...]
 
 MANIFEST has train, validation and test splits of human scores that no shipped weight was fitted on. For each seed:
-the default recipe (`random-search,fusion`) with at most 32 demos, then once `labeled` with every training label, and
-`fusion` alone; test SRCC, PLCC and RMSE with paired 95 % intervals. The fitted model is a support vector regression
-of the train labels on the expert's own features (C by cross-validation on train); the share of the gap in SRCC is
-(compiled - uncompiled) / (fitted - uncompiled). `--others` are evaluated with each compiled program, without
-compiling again. Folders of programs are temporary.
+the default recipe (`finetune,fusion`) and `rubric`, then once `fusion` alone; test SRCC, PLCC and RMSE with paired 95 %
+intervals. The fitted model is a support vector regression of the train labels on the expert's own features (C by
+cross-validation on train); the share of the gap in SRCC is (compiled - uncompiled) / (fitted - uncompiled). `--others`
+are evaluated with each compiled program, without compiling again. Folders of programs are temporary.
 """
 
 import argparse
@@ -34,7 +33,7 @@ from program.evaluation.figures import compare
 from program.evaluation.metrics import srcc
 from program.images.store import IMAGES
 
-DEFAULT = "random-search,fusion"
+DEFAULT = "finetune,fusion"
 
 
 def fitted_srcc(manifest: str, program: AgenticIQA) -> float:
@@ -88,14 +87,14 @@ def main() -> None:
     arguments = parser.parse_args()
     fitted = fitted_srcc(arguments.manifest, AgenticIQA())
     print(f"model fitted on the train labels: test SRCC {fitted:.3f}")
-    runs = [(name, demos, seed) for name, demos in ((DEFAULT, 32), ("rubric", None)) for seed in range(arguments.seeds)]
-    runs += [("labeled", 0, 0), ("fusion", None, 0)]
+    runs = [(name, seed) for name in (DEFAULT, "rubric") for seed in range(arguments.seeds)]
+    runs.append(("fusion", 0))
     with tempfile.TemporaryDirectory() as work:
-        for optimizer, demos, seed in runs:
+        for optimizer, seed in runs:
             out = Path(work) / f"{optimizer}-{seed}"
             settings = load_settings(overrides={"seed": seed, "compile": {"baselines": False}})
             started = time.perf_counter()
-            result = compile_program(prepare_job(settings, arguments.manifest, optimizer, out, demos=demos))
+            result = compile_program(prepare_job(settings, arguments.manifest, optimizer, out))
             told(f"{optimizer} seed {seed}", result, fitted, time.perf_counter() - started)
             for other in arguments.others if optimizer == DEFAULT else ():
                 elsewhere(other, out)

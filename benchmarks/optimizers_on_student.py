@@ -29,7 +29,7 @@ SIZES = {"train": (200, 40), "validation": (100, 40), "test": (400, 120)}
 BUDGETS = {
     "gepa": {"metric_calls": 480, "search_samples": 40},
     "mipro": {"demos": 4, "candidates": 6, "trials": 11, "search_samples": 40},
-    "random-search": {"demos": 8, "bootstrapped": 4, "starts": 4, "steps": 4, "search_samples": 40},
+    "random-search": {"demos": 8, "bootstrapped": 4, "starts": 4, "search_samples": 40},
     "labeled": {"demos": 8}, "bootstrap": {"demos": 8, "bootstrapped": 4},
 }  # fmt: skip
 """About 480 program runs each, so that gains are compared at equal cost."""

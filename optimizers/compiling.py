@@ -34,7 +34,7 @@ from optimizers.report import (
 )
 from optimizers.search import Candidate, Search, scored_examples
 from optimizers.selection import CrossValidation, Ranking, Verdict, kept_verdict, validation_figures, verdict_of
-from optimizers.student import EvidenceReplay, Reflections, SearchStopped, optimized_predictors
+from optimizers.student import EvidenceReplay, Reflections, SearchStopped, optimized_predictors, role_of
 from program.agent.loop import AgenticIQA
 from program.agent.rating import Asks
 from program.agent.saving import program_sha256
@@ -122,6 +122,9 @@ class Compile:
         train = train.of(job.samples("train", [recipe.name]))
         tasks = {"mcq" if e.get("answer") is not None else "scoring" for e in train.examples}
         names = optimized_predictors(base.program, job.roles, sorted(tasks))
+        if recipe.teaches == "demos":
+            known_traits = base.program.resources.known_traits
+            names = tuple(name for name in names if known_traits(role_of(name)).reads_instructions)
         budget, kind, seed = job.budget(recipe.name), job.settings.compile.objective, job.settings.seed
         scored = scored_examples(validation.examples, budget.search_samples, seed) if recipe.reflects else []
         most = sum(phase.runs for phase in self.plan.phases if phase.name == recipe.name)

@@ -31,8 +31,6 @@ Inputs = Mapping[str, Any]
 Label = tuple["float | str", dict[str, Any]]
 """What demo sets are spread over, and the outputs."""
 
-STRATEGIES = ("ends", "spread", "thirds", "random")
-
 
 @dataclass(frozen=True)
 class LabelledDemo:

@@ -96,10 +96,9 @@ class Job:
 
     def budget(self, name: str) -> RecipeSettings:
         """Return what a recipe may spend."""
-        budgets = self.settings.optimizers.embedded if self.is_free else self.settings.optimizers.model
-        budget = budgets.get(name, self.settings.optimizers.usual)
+        budget = self.settings.optimizers.model.get(name, self.settings.optimizers.usual)
         if self.demos is not None:
-            budget = budget.model_copy(update={"demos": self.demos or None, "all_demos": False})
+            budget = budget.model_copy(update={"demos": self.demos or None})
         return budget
 
     def samples(self, split: str, recipes: Sequence[str] = ()) -> list[Sample]:
@@ -202,8 +201,7 @@ def prepare_job(
     resources = Resources(settings, lm)
     rewords = resources.known_traits("summarizer").reads_instructions
     request = optimizer or settings.compile.optimizer
-    wants_demos = demos is not None or teacher_lm is not None
-    usual = "nearest,fusion" if rewords else f"{'random-search,' * wants_demos}finetune,fusion"
+    usual = "nearest,fusion" if rewords else "finetune,fusion"
     recipes = _recipes(request or usual)
     chosen = roles if roles is not None else settings.compile.roles
     optimized = _roles(chosen, ROLES if rewords and not resources.answers_alone else ("summarizer",))
@@ -219,20 +217,26 @@ def prepare_job(
         lm_of(settings.with_model(teacher_lm).models.summarizer, cache_dir=None)
     for recipe in recipes:
         recipe.check(rewords=job.rewords, reflection=lambda: job.reflection, teacher=teacher_lm is not None)
+    if not job.rewords and (demos is not None or teacher_lm is not None):
+        flag = "--teacher-lm" if demos is None else "--demos"
+        raise InputError(
+            f"{flag}: the embedded expert reads no demos; leave it out, or give a language model with --lm"
+        )
     check_folder(out)
     manifest = resolve_dataset(data, settings.cache_dir, progress=console is not None)
     job = _divided(job, manifest, replace(layout or Layout(), remote=settings.images.remote))
     # Whose labels these are: people's where any is.
     judge = min(sample.judge for members in job.splits.values() for sample in members)
-    by_rule = request is None and not job.rewords and judge != "people"
-    if by_rule and not wants_demos and "summarizer" in optimized:
-        # A rule is learned in words, which carry over; what demos show of a few photographs does not.
-        recipes = _recipes("rubric")
+    if request is None and not job.rewords:
+        recipes = _recipes(_usual_of_expert(job, judge))
     notes = job.notes
     if job.kept is None:
-        recipes, more = _with_enough(job, recipes, asked=request is not None)
-        notes += more
-    else:
+        enough, more = _with_enough(job, recipes, asked=request is not None)
+        if enough:
+            recipes, notes = enough, notes + more
+        else:
+            job = replace(job, kept=_too_few(job))
+    if job.kept is not None:
         notes += (f"nothing is compiled: {job.kept}",)
     if console is not None and notes and not resume:  # who resumes has read them
         console.print("\n".join(notes), highlight=False, markup=False)
@@ -254,17 +258,44 @@ def _recipes(names: str) -> list[Recipe]:
     return [recipe_named(name.strip()) for name in names.split(",") if name.strip()]
 
 
+def _usual_of_expert(job: Job, judge: str) -> str:
+    """Return the names of the recipes that the embedded expert learns by where none was asked for."""
+    if judge != "people":
+        # A rule is learned in words, which carry over; what a few photographs show does not.
+        return "rubric"
+    nearest = recipe_named("nearest")
+    if _least_of(job, "train", "mcq") >= nearest.least(job.budget(nearest.name)):
+        return "nearest,finetune,fusion"
+    return "finetune,fusion"
+
+
+def _least_of(job: Job, split: str, task: str) -> int:
+    """Return how many samples of a task a split has, whatever fold is left out."""
+    return min(sum(sample.task == task for sample in part[split]) for part in (job.splits, *job.folds))
+
+
+def _too_few(job: Job) -> str:
+    """Say that the labels are too few for the embedded expert."""
+    scored, answered = _least_of(job, "train", "scoring"), _least_of(job, "train", "mcq")
+    finetune = recipe_named("finetune")
+    least = finetune.least(job.budget(finetune.name))
+    return (
+        f"the embedded expert learns from {least} scored or {least} answered training samples, "
+        f"and there are {scored} and {answered}"
+    )
+
+
 def _with_enough(job: Job, recipes: Sequence[Recipe], *, asked: bool) -> tuple[list[Recipe], tuple[str, ...]]:
     """Return the recipes that the data has enough for, whatever fold is left out, and notes on those left out.
 
-    Of recipes that were asked for none is left out: InputError says what is missing.
+    Of recipes that were asked for none is left out: InputError says what is missing. Without enough for any, a language
+    model has `gepa`, and the embedded expert none.
     """
-    parts = (job.splits, *job.folds)
-    sizes = {name: min(len(part[name]) for part in parts) for name in ("train", "validation")}
-    scored = {name: min(sum(s.task == "scoring" for s in part[name]) for part in parts) for name in sizes}
+    train_size = min(len(part["train"]) for part in (job.splits, *job.folds))
+    scored = {name: _least_of(job, name, "scoring") for name in ("train", "validation")}
     fitting, notes = [], []
     for recipe in recipes:
-        count = scored["train"] if recipe.fits_scores else sizes["train"]
+        count = scored["train"] if recipe.fits_scores else train_size
         try:
             recipe.check_data(job.budget(recipe.name), count, scored["validation"])
             fitting.append(recipe)
@@ -275,9 +306,8 @@ def _with_enough(job: Job, recipes: Sequence[Recipe], *, asked: bool) -> tuple[l
                 had = f"{count} scored training and {scored['validation']} scored validation samples"
                 needed = f"{recipe.least(job.budget(recipe.name))} and {recipe.least_validation}"
                 notes.append(f"{recipe.name} is left out: there are {had}, it needs {needed}")
-    if not fitting:
-        usual = "gepa" if job.rewords else "random-search"
-        fitting, _ = _with_enough(job, _recipes(usual), asked=True)
+    if not fitting and job.rewords:
+        fitting, _ = _with_enough(job, _recipes("gepa"), asked=True)
     return fitting, tuple(notes)
 
 

@@ -283,7 +283,7 @@ _FEW = 100
 _AGREED, _COARSE = 0.85, 0.03
 """An SRCC above which little is left to learn, and half of an interval above which small gains cannot be told."""
 _UNTRIED = {
-    False: ("finetune,fusion", "random-search", "rubric", "labeled --demos all"),
+    False: ("finetune,fusion", "rubric", "nearest"),
     True: ("nearest,fusion", "rubric,gepa", "random-search", "bootstrap"),
 }
 _BESIDES = {False: "a language model: --lm PROVIDER/MODEL", True: "demos of a stronger model: --teacher-lm MODEL"}

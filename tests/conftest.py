@@ -248,12 +248,6 @@ def unlogged(monkeypatch: pytest.MonkeyPatch) -> None:
     _SHORTCUTS.unlogged(monkeypatch)
 
 
-@pytest.fixture
-def unrefined(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Exchange few demos."""
-    _SHORTCUTS.unrefined(monkeypatch)
-
-
 @pytest.fixture(scope="session")
 def shared_folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A folder of all processes of this session."""

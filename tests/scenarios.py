@@ -300,7 +300,7 @@ SMALL_COMPILE = {
     "compile": {"rerank": 2, "baselines": False}, "tracking": {"traces": 0},
     "optimizers": {"embedded": {"random-search": {"demos": 4, "starts": 2, "steps": 2, "search_samples": 40}}},
 }  # fmt: skip
-QUICK = ("undrawn", "coarse", "unlogged", "unrefined")
+QUICK = ("undrawn", "coarse", "unlogged")
 
 SCENARIOS = {
     "evaluation": Scenario(

@@ -25,8 +25,3 @@ def unlogged(patch: pytest.MonkeyPatch) -> None:
     """Put neither the program's files nor its prompts into MLflow, which is a third of what a small compile takes."""
     patch.setattr("optimizers.report.log_program", lambda run, folder, sha256, columns: run.link_model(sha256))
     patch.setattr("optimizers.report.prompts", lambda before, after: {})
-
-
-def unrefined(patch: pytest.MonkeyPatch) -> None:
-    """Leave the most telling demos of a search almost as drawn: to exchange them thousands of times takes seconds."""
-    patch.setattr("program.expert.judge.quality._EXCHANGES", 40)

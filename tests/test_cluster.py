@@ -320,10 +320,10 @@ def test_a_program_compiled_on_ray_is_the_one_compiled_in_threads(blurred_manife
     programs = []
     for number, flags in enumerate(([], ["--engine", "ray"])):
         out, own = tmp_path / f"out{number}", {"AGENTICIQA_CACHE_DIR": str(tmp_path / f"cache{number}")}
-        words = [sys.executable, "-m", "program.compile", "--data", str(blurred_manifest), "--optimizer", "labeled",
+        words = [sys.executable, "-m", "program.compile", "--data", str(blurred_manifest), "--optimizer", "finetune",
                  "--out", str(out), *flags]  # fmt: skip
         run = subprocess.run(words, cwd=ROOT, capture_output=True, text=True, encoding="utf-8", env=os.environ | own)
         assert run.returncode == 0, run.stderr
         programs.append(json.loads((out / "program.json").read_text("utf-8")))
-    assert [program.pop("record")["chosen"] for program in programs] == ["labeled"] * 2
+    assert [program.pop("record")["chosen"] for program in programs] == ["finetune"] * 2
     assert programs[0] == programs[1]

@@ -24,8 +24,6 @@ SMALL = """
 compile: {rerank: 1, baselines: false}
 tracking: {traces: 0}
 optimizers:
-  embedded:
-    random-search: {demos: 4, starts: 2, steps: 1, search_samples: 12}
   model:
     gepa: {metric_calls: 14, minibatch: 2, search_samples: 4}
     bootstrap: {demos: 2, role_demos: 1, bootstrapped: 1}
@@ -38,7 +36,6 @@ def folder(
     rng: np.random.Generator,
     undrawn: None,
     unlogged: None,
-    unrefined: None,
     coarse: None,
     monkeypatch: pytest.MonkeyPatch,
 ) -> Path:
@@ -60,10 +57,10 @@ def folder(
 @pytest.mark.slow
 def test_the_lines_of_the_embedded_expert_run(folder, capsys) -> None:
     lines = [line for line in LINES if "--lm" not in line]
-    assert len(lines) == 6
+    assert len(lines) == 5
     for line in lines:
         assert main(shlex.split(line)[1:]) == 0, (line, capsys.readouterr().err)
-    for name in ("mine", "both", "all", "fused", "fused-seed1"):
+    for name in ("mine", "both", "fused", "fused-seed1"):
         assert (folder / "programs" / name / "program.json").is_file(), name
     assert "over 2 seeds" in capsys.readouterr().out
 

@@ -51,24 +51,24 @@ def test_a_dataset_is_a_reader_and_an_entry(tmp_path, monkeypatch):
     assert [(s.id, s.mos) for s in preparing.load("my-lab", tmp_path)] == [("my-lab/a.png", 3.5)]
 
 
-@pytest.mark.usefixtures("undrawn", "untraced", "unlogged", "unrefined", "coarse")
+@pytest.mark.usefixtures("undrawn", "untraced", "unlogged", "coarse")
 def test_an_optimizer_is_one_file(tmp_path, few_photographs, monkeypatch, capsys):
     folder = tmp_path / "recipes"
     folder.mkdir()
-    (folder / "one_demo.py").write_text(block("Add an optimizer", "python"), "utf-8")
-    command = ["--data", str(few_photographs), "--optimizer", "one-demo", "--out", str(tmp_path / "out"), "--json"]
+    (folder / "stricter.py").write_text(block("Add an optimizer", "python"), "utf-8")
+    command = ["--data", str(few_photographs), "--optimizer", "stricter", "--out", str(tmp_path / "out"), "--json"]
     assert compile_command(command) == 2
-    assert "optimizer 'one-demo': unknown" in capsys.readouterr().err
+    assert "optimizer 'stricter': unknown" in capsys.readouterr().err
     monkeypatch.setattr(recipes, "__path__", [*recipes.__path__, str(folder)])
     try:
         assert compile_command(command) == 0
     finally:
-        del sys.modules["optimizers.recipes.one_demo"], recipes.one_demo
+        del sys.modules["optimizers.recipes.stricter"], recipes.stricter
     result = json.loads(capsys.readouterr().out)
-    assert set(result["validation"]) == {"uncompiled", "one-demo"}
-    assert "one-demo" in [phase["name"] for phase in result["plan"]["phases"]]
-    demos = len(load(tmp_path / "out").summarizer.score.demos)
-    assert demos == (result["chosen"] == "one-demo")
+    assert set(result["validation"]) == {"uncompiled", "stricter"}
+    assert "stricter" in [phase["name"] for phase in result["plan"]["phases"]]
+    instructions = load(tmp_path / "out").summarizer.score.signature.instructions
+    assert ("more strictly" in instructions) == (result["chosen"] == "stricter")
 
 
 def test_a_question_is_a_signature(scripted_lm, picture):

@@ -1,31 +1,19 @@
-"""What the embedded expert believes: priors, demos as evidence, and that keeping their projections changes nothing."""
+"""What the embedded expert believes of images, alone, beside a reference and in parts."""
 
-from concurrent.futures import ThreadPoolExecutor
 from functools import partial
-from types import SimpleNamespace
 
 import dspy
 import numpy as np
 import pytest
 from numpy.typing import NDArray
-from scipy import special, stats
+from scipy import special
 from scipy.spatial.distance import cdist
 from skimage import data as photographs
 from skimage.filters import gaussian
 
-from program.expert import engine
 from program.expert.answer.findings import present
-from program.expert.engine import DEMOS_KEPT, answer, belief
-from program.expert.judge import quality
-from program.expert.judge.quality import (
-    OUTPUTS,
-    Features,
-    believe,
-    level_probabilities,
-    load_model,
-    most_telling,
-    weigh,
-)
+from program.expert.engine import answer
+from program.expert.judge.quality import OUTPUTS, level_probabilities, load_model
 from program.expert.judge.views import Viewer
 from program.expert.measure.features import resample
 from program.expert.store import stored_arrays
@@ -46,15 +34,6 @@ def _image(pixels: Pixels) -> dspy.Image:
 
 def _mean(found: dict) -> float:
     return sum(level * found["quality_probs"][word] for level, word in enumerate(LEVEL_WORDS, 1))
-
-
-def _score(pixels: Pixels, demos=()) -> float:
-    return _mean(answer(ScoreQuality.output_fields, demos, {"image": _image(pixels), "query": QUERY}))
-
-
-def _demo(pixels: Pixels, level: int) -> dspy.Example:
-    probabilities = {word: float(i == level) for i, word in enumerate(LEVEL_WORDS, 1)}
-    return dspy.Example(image=_image(pixels), query=QUERY, quality_probs=probabilities, quality_reasoning="seen")
 
 
 def test_unlike_images_widen_the_probabilities() -> None:
@@ -83,39 +62,6 @@ def test_level_probabilities_are_a_distribution_that_widens() -> None:
     assert level_probabilities(-9, 0.2)[0] == pytest.approx(1)
 
 
-def test_the_most_telling_demos_bring_beliefs_nearer_to_the_others_labels_than_any_drawn_at_random() -> None:
-    rng, count = np.random.default_rng(2), 80
-    points = rng.normal(0, 0.3, (count, 12))
-    quality = np.clip(rng.normal(3, 0.6, count), 1, 5)
-    labels = quality - 0.4 + 2 * points[:, 0] - points[:, 1] + rng.normal(0, 0.2, count)
-    model, zeros = load_model("nr"), np.zeros((count, 1))
-    images = [
-        Features(
-            *(
-                np.atleast_1d(column)[[i]]
-                for column in (points, zeros, quality, zeros, np.zeros((count, 9)), zeros[:, 0])
-            )
-        )
-        for i in range(count)
-    ]
-
-    def error(places) -> float:
-        evidence = weigh(model, [images[i] for i in places], labels[list(places)])
-        others = [i for i in range(count) if i not in places]
-        return float(np.mean([(believe(model, images[i], evidence).mean - labels[i]) ** 2 for i in others]))
-
-    chosen = most_telling(images, labels, 8, np.random.default_rng(0))
-    assert len(set(chosen)) == 8
-    assert error(chosen) < 0.9 * min(error(rng.choice(count, 8, replace=False).tolist()) for _ in range(60))
-
-
-def test_many_demos_reduce_the_uncertainty() -> None:
-    viewer = Viewer()
-    demos = [(viewer.view(_image(_noisy(s))), 2.0) for s in (10, 11, 12, 13, 15, 16)]
-    query = viewer.view(_image(_noisy(14)))
-    assert belief(query, demos).deviation < belief(query).deviation == query.prior.deviation
-
-
 @pytest.mark.parametrize("kind", ["nr", "fr"])
 def test_what_a_model_sees_is_the_written_formula(kind: str) -> None:
     arrays, rng = stored_arrays(), np.random.default_rng(2)
@@ -136,52 +82,6 @@ def test_what_a_model_sees_is_the_written_formula(kind: str) -> None:
     assert seen.severities.min() >= 0
 
 
-@pytest.mark.parametrize("versions", [False, True])
-def test_a_belief_given_demos_is_a_textbook_gaussian_process(versions: bool) -> None:
-    """Its noise by the likelihood of scipy, its misfit by leaving out each demo in turn."""
-    model, rng = load_model("nr"), np.random.default_rng(2)
-    standard = model.standard
-    cells = rng.normal(0, 1, (9, 9))
-    if versions:
-        cells[:5], cells[5:] = cells[1], cells[5]
-    seen = model.look(rng.normal(0, 0.9, (9, len(standard.centre))) * standard.spread + standard.centre, cells)
-    one, others = (
-        Features(*(part[:1] for part in seen)),
-        [Features(*(part[i : i + 1] for part in seen)) for i in range(1, 9)],
-    )
-    labels = rng.uniform(1, 5, 8)
-    residuals = labels - seen.quality[1:]
-    points = seen.points.astype(float)
-    covariance = quality.LIKENESS * points @ points.T + quality.OFFSET
-    covariance += quality.SLOPE * np.outer(seen.quality - 3, seen.quality - 3)
-    if versions:
-        constant, likeness = quality.PHOTOGRAPH
-        for photograph in (slice(0, 5), slice(5, 9)):
-            of_it = points[photograph]
-            covariance[photograph, photograph] += constant + likeness * of_it @ of_it.T
-    within = covariance[1:, 1:]
-    likely = [stats.multivariate_normal(np.zeros(8), within + n * np.eye(8)).logpdf(residuals) for n in quality.NOISES]
-    noise = quality.NOISES[int(np.argmax(likely))]
-    noisy = within + noise * np.eye(8)
-
-    misfits = []
-    for i in range(8):
-        rest = np.arange(8) != i
-        weights = np.linalg.solve(noisy[np.ix_(rest, rest)], noisy[rest, i])
-        left = (noisy[i, i] - weights @ noisy[rest, i]) / noisy[i, i]
-        error = model.error(seen.quality[1:])[i]
-        misfits.append((residuals[i] - weights @ residuals[rest]) ** 2 / (left * error**2))
-    misfit = max(1.0, (sum(misfits) + 8) / 16)
-
-    gain = np.linalg.solve(noisy, covariance[1:, 0])
-    settled = gain @ covariance[1:, 0] / (covariance[0, 0] + noise)
-    found = believe(model, one, weigh(model, others, labels))
-    assert found.mean == pytest.approx(np.clip(seen.quality[0] + gain @ residuals, 0.6, 5.4), abs=1e-4)
-    error, novelty = float(model.error(one.quality)[0]), float(one.novelty[0])
-    variance = (1 - novelty) * (1 - settled) * misfit * error**2 + novelty * quality._WIDEST**2
-    assert found.deviation == pytest.approx(np.sqrt(variance), abs=1e-4)
-
-
 def test_a_part_is_judged_beside_the_whole() -> None:
     """It differs from the whole by what it differs as a distorted image; a reference says enough by itself."""
     viewer, frame = Viewer(), PHOTOGRAPH.copy()
@@ -190,7 +90,7 @@ def test_a_part_is_judged_beside_the_whole() -> None:
     crops = {"left side": asked["image"]}
 
     def score(**others) -> float:
-        return _mean(answer(ScoreQuality.output_fields, [], {**asked, **others}))
+        return _mean(answer(ScoreQuality.output_fields, {**asked, **others}))
 
     part, whole = viewer.view(asked["image"]), viewer.view(_image(frame))
     at = OUTPUTS["nr"].index("distorted")
@@ -204,32 +104,3 @@ def test_a_part_is_judged_beside_the_whole() -> None:
     reference = _image(PHOTOGRAPH[:, :192])
     against = score(reference=reference, region_crops={"Global": _image(frame), **crops})
     assert against == score(reference=reference, region_crops=crops)
-
-
-def test_kept_evidence_does_not_mix_demo_sets_or_labels() -> None:
-    query = _noisy(14)
-    sets = [[_demo(_noisy(13), a), _demo(_noisy(15), b)] for a, b in ((1, 5), (5, 1), (1, 1), (5, 5), (1, 5))]
-    scores = [_score(query, demos) for demos in sets]
-    assert len(set(scores)) == 4
-    assert scores[0] == scores[4]
-    with ThreadPoolExecutor(8) as pool:
-        assert list(pool.map(lambda demos: _score(query, demos), sets * 8)) == scores * 8
-
-
-def test_evidence_is_kept_of_so_many_demos_and_the_oldest_goes_first(monkeypatch) -> None:
-    monkeypatch.setattr(engine, "weigh", lambda model, seen, labels: SimpleNamespace(weights=labels))
-    demo, sets = Viewer().view(_image(_noisy(13))), engine._evidence.cache
-    sets.clear()
-
-    def kept(label: float, count: int = DEMOS_KEPT // 4) -> SimpleNamespace:
-        return engine._evidence([(demo, label)] * count, "")
-
-    found = [kept(1 + i / 10) for i in range(4)]
-    assert kept(1.0) is found[0]
-    kept(5.0)
-    assert sets.currsize == DEMOS_KEPT
-    assert kept(1.0) is found[0]
-    assert kept(1.1) is not found[1]
-    assert kept(2.0, DEMOS_KEPT + 1) is kept(2.0, DEMOS_KEPT + 1)  # one set that has more is kept alone
-    assert len(sets) == 1
-    sets.clear()

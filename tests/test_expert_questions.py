@@ -179,7 +179,7 @@ def test_an_option_may_hold_what_looks_like_another(iqa: AgenticIQA) -> None:
 def test_options_that_cannot_be_read_are_refused_in_one_line() -> None:
     image = dspy.Image(IMAGES.add(_made("blurred")).url)
     with pytest.raises(ModelError, match="each on a line of its own"):
-        answer(AnswerQuestion.output_fields, [], {"image": image, "query": "Is it blurry?", "options": "yes or no"})
+        answer(AnswerQuestion.output_fields, {"image": image, "query": "Is it blurry?", "options": "yes or no"})
 
 
 DEGREES = [
@@ -328,7 +328,7 @@ def test_words_negations_and_modifiers() -> None:
 )
 def test_reasons_name_the_option_the_reading_and_how_sure(query: str, options: str, words: tuple[str, ...]) -> None:
     image = dspy.Image(IMAGES.add(_made("blurred")).url)
-    told = answer(AnswerQuestion.output_fields, [], {"image": image, "query": query, "options": options})[
+    told = answer(AnswerQuestion.output_fields, {"image": image, "query": query, "options": options})[
         "quality_reasoning"
     ]
     assert all(word in told for word in words), told
@@ -472,7 +472,7 @@ def test_taste_among_faults_is_explained_by_what_was_found(iqa: AgenticIQA) -> N
 )
 def test_open_questions_are_answered_first(query: str, start: str) -> None:
     image = dspy.Image(IMAGES.add(_made("blurred")).url)
-    assert answer(ExplainQuality.output_fields, [], {"image": image, "query": query})["final_answer"].startswith(start)
+    assert answer(ExplainQuality.output_fields, {"image": image, "query": query})["final_answer"].startswith(start)
 
 
 def test_positions_follow_the_population_file() -> None:

@@ -144,7 +144,7 @@ def test_a_region_is_measured_as_an_image_of_its_own_and_told_apart() -> None:
     def told(query: str) -> str:
         named = [crop for name, crop in crops.items() if name in query]
         inputs = {"image": named[0] if named else dspy.Image(whole.url), "query": query, "region_crops": crops}
-        return str(answer(ExplainQuality.output_fields, [], inputs)["final_answer"])
+        return str(answer(ExplainQuality.output_fields, inputs)["final_answer"])
 
     assert 'Region "cup": defocus blur softens all of it.' in told("What is wrong with the picture?")
     assert "blur" not in told("What is wrong with the picture?").split('Region "table"')[1]

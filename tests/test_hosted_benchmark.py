@@ -18,7 +18,7 @@ from tests.tables import as_lines
 SMALL = """
 compile: {rerank: 2, workers: 2}
 tools: {device: cpu}
-optimizers: {model: {random-search: {demos: 2, role_demos: 1, starts: 2, steps: 1, search_samples: 6}}}
+optimizers: {model: {random-search: {demos: 2, role_demos: 1, starts: 2, search_samples: 6}}}
 """
 
 

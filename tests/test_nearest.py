@@ -75,6 +75,18 @@ def compiled(data: Path, base: str, *flags: str) -> int:
     )  # fmt: skip
 
 
+def asked(data: Path, query: str) -> None:
+    """Ask a question of each photograph, which is answered by Yes for the blurred ones, in place of its score."""
+    rows = read_lines(data / "manifest.jsonl")
+    for number, row in enumerate(rows):
+        blurred = row.pop("mos") < 3
+        options = ["Yes", "No"] if number % 3 else ["No", "Yes"]
+        right = "Yes" if blurred else "No"
+        answer = "AB"[options.index(right)]
+        row |= {"query": query, "options": dict(zip("AB", options, strict=True)), "answer": answer}
+    (data / "manifest.jsonl").write_text(as_lines(rows), "utf-8")
+
+
 def lines(server) -> list[str]:
     return [q.inputs["similar_photographs"] for q in server.asked if "similar_photographs" in q.inputs]
 
@@ -236,16 +248,7 @@ def test_scores_beyond_those_that_are_trained_on_are_left_out(data, server, caps
 
 @pytest.mark.spec("45/nearest-questions")
 def test_what_most_similar_photographs_are_answered_reaches_the_model_as_the_options_put_it(data, loopback, capsys):
-    rows = read_lines(data / "manifest.jsonl")
-    for number, row in enumerate(rows):
-        blurred = row.pop("mos") < 3
-        options = ["Yes", "No"] if number % 3 else ["No", "Yes"]
-        row |= {
-            "query": "Is it blurred?",
-            "options": dict(zip("AB", options, strict=True)),
-            "answer": "AB"[options.index(["No", "Yes"][blurred])],
-        }
-    (data / "manifest.jsonl").write_text(as_lines(rows), "utf-8")
+    asked(data, "Is it blurred?")
 
     def answered(question):
         told = question.inputs.get("similar_photographs", "the right option is A.").partition("option is ")[2]
@@ -255,8 +258,8 @@ def test_what_most_similar_photographs_are_answered_reaches_the_model_as_the_opt
     assert compiled(data, server.base) == 0
     result = json.loads(capsys.readouterr().out)
     assert result["chosen"] == "nearest"
-    asked = read_lines(data / "manifest.jsonl")
-    known = sum(row["split"] == "train" for row in asked)
+    rows = read_lines(data / "manifest.jsonl")
+    known = sum(row["split"] == "train" for row in rows)
     told = re.compile(rf"Judging by {known} answered questions, the right option is [AB]\. (Yes|No)\.")
     assert known == 32  # labels cost no call: train_mcq does not bound them
     assert all(told.fullmatch(line) for line in lines(server))
@@ -291,9 +294,32 @@ def test_what_is_no_record_of_neighbours_is_refused():
             Neighbours.from_json(saved)
 
 
-@pytest.mark.spec("45/nearest")
-def test_the_embedded_expert_is_left_as_it_is_with_the_reason(data, capsys):
+@pytest.mark.spec("45/nearest-questions")
+def test_answered_questions_teach_the_embedded_expert_what_it_cannot_measure(data, capsys):
+    """Of photographs on which it guesses, the blurred ones are "old": it learns that from the answers alone."""
+    asked(data, "Is it an old picture?")
+    manifest, program = data / "manifest.jsonl", data / "program"
+    command = ["--data", str(manifest), "--config", str(data / "small.yaml"), "--optimizer", "nearest", "--json"]
+    assert main([*command, "--out", str(program)]) == 0
+    result = json.loads(capsys.readouterr().out)
+    assert result["chosen"] == "nearest"
+    assert "nearest: what people said of the" in " ".join(result["notes"])
+    learned = load(program)
+    answers = {}
+    for number, right in ((26, "No"), (27, "Yes")):
+        answer = learned(image=data / f"{number}-0.png", query="is it an  old picture", options=["Yes", "No"])
+        answers[number] = ["Yes", "No"]["AB".index(answer.final_answer)]
+        assert answers[number] == right
+    assert "the right answer for most images like this one" in answer.quality_reasoning
+    plain = AgenticIQA()(image=data / "27-0.png", query="Is it an old picture?", options=["Yes", "No"])
+    other = learned(image=data / "27-0.png", query="Is it a new picture?", options=["Yes", "No"])
+    assert "guess" in plain.quality_reasoning
+    assert "guess" in other.quality_reasoning
+
+
+@pytest.mark.spec("45/nearest-questions")
+def test_scores_alone_teach_the_embedded_expert_no_answers(data, capsys):
     arguments = ["--data", str(data / "manifest.jsonl"), "--config", str(data / "small.yaml"), "--optimizer", "nearest"]
     assert main([*arguments, "--out", str(data / "program"), "--json"]) == 0
-    assert "random-search chooses them" in " ".join(json.loads(capsys.readouterr().out)["notes"])
-    assert AgenticIQA(load_settings()).summarizer.neighbours is None
+    told = " ".join(json.loads(capsys.readouterr().out)["notes"])
+    assert "nearest: 0 training photographs have an answered question; 30 are needed" in told

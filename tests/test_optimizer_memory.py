@@ -20,15 +20,12 @@ from program.common.settings import load_settings
 from program.expert.engine import PerceptualEngine
 from program.tools.runner import ToolRunner
 
-SMALL = {
-    "tracking": {"traces": 0},
-    "optimizers": {"embedded": {"random-search": {"demos": 4, "starts": 2, "steps": 2, "search_samples": 12}}},
-}
+SMALL = {"tracking": {"traces": 0}}
 
 
 @pytest.fixture
 def compiled(
-    few_photographs: Path, tmp_path: Path, undrawn: None, unlogged: None, unrefined: None,
+    few_photographs: Path, tmp_path: Path, undrawn: None, unlogged: None,
     monkeypatch: pytest.MonkeyPatch,
 ):  # fmt: skip
     """Compile the manifest with a cache folder by name; settings, recipe and seed may differ.
@@ -40,7 +37,7 @@ def compiled(
     fifteen.write_text("".join(line for line in lines if int(json.loads(line)["group"]) < 15), "utf-8")
 
     def make(cache: str = "cache", settings: dict[str, Any] | None = None, seed: int = 0, lm: Any = None,
-             optimizer: str = "random-search,fusion") -> Compiled:  # fmt: skip
+             optimizer: str = "finetune,fusion") -> Compiled:  # fmt: skip
         monkeypatch.setenv("AGENTICIQA_CACHE_DIR", str(tmp_path / cache))
         # Of the uncompiled program alone no more is read than it asks for.
         compiling = {"rerank": 2, "baselines": optimizer != "none"}

@@ -30,7 +30,7 @@ from program.agent.loop import AgenticIQA
 from program.agent.saving import load, program_sha256, save, schema_sha256
 from program.agent.state import AssessmentState, ExecutorOutput, Finding
 from program.common.errors import DataError, InputError
-from program.common.settings import load_settings
+from program.common.settings import Settings, load_settings
 from program.compile import main as compile_command
 from program.evaluation import evaluate
 from program.fusion import ScoreFusion
@@ -39,12 +39,15 @@ from program.images.store import IMAGES
 from program.lms.ask import with_references
 from signatures.schemas import Plan
 
-pytestmark = pytest.mark.usefixtures("undrawn", "unlogged", "untraced", "unrefined")
+pytestmark = pytest.mark.usefixtures("undrawn", "unlogged", "untraced")
 
-SMALL = {
-    "compile": {"rerank": 2, "baselines": False},
-    "optimizers": {"embedded": {"random-search": {"demos": 4, "starts": 2, "steps": 2, "search_samples": 40}}},
-}
+SMALL = {"compile": {"rerank": 2, "baselines": False}}
+
+
+@pytest.fixture
+def paid() -> Settings:
+    """Settings with a language model in every role, which nothing is asked of."""
+    return load_settings().with_model("openai/small-vlm", "http://127.0.0.1:9/v1")
 
 
 def assessed(answer: float | str = 3.0, *, findings: tuple[tuple[str, str], ...] = (), repairs: tuple[str, ...] = ()):
@@ -239,27 +242,6 @@ def test_a_program_with_hundreds_of_demos_is_known_by_its_digest() -> None:
     assert len(set(seen)) == 1
 
 
-def test_a_resumed_search_scores_no_candidate_again_and_ends_the_same(blurred_manifest, tmp_path) -> None:
-    settings = load_settings(overrides={**SMALL, "cache": False})
-    first = compile_program(prepare_job(settings, str(blurred_manifest), "random-search", tmp_path / "out"))
-    again = compile_program(
-        prepare_job(settings, str(blurred_manifest), "random-search", tmp_path / "out", resume=True)
-    )
-    assert again.chosen == first.chosen
-    taught = sum(s.split != "test" for s in read_manifest(blurred_manifest))
-    assert first.runs > taught
-    assert again.runs == taught
-    for name in ("program.json", "candidates.jsonl", "run.json", "diff.md", "report.html"):
-        assert (tmp_path / "out" / name).is_file(), name
-    assert ("Nothing changed" in first.difference) == (first.chosen == "uncompiled")
-    for damage in ("no line of a log\n", '{"event": "candidate"}\n', "[" * 100_000 + "\n"):
-        (tmp_path / "out" / "candidates.jsonl").write_text(damage, "utf-8")
-        with pytest.raises(InputError, match=r"its log cannot be read .* start without --resume"):
-            compile_program(
-                prepare_job(settings, str(blurred_manifest), "random-search", tmp_path / "out", resume=True)
-            )
-
-
 def test_a_compile_is_not_resumed_with_what_changes_an_answer(blurred_manifest, tmp_path, scripted_lm) -> None:
     def job(lm=None, **overrides):
         settings = load_settings(overrides={**SMALL, **overrides})
@@ -289,6 +271,10 @@ def test_a_compile_is_not_resumed_with_what_changes_an_answer(blurred_manifest, 
     for name, other in others.items():
         changed = [part for part, value in key(other).items() if value != same[part]]
         assert changed == [name]
+    for damage in ("no line of a log\n", '{"event": "candidate"}\n', "[" * 100_000 + "\n"):
+        (tmp_path / "out" / "candidates.jsonl").write_text(damage, "utf-8")
+        with pytest.raises(InputError, match=r"its log cannot be read .* start without --resume"):
+            compile_program(again)
 
 
 def test_the_seed_decides_which_samples_are_drawn(blurred_manifest, tmp_path) -> None:
@@ -323,9 +309,17 @@ def test_recommends_the_uncompiled_program_when_nothing_helped(blurred_manifest,
     ("optimizer", "named", "message"),
     [
         ("gepa", {}, "optimizer 'gepa': rewrites instructions, of which the embedded expert reads a rubric only"),
-        ("mipro", {}, "optimizer 'mipro': needs a language model that writes instructions; give --reflection-lm"),
+        *(
+            (
+                name,
+                {},
+                rf"optimizer '{name}': gives demos, which the embedded expert does not read; use finetune,fusion",
+            )
+            for name in ("labeled", "bootstrap", "random-search", "mipro")
+        ),
+        (None, {"demos": 8}, "--demos: the embedded expert reads no demos; leave it out"),
+        ("finetune", {"teacher_lm": "openai/x"}, "--teacher-lm: the embedded expert reads no demos; leave it out"),
         ("gepaa", {}, r"optimizer 'gepaa': unknown \(did you mean 'gepa'"),
-        ("labeled", {"teacher_lm": "openai/x"}, "--teacher-lm: optimizer 'labeled' takes no demos from a teacher"),
         ("bootstrap", {"teacher_lm": "labb"}, "model 'labb': not of the form provider/model"),
         ("labeled", {"roles": "planner,judge"}, "role 'judge': unknown"),
     ],
@@ -336,9 +330,15 @@ def test_refuses_early_what_it_lacks(blurred_manifest, tmp_path, optimizer, name
     assert not (tmp_path / "out").exists()
 
 
+def test_a_recipe_that_takes_no_demos_from_a_teacher_is_given_none(blurred_manifest, tmp_path, paid) -> None:
+    message = "--teacher-lm: optimizer 'labeled' takes no demos from a teacher; use bootstrap, random-search"
+    with pytest.raises(InputError, match=message):
+        prepare_job(paid, str(blurred_manifest), "labeled", tmp_path / "out", teacher_lm="openai/x")
+
+
 def test_a_named_service_teaches(blurred_manifest, tmp_path) -> None:
     service = {"api_base": "http://127.0.0.1:9/v1", "model": "small-vlm"}
-    settings = load_settings(overrides={"models": {"backends": {"lab": service}}})
+    settings = load_settings(overrides={"models": {"backends": {"lab": service}}}).with_model("lab")
     job = prepare_job(settings, str(blurred_manifest), "bootstrap", tmp_path / "out", teacher_lm="lab")
     teacher = job.teacher(("summarizer",))
     assert teacher.program.resources.lm("summarizer").model.endswith("/small-vlm")
@@ -358,7 +358,7 @@ def test_a_photograph_in_two_splits_is_refused_before_anything_is_taught(blurred
         test["image"] = train["image"] if leak == "image" else "another name.png"
     blurred_manifest.write_text("".join(json.dumps(line) + "\n" for line in lines), "utf-8")
     with pytest.raises(DataError, match=r"is in train and test"):
-        prepare_job(load_settings(), str(blurred_manifest), "labeled", tmp_path / "out")
+        prepare_job(load_settings(), str(blurred_manifest), "none", tmp_path / "out")
     assert not (tmp_path / "out").exists()
 
 
@@ -368,7 +368,7 @@ def test_images_that_are_gone_are_told_before_a_compile(blurred_manifest, tmp_pa
     gone = {name: splits[name][0]["image"] for name in ("train", "test")}
     for name in gone.values():
         (tmp_path / name).unlink()
-    command = ["--data", str(blurred_manifest), "--optimizer", "labeled", "--out", str(tmp_path / "out"), "--dry-run"]
+    command = ["--data", str(blurred_manifest), "--optimizer", "none", "--out", str(tmp_path / "out"), "--dry-run"]
     assert compile_command(command) == 0
     told = capsys.readouterr().err.splitlines()
     for split, shown in (("train", "training"), ("test", "test")):
@@ -378,7 +378,7 @@ def test_images_that_are_gone_are_told_before_a_compile(blurred_manifest, tmp_pa
         assert repr(str(tmp_path / gone[split])) in line
     assert not any("validation samples usable" in line for line in told)
 
-    job = prepare_job(load_settings(), str(blurred_manifest), "labeled", tmp_path / "out")
+    job = prepare_job(load_settings(), str(blurred_manifest), "none", tmp_path / "out")
     assert all(sample.image.name != gone["train"] for sample in job.splits["train"])
     assert len(job.splits["test"]) == len(splits["test"])
     assert len(job.notes) == 2
@@ -423,7 +423,7 @@ def test_the_expert_is_taught_as_such_whatever_it_is_called(blurred_manifest, tm
 
 def test_the_plan_of_an_embedded_compile_is_free_and_bounded(blurred_manifest, tmp_path) -> None:
     plan = call_plan(
-        prepare_job(load_settings(overrides=SMALL), str(blurred_manifest), "random-search", tmp_path / "out")
+        prepare_job(load_settings(overrides=SMALL), str(blurred_manifest), "finetune,fusion", tmp_path / "out")
     )
     assert not plan.paid
     assert plan.expected_calls <= plan.most_calls
@@ -431,25 +431,56 @@ def test_the_plan_of_an_embedded_compile_is_free_and_bounded(blurred_manifest, t
     assert re.fullmatch(r"\d+ images, about \d+ s, free", line)
 
 
-def test_no_program_is_shown_more_demos_than_were_asked_for(blurred_manifest, tmp_path) -> None:
-    def budget(**asked: int):
-        job = prepare_job(load_settings(), str(blurred_manifest), "random-search", tmp_path / "out", **asked)
-        return job.budget("random-search")
+def test_no_program_is_shown_more_demos_than_were_asked_for(blurred_manifest, tmp_path, paid) -> None:
+    def demos(**asked: int) -> int | None:
+        job = prepare_job(paid, str(blurred_manifest), "random-search", tmp_path / "out", **asked)
+        return job.budget("random-search").demos
 
-    assert (budget().demos, budget().all_demos) == (32, True)
-    assert (budget(demos=4).demos, budget(demos=4).all_demos) == (4, False)
+    assert (demos(), demos(demos=4), demos(demos=0)) == (8, 4, None)
 
 
-def test_the_usual_recipes_follow_the_data_and_what_was_asked_for(blurred_manifest, tmp_path) -> None:
-    def recipes(keeps=lambda sample: True, **asked: int) -> tuple[str, ...]:
-        samples = [json.loads(line) for line in blurred_manifest.read_text("utf-8").splitlines()]
-        kept = blurred_manifest.with_name("kept.jsonl")
-        kept.write_text("".join(json.dumps(sample) + "\n" for sample in samples if keeps(sample)), "utf-8")
-        return prepare_job(load_settings(), str(kept), out=tmp_path / "out", **asked).optimizers
+def test_the_usual_recipes_follow_the_data(blurred_manifest, tmp_path) -> None:
+    samples = [json.loads(line) for line in blurred_manifest.read_text("utf-8").splitlines()]
+    plain = [sample for sample in samples if "mos" in sample]
+    asked = {"query": "Is it old?", "options": {"A": "Yes", "B": "No"}, "answer": "A"}
+    unscored = ("mos", "mos_std", "distortion")
+    questions = [{**{k: v for k, v in each.items() if k not in unscored}, **asked} for each in plain]
+    for number, each in enumerate(questions):
+        each["id"] = f"old{number}"
 
-    assert recipes() == ("finetune", "fusion")
-    assert recipes(demos=8) == ("random-search", "finetune", "fusion")
-    assert recipes(lambda sample: sample["split"] != "train" or int(sample["group"]) < 40) == ("random-search",)
+    def job(rows, **kinds: str):
+        path = blurred_manifest.with_name("kept.jsonl")
+        path.write_text("".join(json.dumps({**row, **kinds}) + "\n" for row in rows), "utf-8")
+        return prepare_job(load_settings(), str(path), out=tmp_path / "out")
+
+    assert job(plain).optimizers == ("finetune", "fusion")
+    assert job([*plain, *questions]).optimizers == ("nearest", "finetune", "fusion")
+    assert job(questions).optimizers == ("nearest",)
+    assert job(plain, labels="made-up").optimizers == ("rubric",)
+
+
+@pytest.mark.parametrize("labels", ["people", "made-up"])
+def test_of_fewer_than_30_labels_the_expert_compiles_nothing_and_says_so_in_a_line(
+    blurred_manifest, tmp_path, capsys, labels
+) -> None:
+    samples = [json.loads(line) for line in blurred_manifest.read_text("utf-8").splitlines()]
+    few = [each for each in samples if "mos" in each and (each["split"] != "train" or int(each["group"]) < 40)]
+    train = sum(each["split"] == "train" for each in few)
+    blurred_manifest.write_text("".join(json.dumps({**each, "labels": labels}) + "\n" for each in few), "utf-8")
+    folder = tmp_path / "out"
+    config = tmp_path / "small.yaml"
+    config.write_text("compile: {baselines: false}\ntracking: {traces: 0}\n", "utf-8")
+    command = ["--data", str(blurred_manifest), "--out", str(folder), "--config", str(config), "--json"]
+    assert compile_command(command) == 0
+    captured = capsys.readouterr()
+    line = (
+        "nothing is compiled: the embedded expert learns from 30 scored or 30 answered training samples, "
+        f"and there are {train} and 0"
+    )
+    assert json.loads(captured.out)["notes"] == [line]
+    assert captured.err.splitlines()[0] == line
+    assert json.loads(captured.out)["chosen"] == "uncompiled"
+    assert program_sha256(load(folder)) == program_sha256(AgenticIQA())
 
 
 def test_a_fitted_fusion_is_neutral_by_default_and_keeps_the_order(rng: np.random.Generator) -> None:

@@ -91,58 +91,19 @@ def taught(images: list[Path], service_program, gathered):
     return make
 
 
-@pytest.mark.parametrize("per_group", [1, 1.5, 4])
-def test_a_search_scores_no_candidate_on_what_its_demos_show(taught, per_group) -> None:
-    known = taught(per_group)
-    search = known.search(Candidate("uncompiled", known.program), demos=4, starts=3, steps=2, search_samples=16)
-    recipe_named("random-search").run(search)
-    scored = [trial for trial in search.trials.values() if trial.outcomes]
-    assert len(scored) > 2
-    for candidate in scored:
-        shown = known.shown(candidate.program)
-        assert len(shown) == 4
-        assert not known.groups(shown) & known.groups(set(candidate.outcomes))
-        # Of nine photographs too few would be left.
-        split = "validation" if per_group == 4 else "train"
-        assert candidate.outcomes.keys() <= {s.id for s in known.samples[split]}
-
-
-@pytest.mark.parametrize(("per_group", "tried"), [(1, True), (4, False)])
-def test_all_demos_at_once_are_tried_where_each_has_its_own_photograph(taught, per_group, tried) -> None:
-    known = taught(per_group)
-    settings = {"demos": 4, "all_demos": True, "starts": 2, "steps": 1, "search_samples": 6}
-    candidates = recipe_named("random-search").run(known.search(Candidate("uncompiled", known.program), **settings))
-    assert (candidates[0].name == "random-search/all") is tried
-    assert len(known.shown(candidates[0].program)) == (36 if tried else 4)
-    if tried:
-        assert candidates[0].search_score is None  # so it is among those that validation compares
-
-
-@pytest.mark.parametrize(("per_group", "works_out"), [(1, True), (4, False)])
-def test_the_embedded_expert_works_out_which_demos_say_most_of_the_other_photographs(
-    taught, per_group, works_out
-) -> None:
-    known = taught(per_group, expert=True)
-    settings = {"demos": 4, "starts": 6, "search_samples": 6}
-    first, again = (
-        recipe_named("random-search").run(known.search(Candidate("uncompiled", known.program), **settings))
-        for _ in range(2)
-    )
-    assert [c.digest for c in first] == [c.digest for c in again]
-    telling = [c for c in first if "telling" in c.name]
-    assert [c.name for c in sorted(telling, key=lambda c: c.name)] == (
-        ["random-search/telling/0", "random-search/telling/5"] if works_out else []
-    )
-    assert all(len(known.shown(c.program)) == 4 for c in telling)
-
-
-def test_demos_with_and_without_a_reference_are_chosen_as_other_models_demos_are(taught) -> None:
-    known = taught(1, expert=True)
-    first = known.examples["train"].demos["summarizer.score"][0].demo
-    first["reference"] = first.image
-    search = known.search(Candidate("uncompiled", known.program), demos=4, starts=1, search_samples=6)
-    (candidate,) = recipe_named("random-search").run(search)
-    assert len(known.shown(candidate.program)) == 4
+def test_a_search_scores_candidates_on_validation_and_shows_them_training_samples(taught) -> None:
+    known = taught(4)
+    search = known.search(Candidate("uncompiled", known.program), demos=4, starts=3, search_samples=6)
+    candidates = recipe_named("random-search").run(search)
+    assert len({candidate.digest for candidate in candidates}) == len(candidates) > 1
+    assert [each.search_score for each in candidates] == sorted((c.search_score for c in candidates), reverse=True)
+    samples = {split: {sample.id for sample in members} for split, members in known.samples.items()}
+    for trial in search.trials.values():
+        if trial.outcomes:
+            assert len(known.shown(trial.program)) == 4
+            assert known.shown(trial.program) <= samples["train"]
+            assert len(trial.outcomes) == 6
+            assert trial.outcomes.keys() <= samples["validation"]
 
 
 def test_a_fusion_is_fitted_on_what_is_believed_without_a_demo_of_the_photograph(taught, monkeypatch) -> None:

@@ -42,7 +42,7 @@ tracking: {traces: 0}
 tools: {device: cpu}
 optimizers:
   model:
-    random-search: {demos: 2, role_demos: 1, bootstrapped: 1, starts: 2, steps: 1, search_samples: 6}
+    random-search: {demos: 2, role_demos: 1, bootstrapped: 1, starts: 2, search_samples: 6}
     mipro: {demos: 2, role_demos: 1, candidates: 2, trials: 2, search_samples: 4}
     gepa: {metric_calls: 16, minibatch: 2, search_samples: 4}
 """

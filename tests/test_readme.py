@@ -52,16 +52,14 @@ def folder(tmp_path: Path, rng: np.random.Generator, monkeypatch: pytest.MonkeyP
             small.resize((128, 96)).save(tmp_path / name)
             lines.append({"id": name, "image": name, "mos": 5 - level, "group": str(number), "split": split})
     (tmp_path / "manifest.jsonl").write_text(as_lines(lines), "utf-8")
-    (tmp_path / "small.yaml").write_text(
-        "compile: {rerank: 1}\noptimizers: {embedded: {random-search: {demos: 4, starts: 2, steps: 1}}}\n"
-    )
+    (tmp_path / "small.yaml").write_text("compile: {rerank: 1}\n")
     monkeypatch.setenv("AGENTICIQA_CONFIG", str(tmp_path / "small.yaml"))
     monkeypatch.chdir(tmp_path)
     return tmp_path
 
 
 @pytest.mark.slow
-@pytest.mark.usefixtures("undrawn", "unrefined", "coarse")
+@pytest.mark.usefixtures("undrawn", "coarse")
 @pytest.mark.filterwarnings("default")  # MLflow's model code warns of its own type hints
 def test_the_shell_lines_run(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert len(commands()) >= 6

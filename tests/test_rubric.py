@@ -48,7 +48,7 @@ def shown() -> list[tuple[str, dspy.Image]]:
 
 def _score(image: dspy.Image, text: str = "") -> float:
     instructions = f"{ScoreQuality.instructions}\n{text}"
-    masses = answer(ScoreQuality.output_fields, (), {"image": image, "query": QUERY}, instructions)["quality_probs"]
+    masses = answer(ScoreQuality.output_fields, {"image": image, "query": QUERY}, instructions)["quality_probs"]
     return sum(level * masses[word] for level, word in enumerate(LEVEL_WORDS, 1))
 
 
@@ -101,25 +101,6 @@ def test_a_ratio_of_two_faults_moves_both_and_a_second_rubric_replaces_the_first
     first = with_rubric("Judge it.", ["Ignore noise."])
     assert rubric_in(with_rubric(first, ["Ignore blur."])).weights == {"Blurs": 0.0}
     assert with_rubric(first, []) == "Judge it."
-
-
-def test_demos_correct_what_a_rubric_leaves(shown) -> None:
-    """A demo labelled as the rubric would judge it says little new; without the rubric it would say much."""
-    (_, one), (_, other) = shown[0], shown[1]
-    strict = ScoreQuality.with_instructions("Judge half a level more strictly.")
-    mean = Viewer().view(other).prior.mean - 0.5
-    low = int(mean)
-    probabilities = {LEVEL_WORDS[low - 1]: low + 1 - mean, LEVEL_WORDS[low]: mean - low}
-    demo = {"image": other, "query": QUERY, "quality_probs": probabilities}
-
-    def moved(signature: type[dspy.Signature]) -> float:
-        taught, plain = (
-            answer(signature.output_fields, ds, {"image": one, "query": QUERY}, signature.instructions)["quality_probs"]
-            for ds in ([demo], [])
-        )
-        return sum(level * (taught[word] - plain[word]) for level, word in enumerate(LEVEL_WORDS, 1))
-
-    assert abs(moved(strict)) < 0.25 * abs(moved(ScoreQuality))
 
 
 @pytest.mark.spec("issue-44/exchange")

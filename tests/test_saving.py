@@ -8,8 +8,9 @@ import dspy
 import numpy as np
 import pytest
 
+from program.agent import saving
 from program.agent.loop import AgenticIQA
-from program.agent.saving import load, program_sha256, save
+from program.agent.saving import program_sha256, save
 from program.common.errors import ImageError, InputError
 from program.common.settings import load_settings
 from program.expert.store import MODEL
@@ -17,6 +18,11 @@ from program.fusion.scores import FittedFusion
 from program.images.store import IMAGES, ImageStore
 from signatures.schemas import LevelProbabilities
 from tests.pictures import noise
+
+
+def load(folder, settings=None, lm=None, **named) -> AgenticIQA:
+    """Load a program with a language model, which reads demos; it is asked nothing."""
+    return saving.load(folder, settings, lm=lm or dspy.LM("openai/gpt-4o", api_key="sk-planted-key"), **named)
 
 
 @pytest.fixture
@@ -218,6 +224,18 @@ def test_a_program_names_the_embedded_engine_it_was_taught_with(tmp_path, taught
     fitted = AgenticIQA()
     fitted.summarizer.fitted = FittedFusion(fitted.resources.fusion, eta=2.0)
     assert engine(fitted) == MODEL
+
+
+def test_demos_for_the_embedded_expert_are_refused_in_one_line_and_left_out_by_force(tmp_path, taught, caplog) -> None:
+    folder = save(taught, tmp_path / "p")
+    line = f"program {str(folder)!r}: holds demos, which the embedded expert does not read"
+    with pytest.raises(InputError) as caught:
+        saving.load(folder)
+    assert str(caught.value) == f"{line}; compile again, or give the language model it was compiled for (--lm)"
+    forced = saving.load(folder, force=True)
+    assert forced.summarizer.score.demos == []
+    assert forced.planner.plan.signature.instructions == "Plan briefly."
+    assert line in caplog.text
 
 
 @pytest.mark.spec("D24")

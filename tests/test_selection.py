@@ -223,7 +223,7 @@ def test_a_verdict_opens_with_what_the_test_shows() -> None:
 
 @pytest.mark.spec("issue-44/summary")
 def test_why_nothing_was_gained_is_said_and_not_where_something_was(few_photographs, tmp_path) -> None:
-    job = prepare_job(load_settings(), str(few_photographs), "labeled", tmp_path / "out")
+    job = prepare_job(load_settings(), str(few_photographs), "none", tmp_path / "out")
     before, after = record(PLAIN), record(TRUTH + 0.1 * NOISE)
     assert reasons(job, before, compare(before.rows, after.rows)) is None
     told = reasons(job, before, compare(before.rows, before.rows))

@@ -148,7 +148,7 @@ def test_labels_in_0_to_1_with_no_stated_scale_are_questioned(tmp_path, caplog, 
     assert f"scale: {told}" in capsys.readouterr().out
     samples_of(written(0.0, 0.4, 1), load_settings(), None)
     assert told in caplog.text
-    assert any(told in note for note in prepare_job(load_settings(), str(written(0.0, 0.4, 1.0)), "labeled").notes)
+    assert any(told in note for note in prepare_job(load_settings(), str(written(0.0, 0.4, 1.0)), "none").notes)
     caplog.clear()
     for path, layout in (
         (written(0.0, 0.4, 1.0), Layout(mos_range=(0, 1))), (written(0.1, 0.4, mos_range=[0, 1]), None),

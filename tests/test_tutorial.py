@@ -20,7 +20,7 @@ optimizers: {embedded: {random-search: {demos: 8, starts: 2, steps: 1, search_sa
 
 
 @pytest.mark.slow
-@pytest.mark.usefixtures("undrawn", "unlogged", "unrefined", "coarse")
+@pytest.mark.usefixtures("undrawn", "unlogged", "coarse")
 @pytest.mark.filterwarnings("default")  # MLflow and its parts warn of each other
 def test_the_cells_run_one_after_the_other(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     # No kernel is needed: a cell that only a notebook understands (a magic, a shell line) is a syntax error here.

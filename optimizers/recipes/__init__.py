@@ -49,9 +49,9 @@ class Recipe:
     """What the printed plan says: calls have to stay below it."""
     reflects: bool = False
     """Asks a language model for instructions; then `Search.reflection` is one, and `Search.scored` has examples."""
-    teaches: Literal["demos", "instructions", "fusion", "evidence"] = "demos"
-    """What it changes before all. Of instructions the embedded expert reads a rubric only; evidence costs the calls of
-    `Bound.asked` alone."""
+    teaches: Literal["nothing", "demos", "instructions", "fusion", "evidence"] = "demos"
+    """What it changes before all. The embedded expert reads no demos, and of instructions a rubric only; evidence costs
+    the calls of `Bound.asked` alone."""
     fits_scores: bool = False
     """Fits human scores: only scored samples count, and the default leaves it out where they are few."""
     takes_all: Literal["scores", "answers"] | None = None
@@ -72,10 +72,15 @@ class Recipe:
 
         `rewords`: whether the compiled model follows its instructions; `reflection` gives the model that writes.
         """
+        if self.teaches == "demos" and not rewords:
+            raise InputError(
+                f"optimizer {self.name!r}: gives demos, which the embedded expert does not read; "
+                "use finetune,fusion (nearest for questions), or give a language model with --lm"
+            )
         if self.teaches == "instructions" and self.reflects and not rewords:
             raise InputError(
                 f"optimizer {self.name!r}: rewrites instructions, of which the embedded expert reads a rubric only; "
-                "use rubric or random-search, or give a language model with --lm"
+                "use rubric or finetune,fusion, or give a language model with --lm"
             )
         if self.reflects and reflection() is None:
             raise InputError(

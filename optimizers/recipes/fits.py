@@ -1,8 +1,7 @@
 """What is fitted to labels without a language model: a correction, a fusion, a rubric's sentences.
 
 `finetune` is a ridge correction of the embedded expert's reading, fitted on what every label differs from it by: what
-fine-tuning is to a network. How strongly is chosen on train, each group left out, down to not at all. Whether it takes
-the place of demos or goes before them is decided on validation.
+fine-tuning is to a network. How strongly is chosen on train, each group left out, down to not at all.
 
 `fusion` chooses eta and the model's weight on a grid by SRCC + PLCC on training samples that are no demos of the
 program, each judged without the demos of its own photograph: beliefs are as sure as they will be of new photographs.
@@ -87,33 +86,21 @@ def fitted_corrections(
     return corrections
 
 
-def _moved(search: Search, corrections: Corrections, demo: dspy.Example) -> dspy.Example:
-    """Return a demo with the shift that the labels of the other groups predict for its score."""
-    view = search.base.program.resources.viewer.view(demo["image"], demo.get("reference"))
-    return dspy.Example({**demo, "score_shift": corrections.shift(view)})
-
-
 def _finetune(search: Search) -> list[Candidate]:
     program, parameters = search.base.program, dict(search.student.named_parameters())
     scoring = [name for name in ("summarizer.score", "summarizer.classify") if name in parameters]
-    if not scoring or not program.resources.known_traits("summarizer").weighs_demos:
+    if not scoring or program.resources.known_traits("summarizer").reads_instructions:
         return search.nothing("finetune: corrects the scores of the embedded expert alone")
-    instructions, candidates = parameters[scoring[0]].signature.instructions, []
-    by_kind = fitted_corrections(search, lambda _, view: belief(view, (), instructions))
+    instructions = parameters[scoring[0]].signature.instructions
+    by_kind = fitted_corrections(search, lambda _, view: belief(view, instructions))
     if not by_kind:
         return search.nothing("finetune: the labels say nothing that carries over to other photographs")
     corrections = Corrections(**by_kind)
-    keeps = (False, True) if any(parameters[name].demos for name in scoring) else (False,)
-    for keeps_demos in keeps:
-        copy = program.deepcopy()
-        copy.summarizer.corrections = corrections
-        for name, predictor in copy.named_parameters():
-            if name in scoring:
-                predictor.demos = [_moved(search, corrections, demo) for demo in predictor.demos if keeps_demos]
-        candidates.append(Candidate(search.candidate_name("finetune") if keeps_demos else "finetune", copy))
+    copy = program.deepcopy()
+    copy.summarizer.corrections = corrections
     search.note = f"finetune: fitted on {corrections.count} labels"
     search.details = f"finetune: {summary_of(corrections)}"
-    return candidates
+    return [Candidate(search.candidate_name("finetune"), copy)]
 
 
 def summary_of(corrections: Corrections) -> str:
@@ -128,7 +115,7 @@ def summary_of(corrections: Corrections) -> str:
 FINETUNE = Recipe(
     name="finetune",
     run=_finetune,
-    bound=lambda budget, sizes: Bound(sizes.train, candidates=2),
+    bound=lambda budget, sizes: Bound(sizes.train),
     teaches="evidence",
     fits_scores=True,
     takes_all="scores",

@@ -8,10 +8,10 @@ decided on validation.
 from collections import Counter
 from collections.abc import Sequence
 from functools import partial
+from typing import Literal
 
 import dspy
 import numpy as np
-from numpy.typing import NDArray
 
 from optimizers.recipes import Bound, Recipe
 from optimizers.recipes.fits import MOST_ASKED, WEIGHTS, best_on_grid, fitted_corrections, summary_of, unseen_beliefs
@@ -20,7 +20,7 @@ from optimizers.student import inputs_key, role_of
 from program.agent.labels import Corrections, Neighbour, Neighbours
 from program.agent.loop import AgenticIQA
 from program.common.text import fold_text
-from program.expert import Belief, View, likeness
+from program.expert import Belief, View, damage, likeness
 from program.fusion.levels import expected_level
 from program.fusion.scores import FittedFusion, even_out
 from program.images.refs import parse_url
@@ -30,15 +30,24 @@ _LEAST = 30
 """Labelled photographs below which the nearest are not near."""
 
 
-def chosen_count(photographs: Sequence[Neighbour], vectors: NDArray[np.float16], views: Sequence[View]) -> int:
+def _neighbours(
+    photographs: Sequence[Neighbour], views: Sequence[View], compared_by: Literal["likeness", "damage"]
+) -> Neighbours:
+    """Return the photographs, of which so many are asked as their own labels and answers say."""
+    vector_of = likeness if compared_by == "likeness" else damage
+    vectors = np.stack([vector_of(view) for view in views])
+    known = partial(Neighbours, photographs=tuple(photographs), vectors=vectors, compared_by=compared_by)
+    return known(count=chosen_count(known(count=max(COUNTS)), views))
+
+
+def chosen_count(most: Neighbours, views: Sequence[View]) -> int:
     """Return the count by which the nearest photographs' labels and answers are nearest to each photograph's own.
 
     Of labels the mean's squared error counts, of answers whether the most frequent one is wrong; each as a share of
     what the best count leaves.
     """
-    most = Neighbours(count=max(COUNTS), photographs=tuple(photographs), vectors=vectors)
     errors: dict[str, dict[int, list[float]]] = {}
-    for photograph, view in zip(photographs, views, strict=True):
+    for photograph, view in zip(most.photographs, views, strict=True):
         label, query = photograph.label, photograph.query
         near = most.nearest(view, lambda each, asked=query: each.query == asked)  # type: ignore[misc]
         for count in COUNTS if near else ():
@@ -110,29 +119,38 @@ def _calibrate(search: Search, program: AgenticIQA, near: Neighbours) -> str:
     return f"its levels count as mixed with {100 * even:.0f} % of an even spread, at weight {weight:g} beside tools"
 
 
+def _labelled(search: Search, *, answers_only: bool) -> tuple[list[Neighbour], list[View]]:
+    """Return the labelled training photographs, or those with an answered question, and how the expert sees them."""
+    program, photographs, views = search.base.program, [], []
+    for example in search.train.examples:
+        search.advance()
+        view = program.resources.viewer.view(example.image, example.get("reference"))
+        neighbour = _neighbour(example, view.model.kind)
+        if neighbour is None or (answers_only and neighbour.answer is None):
+            continue
+        photographs.append(neighbour)
+        views.append(view)
+    return photographs, views
+
+
 def _run(search: Search) -> list[Candidate]:
     program = search.base.program
     if all(role_of(name) != "summarizer" for name in search.student.names):
         return search.nothing("nearest: changes the Summarizer alone, which --roles leaves out")
-    if program.resources.known_traits("summarizer").weighs_demos:
-        return search.nothing(
-            "nearest: the embedded expert weighs its demos by likeness already; random-search chooses them"
-        )
-    photographs, views = [], []
-    for example in search.train.examples:
-        search.advance()
-        view = program.resources.viewer.view(example.image, example.get("reference"))
-        if (neighbour := _neighbour(example, view.model.kind)) is not None:
-            photographs.append(neighbour)
-            views.append(view)
+    # The embedded expert's scores are for `finetune`, which reads more of an image.
+    reads_words = program.resources.known_traits("summarizer").reads_instructions
+    photographs, views = _labelled(search, answers_only=not reads_words)
     if len(photographs) < _LEAST:
-        return search.nothing(f"nearest: {len(photographs)} labelled training photographs; {_LEAST} are needed")
-    vectors = np.stack([likeness(view) for view in views])
-    count = chosen_count(photographs, vectors, views)
+        label = "a label" if reads_words else "an answered question"
+        return search.nothing(f"nearest: {len(photographs)} training photographs have {label}; {_LEAST} are needed")
+    near = _neighbours(photographs, views, "likeness" if reads_words else "damage")
     copy = program.deepcopy()
-    copy.summarizer.neighbours = near = Neighbours(count=count, photographs=tuple(photographs), vectors=vectors)
+    copy.summarizer.neighbours = near
+    search.note = f"nearest: what people said of the {near.count} most similar of {len(photographs)} photographs"
+    if not reads_words:
+        search.details = "nearest"
+        return [Candidate(search.candidate_name("nearest"), copy)]
     copy.summarizer.corrections = corrections = _corrections(search)
-    search.note = f"nearest: what people said of the {count} most similar of {len(photographs)} photographs"
     predicted = f"scores by what all labels predict: {summary_of(corrections)}" if corrections else ""
     search.details = "; ".join(filter(None, ["nearest", predicted, _calibrate(search, copy, near)]))
     return [Candidate(search.candidate_name("nearest"), copy)]

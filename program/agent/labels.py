@@ -6,7 +6,7 @@ import json
 from collections import Counter
 from collections.abc import Callable, Mapping
 from functools import cached_property
-from typing import Annotated, Any, Self
+from typing import Annotated, Any, Literal, Self
 
 import numpy as np
 from numpy.typing import NDArray
@@ -15,7 +15,7 @@ from pydantic import BeforeValidator, ConfigDict, Field, PlainSerializer, Valida
 from program.common.backends import Frozen
 from program.common.errors import first_fault
 from program.common.text import fold_text
-from program.expert import WIDTH, Correction, View, likeness
+from program.expert import SEVERITIES, WIDTH, Correction, View, damage, likeness
 from program.fusion.levels import nearest_level
 from signatures.schemas import LEVEL_WORDS, ScoreShift
 
@@ -80,16 +80,23 @@ class Neighbours(_Learned):
         NDArray[np.float16], BeforeValidator(_vectors_of),
         PlainSerializer(lambda vectors: base64.b64encode(vectors.astype("<f2").tobytes()).decode("ascii")),
     ]  # fmt: skip
-    """Their likenesses, `WIDTH` numbers a photograph, one after the other; saved in base64."""
+    """Of each photograph, one after the other, what it is compared by; saved in base64."""
+    compared_by: Literal["likeness", "damage"] = "likeness"
+    """See `program.expert`: `WIDTH` numbers a photograph, or one for each of `SEVERITIES`."""
     even: float = Field(default=0.0, ge=0, le=1)
     """The share of an even spread that a language model's level probabilities are mixed with: a model that is told what
     labels say is surer than they are."""
 
     @model_validator(mode="after")
     def _whole(self) -> Self:
-        if self.vectors.size != WIDTH * len(self.photographs):
-            raise ValueError(f"vectors: {WIDTH} numbers a photograph are needed")
+        width = self._vector_width
+        if self.vectors.size != width * len(self.photographs):
+            raise ValueError(f"vectors: {width} numbers a photograph are needed")
         return self
+
+    @property
+    def _vector_width(self) -> int:
+        return WIDTH if self.compared_by == "likeness" else len(SEVERITIES)
 
     def nearest(self, view: View, among: Callable[[Neighbour], bool]) -> list[Neighbour]:
         """Return those `among` the photographs that look most like an image, the most alike first.
@@ -97,10 +104,11 @@ class Neighbours(_Learned):
         None is of the image's own group.
         """
         own = next((each.group for each in self.photographs if each.sha256 == view.key[0]), None)
-        kind, vectors = view.model.kind, self.vectors.reshape(-1, WIDTH)
+        kind, vectors = view.model.kind, self.vectors.reshape(-1, self._vector_width)
+        own_vector = likeness(view) if self.compared_by == "likeness" else damage(view)
         places = [n for n, each in enumerate(self.photographs)
                   if each.kind == kind and each.group != own and among(each)]  # fmt: skip
-        distances = vectors[places].astype(np.float32) - likeness(view).astype(np.float32)
+        distances = vectors[places].astype(np.float32) - own_vector.astype(np.float32)
         order = np.argsort((distances * distances).sum(axis=1), kind="stable")[: self.count]
         return [self.photographs[places[n]] for n in order]
 
@@ -115,16 +123,35 @@ class Neighbours(_Learned):
 
         One option: of a list of answers, as of several levels, a model of 1.5 billion weights makes less.
         """
-        letters, asked = {fold_text(text): f"{letter}. {text}" for letter, text in options.items()}, fold_text(query)
-
-        def fits(each: Neighbour) -> bool:
-            return each.query == asked and each.answer in letters
-
-        if not (near := self.nearest(view, fits)):
+        letters = self._right_letters(view, query, options)
+        if not letters:
             return None
-        answer = Counter(str(each.answer) for each in near).most_common(1)[0][0]
-        known = sum(map(fits, self.photographs))
-        return f"Judging by {known} answered questions, the right option is {letters[answer]}."
+        letter = Counter(letters).most_common(1)[0][0]
+        known = sum(_asks_the_same(each, query, options) for each in self.photographs)
+        return f"Judging by {known} answered questions, the right option is {letter}. {options[letter]}."
+
+    def option_shares(self, view: View, query: str, options: Mapping[str, str]) -> str | None:
+        """Return the share of the nearest photographs for which each option is right, as `{"A": 0.75, "B": 0.25}`.
+
+        None where there are none that were asked the same.
+        """
+        letters = self._right_letters(view, query, options)
+        if not letters:
+            return None
+        return json.dumps({letter: count / len(letters) for letter, count in sorted(Counter(letters).items())})
+
+    def _right_letters(self, view: View, query: str, options: Mapping[str, str]) -> list[str]:
+        """Return the right option of the same question about each of the nearest photographs."""
+        letters = {fold_text(text): letter for letter, text in options.items()}
+        near = self.nearest(view, lambda each: _asks_the_same(each, query, options))
+        return [letters[str(each.answer)] for each in near]
+
+
+def _asks_the_same(photograph: Neighbour, query: str, options: Mapping[str, str]) -> bool:
+    """Return whether a photograph's question is the same, and its right answer is one of the options."""
+    if photograph.query != fold_text(query):
+        return False
+    return any(photograph.answer == fold_text(text) for text in options.values())
 
 
 class Corrections(_Learned):

@@ -112,7 +112,7 @@ class Rater(dspy.Module):
 
     def _beside_labels(self, inputs: Mapping[str, Any], evidence: ExecutorOutput) -> dict[str, Any]:
         """Return inputs with what labels say of the score: to the embedded expert as figures, to others in words."""
-        if not self._judge.weighs_demos:
+        if self._judge.reads_instructions:
             return self._beside_similar(inputs, self._levels_text(evidence))
         inputs = {**inputs, "similar_photographs": None}
         if self.corrections is not None:
@@ -141,7 +141,7 @@ class Rater(dspy.Module):
     def tool_readings(self, evidence: ExecutorOutput, image: ImageRef, reference: ImageRef | None) -> ToolReadings:
         """Return what is fused of the tools: what they read, or what labels predict of the image by it."""
         mean, labels = self.tools_mean(evidence), self.corrections
-        if mean is not None and labels is not None and not self._judge.weighs_demos:
+        if mean is not None and labels is not None and self._judge.reads_instructions:
             view = self.resources.viewer.view(image, reference)
             if (predicted := labels.predict(view, mean)) is not None:
                 return ToolReadings([predicted], [labels.by_kind[view.model.kind].precision])
@@ -184,7 +184,7 @@ class Rater(dspy.Module):
         fusion, chinese = self.fusion, is_chinese(str(inputs["query"]))
         (scores, precisions), read = tools, self.tools_mean(evidence)
         mean, probabilities = self.mean_of(tools), belief.probabilities
-        if probabilities and self.neighbours and not self._judge.weighs_demos:
+        if probabilities and self.neighbours:
             probabilities = even_out(probabilities, self.neighbours.even)
         score = fusion.fuse_scores(scores, probabilities, precisions)
         weights = fusion.compute_perceptual_weights(scores, precisions)

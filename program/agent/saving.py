@@ -150,10 +150,11 @@ def load(
     """Return the compiled program of a folder, with the LMs of `settings` (or `lm`); none is stored inside.
 
     A registered program is named as models:/NAME@champion or models:/NAME/VERSION. Instructions edited in the file are
-    taken, with a warning. `force` loads a program that was altered otherwise since it was saved, and the demos and
-    instructions, never the fitted fusion, of one that another revision of the embedded engine was compiled with. Raises
-    InputError for these without `force`, and always when the folder is no compiled program, was made for other
-    signatures or names a language model; ImageError when a demo's image is missing or altered.
+    taken, with a warning. `force` loads a program that was altered otherwise since it was saved, the instructions,
+    never the fitted fusion, of one that another revision of the embedded engine was compiled with, and one with demos
+    for the embedded expert, which reads none, without them. Raises InputError for these without `force`, and always
+    when the folder is no compiled program, was made for other signatures or names a language model; ImageError when a
+    demo's image is missing or altered.
     """
     registered = str(folder).startswith(SCHEME)
     path = fetch(str(folder), settings or load_settings()) if registered else Path(folder)
@@ -174,6 +175,7 @@ def load(
     _add_images(path, json.dumps(file.state))
     for predictor in program.parameters():
         predictor.demos = [_with_images(demo) for demo in predictor.demos]
+    _check_demos(program, name, force=force)
     for part, sha256 in file.arrays.items():
         setattr(program.summarizer, part, _read_arrays(path, name, part, sha256))
     if _is_foreign(file, name, force=force):
@@ -218,13 +220,26 @@ def _is_foreign(file: ProgramFile, name: str, *, force: bool) -> bool:
     if foreign := file.engine is not None and file.engine != MODEL:
         faults.append(
             f"was compiled with {file.engine!r}, and this version holds {MODEL!r}; compile again, "
-            "or take its demos and instructions without a fitted fusion with --force (force=True)"
+            "or take its instructions without a fitted fusion with --force (force=True)"
         )
     for fault in faults:
         if not force:
             raise InputError(f"{name}: {fault}")
         logger.warning("%s: %s", name, fault.partition(";")[0])
     return foreign
+
+
+def _check_demos(program: AgenticIQA, name: str, *, force: bool) -> None:
+    """Raise InputError for demos of a predictor whose model reads none; with `force` they are left out instead."""
+    for predictor_name, predictor in program.named_parameters():
+        lm = predictor.lm or program.resources.lm(predictor_name.partition(".")[0])
+        if not predictor.demos or known_traits(lm).reads_instructions:
+            continue
+        fault = f"{name}: holds demos, which the embedded expert does not read"
+        if not force:
+            raise InputError(f"{fault}; compile again, or give the language model it was compiled for (--lm)")
+        logger.warning("%s; they are left out", fault)
+        predictor.demos = []
 
 
 def _engine(program: AgenticIQA) -> str | None:

@@ -3,7 +3,7 @@
 import logging
 from collections.abc import Callable, Mapping
 from functools import partial
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import dspy
 
@@ -25,6 +25,9 @@ from program.lms.ask import Answer, QuestionForm, ask
 from program.lms.call import CallAllowance, stage
 from signatures.schemas import GLOBAL
 from signatures.summarizer import AnswerQuestion, ExplainQuality
+
+if TYPE_CHECKING:
+    from program.expert import View
 
 logger = logging.getLogger(__name__)
 
@@ -181,9 +184,7 @@ class Summarizer(rating.Rater):
             return letter
 
         query = str(inputs["query"])
-        near = None if self._judge.weighs_demos else self.neighbours
-        line = partial(near.option_text, query=query, options=options) if near else None
-        inputs = {**self._beside_similar(inputs, line), "options": options_text(options)}
+        inputs = {**self._beside_similar(inputs, self._option_line(query, options)), "options": options_text(options)}
         alone = self.resources.scores_only(query, options)
         if not alone and self.asks == "answer":
             return self._worded(self.answer, inputs, _ANSWERED, letter_in)
@@ -191,6 +192,15 @@ class Summarizer(rating.Rater):
         reasons = rating.findings_note(evidence, "", chinese=chinese) or rating.NOTHING_STANDS_OUT[chinese]
         example = _LETTER if alone else _ANSWERED
         return self._worded(self.answer, inputs, example, letter_in, reasons=reasons, alone=alone)
+
+    def _option_line(self, query: str, options: Mapping[str, str]) -> Callable[["View"], str | None] | None:
+        """Return what says which option was right for the nearest photographs: in words, or as shares."""
+        near = self.neighbours
+        if near is None:
+            return None
+        if self._judge.reads_instructions:
+            return partial(near.option_text, query=query, options=options)
+        return partial(near.option_shares, query=query, options=options)
 
     def _explain(self, inputs: Mapping[str, Any]) -> SummarizerOutput:
         def stripped(text: str) -> str:

@@ -121,10 +121,8 @@ class RecipeSettings(Section):
 
     demos: int | None = Field(ge=0)
     role_demos: int = Field(ge=0)
-    all_demos: bool
     bootstrapped: int = Field(ge=0)
     starts: int = Field(ge=1)
-    steps: int = Field(ge=0)
     search_samples: int = Field(ge=1)
     candidates: int = Field(ge=2)
     trials: int = Field(ge=1)
@@ -133,12 +131,11 @@ class RecipeSettings(Section):
 
 
 class OptimizerSettings(Section):
-    """Budgets by recipe: for the embedded backend, whose answers cost milliseconds, and for models that are paid."""
+    """Budgets by recipe, of language models; the embedded expert's recipes read every label."""
 
     weights: dict[Literal["answer", "plan", "distortion"], float]
     usual: RecipeSettings
     """What a recipe may spend that says nothing else."""
-    embedded: dict[str, RecipeSettings]
     model: dict[str, RecipeSettings]
 
     @model_validator(mode="before")
@@ -147,12 +144,13 @@ class OptimizerSettings(Section):
         """Give each recipe the usual values of the keys it leaves out."""
         if not isinstance(tree, dict) or not isinstance(tree.get("usual"), dict):
             return tree
-        kinds = {kind: tree[kind] for kind in ("embedded", "model") if isinstance(tree.get(kind), dict)}
-        full = {
-            kind: {name: {**tree["usual"], **own} if isinstance(own, dict) else own for name, own in recipes.items()}
-            for kind, recipes in kinds.items()
-        }
-        return {**tree, **full}
+        if not isinstance(tree.get("model"), dict):
+            return tree
+        recipes = dict(tree["model"])
+        for name, own in recipes.items():
+            if isinstance(own, dict):
+                recipes[name] = {**tree["usual"], **own}
+        return {**tree, "model": recipes}
 
 
 class Settings(Section):

@@ -10,28 +10,28 @@ from program.common import lazy
 if TYPE_CHECKING:
     from program.expert.answer.planning import named_distortions, named_tools, plan_assessment, region_pattern
     from program.expert.answer.questions import is_guess
-    from program.expert.engine import belief, make_perceptual_lm, properties_of, telling_demos
+    from program.expert.engine import belief, make_perceptual_lm, properties_of
     from program.expert.judge.faults import KINDS, STRENGTHS, kind_of, sharpness_of
     from program.expert.judge.learning import TILE, Correction, Labels, heatmap
-    from program.expert.judge.quality import Belief
-    from program.expert.judge.views import WIDTH, View, Viewer, appearance, likeness
+    from program.expert.judge.quality import SEVERITIES, Belief
+    from program.expert.judge.views import WIDTH, View, Viewer, appearance, damage, likeness
     from program.expert.store import MODEL, NAME
 
 __all__ = (
-    "KINDS", "MODEL", "NAME", "STRENGTHS", "TILE", "WIDTH", "Belief", "Correction", "Labels", "View", "Viewer",
-    "appearance", "belief", "heatmap", "is_guess", "kind_of", "likeness", "make_perceptual_lm",
-    "named_distortions", "named_tools", "plan_assessment", "properties_of", "region_pattern", "sharpness_of",
-    "telling_demos",
+    "KINDS", "MODEL", "NAME", "SEVERITIES", "STRENGTHS", "TILE", "WIDTH", "Belief", "Correction", "Labels", "View",
+    "Viewer", "appearance", "belief", "damage", "heatmap", "is_guess", "kind_of", "likeness",
+    "make_perceptual_lm", "named_distortions", "named_tools", "plan_assessment", "properties_of",
+    "region_pattern", "sharpness_of",
 )  # fmt: skip
 
 # So that reading a question loads nothing that measures pixels.
 __getattr__ = lazy(__name__, {
     "answer.planning": ("named_distortions", "named_tools", "plan_assessment", "region_pattern"),
     "answer.questions": ("is_guess",),
-    "engine": ("belief", "make_perceptual_lm", "properties_of", "telling_demos"),
+    "engine": ("belief", "make_perceptual_lm", "properties_of"),
     "judge.faults": ("KINDS", "STRENGTHS", "kind_of", "sharpness_of"),
     "judge.learning": ("TILE", "Correction", "Labels", "heatmap"),
-    "judge.quality": ("Belief",),
-    "judge.views": ("WIDTH", "View", "Viewer", "appearance", "likeness"),
+    "judge.quality": ("SEVERITIES", "Belief"),
+    "judge.views": ("WIDTH", "View", "Viewer", "appearance", "damage", "likeness"),
     "store": ("MODEL", "NAME"),
 })  # fmt: skip

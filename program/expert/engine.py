@@ -3,15 +3,13 @@
 import asyncio
 import json
 import logging
-from collections.abc import AsyncIterator, Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import AsyncIterator, Callable, Iterable, Iterator, Mapping
 from functools import cache
 from pathlib import Path
-from threading import Lock
-from typing import Any, NamedTuple
+from typing import Any
 
 import dspy
 import numpy as np
-from cachetools import LRUCache, cached
 from dspy import lm15
 from pydantic import BaseModel
 
@@ -21,7 +19,6 @@ from program.expert.answer.claims import Look, form, look_at
 from program.expert.answer.planning import (
     Inputs,
     is_about_quality,
-    level_of,
     region_crops,
     region_pattern,
     score_shift_of,
@@ -36,43 +33,26 @@ from program.expert.answer.questions import (
     unseen,
 )
 from program.expert.judge.faults import KINDS, kind_of
-from program.expert.judge.quality import Belief, Evidence, Features, believe, most_telling, weigh
+from program.expert.judge.quality import Belief, Features, believe
 from program.expert.judge.views import View, Viewer, population, reading, share_below
 from program.expert.store import MODEL, NAME, REVISION
 from program.lms.adapter import KeptAdapter, events_of
 from program.lms.traits import ModelTraits
 from signatures.rubric import PLAIN, TRAITS, Rubric, rubric_in
-from signatures.schemas import GLOBAL
+from signatures.schemas import GLOBAL, ScoreShift
 
 logger = logging.getLogger(__name__)
 
-DEMOS_KEPT = 2048
-"""Demos of the sets that are kept worked out: about 75 KB each, so 155 MB, or one set that has more."""
+_WEIGHT_OF_A_GUESS = 0.3
+"""Of an option that no measurement speaks for, beside the right answers about similar photographs."""
 
 
-def belief(
-    view: View, demos: Sequence[tuple[View, float]] = (), instructions: str = "",
-    moved: tuple[float, float] = (0.0, 1.0),
-) -> Belief:  # fmt: skip
-    """Return the quality believed in after demos of the same kind (all or none with a reference), each labelled.
-
-    The rubric in the instructions and what the image is `moved` by (see `believe`) go before the demos: these correct
-    what both leave.
-    """
-    rubric = rubric_in(instructions)
-    seen = _seen(view, rubric)
+def belief(view: View, instructions: str = "", shift: ScoreShift = ScoreShift()) -> Belief:
+    """Return the quality believed in after the rubric in the instructions, and what labels move it by."""
+    seen = _seen(view, rubric_in(instructions))
     if view.difference is None and not KINDS[kind_of(view)]:  # people scored photographs
         seen = seen._replace(novelty=np.ones(1))
-    return believe(view.model, seen, _evidence(demos, instructions if rubric else "") if demos else None, moved)
-
-
-def telling_demos(
-    labelled: Sequence[tuple[View, float]], count: int, seed: int, instructions: str = ""
-) -> tuple[int, ...]:
-    """Return the places of the `count` labelled images, fewer than all, that as demos say most of the others."""
-    rubric = rubric_in(instructions)
-    labels = np.array([label for _, label in labelled])
-    return most_telling([_seen(view, rubric) for view, _ in labelled], labels, count, np.random.default_rng(seed))
+    return believe(view.model, seen, shift)
 
 
 def properties_of(view: View) -> dict[str, float]:
@@ -88,32 +68,16 @@ def _seen(view: View, rubric: Rubric) -> Features:
     return view.seen._replace(quality=rubric.judged(view.seen.quality, view.severities, traits))
 
 
-@cached(
-    LRUCache(DEMOS_KEPT, getsizeof=lambda kept: min(len(kept.weights), DEMOS_KEPT)), lock=Lock(),
-    key=lambda demos, instructions: (instructions, *((view.key, label) for view, label in demos)),
-)  # fmt: skip
-def _evidence(demos: Sequence[tuple[View, float]], instructions: str) -> Evidence:
-    rubric = rubric_in(instructions)
-    return weigh(demos[0][0].model, [_seen(view, rubric) for view, _ in demos], np.array([label for _, label in demos]))
-
-
-class Lesson(NamedTuple):
-    """What a question's predictor learned."""
-
-    demos: Sequence[Inputs]
-    instructions: str
-    """Only a rubric in them is read, see `signatures.rubric`."""
-
-
 def answer(
-    names: Iterable[str], demos: Sequence[Inputs], inputs: Inputs, instructions: str = "", viewer: Viewer | None = None
+    names: Iterable[str], inputs: Inputs, instructions: str = "", viewer: Viewer | None = None
 ) -> dict[str, Any]:
     """Return the output fields of one structured call, as JSON values.
 
-    Dispatches on their names, since instructions may have been rewritten; measurements are kept where `viewer` keeps
-    them. A field that it does not know is left out, with a warning the first time. ModelError where it knows none.
+    Dispatches on their names, since instructions may have been rewritten: of these only a rubric is read (see
+    `signatures.rubric`). Measurements are kept where `viewer` keeps them. A field that it does not know is left out,
+    with a warning the first time. ModelError where it knows none.
     """
-    names, lesson = tuple(names), Lesson(demos, instructions)
+    names = tuple(names)
     questions = dict.fromkeys(_ANSWERS[name] for name in names if name in _ANSWERS)
     if not questions:
         raise ModelError(
@@ -123,7 +87,7 @@ def answer(
     given = {name: value for name, value in inputs.items() if value is not None}
     found: dict[str, Any] = {"reasoning": "Read from the measurements."}
     for question in questions:
-        found |= question(viewer or Viewer(), lesson, given)
+        found |= question(viewer or Viewer(), instructions, given)
     found["reasoning"] = found.get("quality_reasoning", found["reasoning"])
     unknown = [name for name in names if name not in found]
     if unknown:
@@ -137,12 +101,12 @@ def _warn_of(unknown: tuple[str, ...]) -> None:
     logger.warning("perceptual/expert leaves the output %s empty: only a language model (--lm) can fill it", fields)
 
 
-def _detect(viewer: Viewer, lesson: Lesson, inputs: Inputs) -> dict[str, Any]:
+def _detect(viewer: Viewer, instructions: str, inputs: Inputs) -> dict[str, Any]:
     categories = findings.present(_view(viewer, inputs))
     return {"distortion_set": [{"region": region, "distortions": categories} for region in planning.regions_of(inputs)]}
 
 
-def _diagnose(viewer: Viewer, lesson: Lesson, inputs: Inputs) -> dict[str, Any]:
+def _diagnose(viewer: Viewer, instructions: str, inputs: Inputs) -> dict[str, Any]:
     view, say = _view(viewer, inputs).aligned, findings.phrases_for(str(inputs.get("query", "")))
     categories = planning.categories_by_region(inputs)
     regions = planning.regions_of(inputs) if "regions" in inputs else list(categories) or [GLOBAL]
@@ -155,7 +119,7 @@ def _diagnose(viewer: Viewer, lesson: Lesson, inputs: Inputs) -> dict[str, Any]:
     return {"findings": answer, "distortion_analysis": answer}
 
 
-def _choose(viewer: Viewer, lesson: Lesson, inputs: Inputs) -> dict[str, Any]:
+def _choose(viewer: Viewer, instructions: str, inputs: Inputs) -> dict[str, Any]:
     view, query = _view(viewer, inputs), str(inputs.get("query", ""))
     options, say = planning.options_of(inputs), findings.phrases_for(query)
     if not options:
@@ -165,9 +129,12 @@ def _choose(viewer: Viewer, lesson: Lesson, inputs: Inputs) -> dict[str, Any]:
     if looks and (choice := choose_region(looks, query, options)):
         return {"final_answer": choice.letter, "quality_reasoning": region_reason(choice, looks, options, say)}
     choice = answer_choice(view, query, options, evidence, readings)
-    letter = _outvoted(viewer, view, lesson.demos, query, options, choice)
-    quality = belief(view, (), lesson.instructions).mean
-    return {"final_answer": letter, "quality_reasoning": choice_reason(letter, choice, options, query, say, quality)}
+    shares = planning.option_shares(inputs)
+    letter = _letter_beside_labels(choice, shares)
+    by_labels = letter != choice.letter or (letter in shares and not choice.measured)
+    quality = belief(view, instructions).mean
+    reason = choice_reason(letter, choice, options, query, say, quality, by_labels=by_labels)
+    return {"final_answer": letter, "quality_reasoning": reason}
 
 
 def _looks_at_regions(viewer: Viewer, inputs: Inputs, options: Mapping[str, str]) -> dict[str, Look]:
@@ -182,28 +149,25 @@ def _looks_at_regions(viewer: Viewer, inputs: Inputs, options: Mapping[str, str]
     return {letter: look_at(viewer.view(named[text]).within(whole), {}, ()) for letter, text in texts.items()}
 
 
-def _outvoted(
-    viewer: Viewer, view: View, demos: Sequence[Inputs], query: str, options: Mapping[str, str], choice: Choice
-) -> str:
-    """Let demos that ask the same question of similar images vote beside the measurement (one vote)."""
-    top = max(choice.probabilities.values())
-    votes = {letter: (1.0 if choice.measured else 0.3) * p / top for letter, p in choice.probabilities.items()}
-    by_text = {text.casefold().strip(" ."): letter for letter, text in options.items()}
-    for demo in demos:
-        if " ".join(str(demo.get("query", "")).split()).casefold() != " ".join(query.split()).casefold():
-            continue
-        answer = str(demo.get("final_answer", "")).strip()
-        text = planning.options_of(demo).get(answer[:1].upper(), answer).casefold().strip(" .")
-        if text in by_text and (other := _alike(viewer, view, demo)) is not None:
-            distance = float(np.square(other.seen.severities - view.seen.severities).sum())
-            votes[by_text[text]] = votes.get(by_text[text], 0.0) + 0.9 * float(np.exp(-distance / (2 * 0.5**2)))
-    return max([choice.letter, *votes], key=lambda letter: votes[letter])
+def _letter_beside_labels(choice: Choice, shares: Mapping[str, float]) -> str:
+    """Return the likeliest option by what was measured and by the right answers about similar photographs.
+
+    Both count alike, a guess less. By questions about damage to CLIVE's training photographs, each left out.
+    """
+    most = max(choice.probabilities.values())
+    weight = 1.0 if choice.measured else _WEIGHT_OF_A_GUESS
+    votes = {}
+    for letter, probability in choice.probabilities.items():
+        votes[letter] = weight * probability / most + shares.get(letter, 0.0)
+    # Of equal ones the one that was measured.
+    return max([choice.letter, *votes], key=votes.__getitem__)
 
 
-def _explain(viewer: Viewer, lesson: Lesson, inputs: Inputs) -> dict[str, Any]:
+def _explain(viewer: Viewer, instructions: str, inputs: Inputs) -> dict[str, Any]:
     view, query = _view(viewer, inputs), str(inputs.get("query", ""))
     say, scores = findings.phrases_for(query), planning.scores_of(inputs)
-    judged, evidence = _belief(viewer, view, lesson, inputs), planning.severities_of(inputs, query)
+    judged = belief(view, instructions, score_shift_of(inputs))
+    evidence = planning.severities_of(inputs, query)
     # A place that a region's name tells is no place inside it.
     look = look_at(view.aligned, evidence, [score for _, score in scores], "" if _named_crops(inputs) else query)
     direct = direct_answer(look, query, say) if is_about_quality(query) else [unseen(query, say)]
@@ -215,9 +179,9 @@ def _explain(viewer: Viewer, lesson: Lesson, inputs: Inputs) -> dict[str, Any]:
     }
 
 
-def _rate(viewer: Viewer, lesson: Lesson, inputs: Inputs) -> dict[str, Any]:
+def _rate(viewer: Viewer, instructions: str, inputs: Inputs) -> dict[str, Any]:
     view, query = _view(viewer, inputs), str(inputs.get("query", ""))
-    judged, say = _belief(viewer, view, lesson, inputs), findings.phrases_for(query)
+    judged, say = belief(view, instructions, score_shift_of(inputs)), findings.phrases_for(query)
     unlike = say("sentence.unlike") if judged.novelty > 0.5 else ""
     outside = "" if is_about_quality(query) else unseen(query, say)
     words = findings.summary(view, judged.mean, say)
@@ -242,22 +206,6 @@ def _regions(viewer: Viewer, inputs: Inputs, say: findings.Phrases) -> list[str]
     return [findings.region_summary(name, viewer.view(crop).within(viewer.view(whole)), say) for name, crop in others]
 
 
-def _belief(viewer: Viewer, view: View, lesson: Lesson, inputs: Inputs) -> Belief:
-    """Return the quality believed in after the demos that carry a level and an image of the same kind."""
-    # What moves a demo's own score is no news of others.
-    labels = [
-        (demo, label - score_shift_of(demo).levels) for demo in lesson.demos if (label := level_of(demo)) is not None
-    ]
-    labelled = [(other, label) for demo, label in labels if (other := _alike(viewer, view, demo)) is not None]
-    return belief(view, labelled, lesson.instructions, score_shift_of(inputs))
-
-
-def _alike(viewer: Viewer, view: View, demo: Inputs) -> View | None:
-    """Return a demo's image where it is of the same kind (with a reference or without), or None."""
-    other = _view(viewer, demo) if demo.get("image") is not None else None
-    return other if other is not None and (other.difference is None) == (view.difference is None) else None
-
-
 def _view(viewer: Viewer, inputs: Inputs) -> View:
     if inputs.get("image") is None:
         raise ModelError("perceptual/expert: the question has no image; give one")
@@ -265,33 +213,33 @@ def _view(viewer: Viewer, inputs: Inputs) -> View:
     return view.within(viewer.view(whole)) if whole is not None and view.difference is None else view
 
 
-def _plan(viewer: Viewer, lesson: Lesson, inputs: Inputs) -> dict[str, Any]:
+def _plan(viewer: Viewer, instructions: str, inputs: Inputs) -> dict[str, Any]:
     return {"plan": planning.plan_assessment(inputs)}
 
 
-def _select(viewer: Viewer, lesson: Lesson, inputs: Inputs) -> dict[str, Any]:
+def _choose_tools(viewer: Viewer, instructions: str, inputs: Inputs) -> dict[str, Any]:
     return {"selected_tools": planning.choose_tools(inputs)}
 
 
-def _locate(viewer: Viewer, lesson: Lesson, inputs: Inputs) -> dict[str, Any]:
+def _locate(viewer: Viewer, instructions: str, inputs: Inputs) -> dict[str, Any]:
     # It measures pixels and knows no objects: no box is better than an invented one.
     return {"region_boxes": []}
 
 
-def _reply(viewer: Viewer, lesson: Lesson, inputs: Inputs) -> dict[str, Any]:
+def _choose_or_explain(viewer: Viewer, instructions: str, inputs: Inputs) -> dict[str, Any]:
     if inputs.get("options"):
-        return _choose(viewer, lesson, inputs)
-    return _explain(viewer, lesson, inputs)
+        return _choose(viewer, instructions, inputs)
+    return _explain(viewer, instructions, inputs)
 
 
-_ANSWERS: Mapping[str, Callable[[Viewer, Lesson, Inputs], dict[str, Any]]] = {
+_ANSWERS: Mapping[str, Callable[[Viewer, str, Inputs], dict[str, Any]]] = {
     "plan": _plan,
     "distortion_set": _detect,
     "distortion_analysis": _diagnose,
     "findings": _diagnose,
-    "selected_tools": _select,
+    "selected_tools": _choose_tools,
     "region_boxes": _locate,
-    "final_answer": _reply,
+    "final_answer": _choose_or_explain,
     "quality_probs": _rate,
     "quality_level": _rate,
 }
@@ -309,8 +257,8 @@ class CallAdapter(KeptAdapter):
     """The usual adapter, whose question is the structured call itself, as JSON."""
 
     def format(self, signature: Any, demos: list[Any], inputs: dict[str, Any]) -> list[dict[str, Any]]:
-        """Return the instructions, of which the engine reads the rubric, and the call itself."""
-        call = {"outputs": list(signature.output_fields), "inputs": inputs, "demos": [dict(demo) for demo in demos]}
+        """Return the instructions, of which the engine reads the rubric, and the call itself; it reads no demos."""
+        call = {"outputs": list(signature.output_fields), "inputs": inputs}
         text = json.dumps(call, default=_plain, ensure_ascii=False)
         return [{"role": "system", "content": signature.instructions}, {"role": "user", "content": text}]
 
@@ -327,7 +275,7 @@ class PerceptualEngine:
     traits = ModelTraits(
         reads_images=True, token_probabilities=0, answers_at_once=False, revision=MODEL, is_free=True,
         is_deterministic=True, reads_instructions=False, is_calibrated=True, shares_errors=True, judges_crops=True,
-        weighs_demos=True, explains_in_figures=True, may_quote_keys=False, adapter=CallAdapter(), takes_references=True,
+        explains_in_figures=True, may_quote_keys=False, adapter=CallAdapter(), takes_references=True,
     )  # fmt: skip
 
     def __init__(self, cache_dir: Path | None = None) -> None:
@@ -338,12 +286,12 @@ class PerceptualEngine:
         """Answer the structured call that a request holds; ModelError when it did not come through `CallAdapter`."""
         try:
             call = json.loads(request.messages[-1].text or "")
-            outputs, demos, inputs = call["outputs"], call["demos"], call["inputs"]
+            outputs, inputs = call["outputs"], call["inputs"]
         except (ValueError, TypeError, KeyError) as error:
             raise ModelError(
                 f"{MODEL}: was asked with plain text; use dspy.context(adapter=CallAdapter()) with this model"
             ) from error
-        found = answer(outputs, demos, inputs, str(request.system or ""), self._viewer)
+        found = answer(outputs, inputs, str(request.system or ""), self._viewer)
         fields = json.dumps(found, ensure_ascii=False)
         return lm15.Response(
             id=None, model=request.model, message=lm15.Message.assistant(fields), finish_reason="stop",

@@ -295,8 +295,6 @@ class ModelTraits(BaseModel):
     """Reads what tools read of an image, so that it errs where they do."""
     judges_crops: bool = False
     """Judges a part of an image as a whole one."""
-    weighs_demos: bool = False
-    """Weighs demos by how like the image they are: what a set of them says can be worked out unasked."""
     explains_in_figures: bool = False
     """Its reasons are figures, and its explanations say in words what these mean."""
     may_quote_keys: bool = True

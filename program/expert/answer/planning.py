@@ -2,15 +2,12 @@
 
 import functools
 import json
-import math
 import re
 from collections.abc import Mapping, Sequence
 from typing import Any
 
 from program.common.text import asks_for_score, is_chinese, options_shown, parse_options
 from program.expert.answer.claims import form, terms_in, topic_in, word_set
-from program.fusion.levels import softmax
-from signatures import schemas
 from signatures.schemas import (
     DISTORTION_CATEGORIES,
     GLOBAL,
@@ -102,23 +99,14 @@ def scores_of(inputs: Inputs) -> list[tuple[str, float]]:
 
 
 def score_shift_of(inputs: Inputs) -> ScoreShift:
-    """Return how labels move the score in a question or demo; by nothing where none are known."""
+    """Return how labels move the score in a question; by nothing where none are known."""
     return ScoreShift(*inputs.get("score_shift") or ())
 
 
-def level_of(demo: Inputs) -> float | None:
-    """Return the level 1..5 a demo states: its expected level, or the one it names."""
-    if (named := schemas.level_of(str(demo.get("quality_level") or ""))) is not None:
-        return float(named)
-    try:
-        probabilities = schemas.LevelProbabilities.model_validate(parsed_json(demo.get("quality_probs")))
-    except ValueError:
-        return None
-    masses = {level: mass for level, mass in probabilities.by_level().items() if math.isfinite(mass)}
-    if masses and min(masses.values()) < 0:
-        masses = softmax(masses)
-    total = sum(masses.values())
-    return sum(level * mass for level, mass in masses.items()) / total if total > 0 else None
+def option_shares(inputs: Inputs) -> dict[str, float]:
+    """Return by option's letter the share of similar photographs it is right for; empty where none is known."""
+    shares = _object(inputs, "similar_photographs")
+    return {str(letter): float(share) for letter, share in shares.items()}
 
 
 def named_tools(query: str, ready: Sequence[str]) -> list[str]:

@@ -384,12 +384,16 @@ def _fault(look: Look, axis: str, say: Phrases, *, denied: bool) -> str:
 
 
 def choice_reason(
-    letter: str, choice: Choice, options: Mapping[str, str], query: str, say: Phrases, quality: float
-) -> str:
-    """Say which option was chosen, how sure that is, and the reading that decided it; the rest as for `summary`."""
+    letter: str, choice: Choice, options: Mapping[str, str], query: str, say: Phrases, quality: float, *,
+    by_labels: bool = False,
+) -> str:  # fmt: skip
+    """Say which option was chosen, how sure that is, and what decided it: a reading, or `by_labels` right answers.
+
+    The rest as for `summary`.
+    """
     text, look, topic = options.get(letter, ""), choice.look, choice.topic
     words = findings.summary(look.view, quality, say)
-    if letter != choice.letter:
+    if by_labels:
         return say.join(say("choice.voted", letter=letter, text=text), words)
     claim = property_in(text) if topic == "distortion" else None
     axis = topic if claim is None else claim.axis

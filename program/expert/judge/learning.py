@@ -3,8 +3,8 @@
 The regression is fitted on what labels differ from the reading by, so few labels change little, and its penalty is the
 one that predicts images of other groups best; where none is better than the reading alone it is infinite: nothing is
 added. The tools' mean can take the reading's place. Labels count half as their ranks: people's lie close together where
-images are good, and there an error of a tenth changes the order. The prior is that of demos (see `quality`). A Gaussian
-kernel beside it gains less than it costs (docs/log.md).
+images are good, and there an error of a tenth changes the order. A Gaussian kernel beside it gains less than it costs
+(docs/log.md).
 """
 
 import base64
@@ -20,7 +20,7 @@ from scipy.linalg import blas, lapack
 
 from program.common.errors import InputError
 from program.expert.judge.faults import fault_map
-from program.expert.judge.quality import LIKENESS, OFFSET, SLOPE, Belief
+from program.expert.judge.quality import Belief
 from program.expert.judge.views import REMEMBERED, View, Viewer
 from program.expert.store import Matrix
 from program.images.store import IMAGES, ImageRef
@@ -82,6 +82,9 @@ def overlay(image: ImageRef, scores: Matrix) -> Image.Image:
     return Image.composite(Image.new("RGB", pixels.size, (214, 40, 40)), pixels.convert("L").convert("RGB"), mask)
 
 
+LIKENESS, OFFSET, SLOPE = 0.25, 0.2, 0.1
+"""What a label's difference from the reading says of another image: as far as both measure alike, of all images, of
+images the farther both are from the middle of the scale."""
 PENALTIES = (0.02, 0.05, 0.1, 0.15, 0.2, 0.3, 0.4, 0.6, 1.0, 2.0, 5.0)
 """Variances of a label that are tried."""
 _SURE = 2.0

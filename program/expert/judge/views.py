@@ -68,7 +68,7 @@ class View:
         """
         self.key, self.measured, self.size, self.difference = key, measured, size, difference
         self._signs = signs
-        seen = self.model.look(vector, np.array(measured.maps["brightness"]))
+        seen = self.model.look(vector)
         # Of an image that shows nothing to judge by, as little is known as of one unlike all others.
         self.seen = seen if self.unjudged is None else seen._replace(novelty=np.ones(1))
         """How the model sees it; every answer reads this."""
@@ -132,7 +132,7 @@ class View:
 
     @cached_property
     def prior(self) -> Belief:
-        """The quality believed in without any demo."""
+        """The quality believed in without labels."""
         return believe(self.model, self.seen)
 
 
@@ -233,6 +233,11 @@ def likeness(view: "View") -> NDArray[np.float16]:
     """Return `WIDTH` numbers; the closer (Euclid) those of two images of a kind, the more alike these look."""
     projected = view.seen.points[0] @ _directions(view.seen.points.shape[1])
     return np.append(projected, np.sqrt(_QUALITY_SHARE * _USUAL) * view.own_quality).astype(np.float16)
+
+
+def damage(view: "View") -> NDArray[np.float16]:
+    """Return how strong each of `SEVERITIES` is, 0 .. 4; the closer (Euclid), the more alike two images are damaged."""
+    return np.asarray(view.seen.severities[0], dtype=np.float16)
 
 
 _LATE = 4608
