@@ -175,12 +175,12 @@ def load(
     _add_images(path, json.dumps(file.state))
     for predictor in program.parameters():
         predictor.demos = [_with_images(demo) for demo in predictor.demos]
-    _check_demos(program, name, force=force)
     for part, sha256 in file.arrays.items():
         setattr(program.summarizer, part, _read_arrays(path, name, part, sha256))
     if _is_foreign(file, name, force=force):
         for part in ("fitted", *_ARRAYS):
             setattr(program.summarizer, part, None)
+    _check_demos(program, name, force=force)
     return program
 
 
