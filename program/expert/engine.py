@@ -33,7 +33,7 @@ from program.expert.answer.questions import (
     unseen,
 )
 from program.expert.judge.faults import KINDS, kind_of
-from program.expert.judge.quality import Belief, Features, believe
+from program.expert.judge.quality import UNMOVED, Belief, Features, believe
 from program.expert.judge.views import View, Viewer, population, reading, share_below
 from program.expert.store import MODEL, NAME, REVISION
 from program.lms.adapter import KeptAdapter, events_of
@@ -47,7 +47,7 @@ _WEIGHT_OF_A_GUESS = 0.3
 """Of an option that no measurement speaks for, beside the right answers about similar photographs."""
 
 
-def belief(view: View, instructions: str = "", shift: ScoreShift = ScoreShift()) -> Belief:
+def belief(view: View, instructions: str = "", shift: ScoreShift = UNMOVED) -> Belief:
     """Return the quality believed in after the rubric in the instructions, and what labels move it by."""
     seen = _seen(view, rubric_in(instructions))
     if view.difference is None and not KINDS[kind_of(view)]:  # people scored photographs

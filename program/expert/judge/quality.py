@@ -171,7 +171,11 @@ def level_probabilities(mean: float, deviation: float) -> list[float]:
     return [float(m) for m in masses / masses.sum()]
 
 
-def believe(model: Model, seen: Features, shift: ScoreShift = ScoreShift()) -> Belief:
+UNMOVED = ScoreShift()
+"""By no labels."""
+
+
+def believe(model: Model, seen: Features, shift: ScoreShift = UNMOVED) -> Belief:
     """Predict the quality of one image, which labels of others move by a `shift`.
 
     The deviation is the error that such predictions have on images left out of the fit.
