@@ -276,13 +276,13 @@ def _least_of(job: Job, split: str, task: str) -> int:
 
 def _too_few(job: Job) -> str:
     """Say that the labels are too few for the embedded expert."""
-    scored, answered = _least_of(job, "train", "scoring"), _least_of(job, "train", "mcq")
     finetune = recipe_named("finetune")
     least = finetune.least(job.budget(finetune.name))
-    return (
-        f"the embedded expert learns from {least} scored or {least} answered training samples, "
-        f"and there are {scored} and {answered}"
-    )
+    counts = {"scored": _least_of(job, "train", "scoring"), "answered": _least_of(job, "train", "mcq")}
+    given = {kind: count for kind, count in counts.items() if count} or counts
+    needed = " or ".join(f"{least} {kind}" for kind in given)
+    there = " and ".join(map(str, given.values()))
+    return f"the embedded expert learns from {needed} training samples, and there are {there}"
 
 
 def _with_enough(job: Job, recipes: Sequence[Recipe], *, asked: bool) -> tuple[list[Recipe], tuple[str, ...]]:

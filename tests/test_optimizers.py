@@ -474,8 +474,7 @@ def test_of_fewer_than_30_labels_the_expert_compiles_nothing_and_says_so_in_a_li
     assert compile_command(command) == 0
     captured = capsys.readouterr()
     line = (
-        "nothing is compiled: the embedded expert learns from 30 scored or 30 answered training samples, "
-        f"and there are {train} and 0"
+        f"nothing is compiled: the embedded expert learns from 30 scored training samples, and there are {train}"
     )
     assert json.loads(captured.out)["notes"] == [line]
     assert captured.err.splitlines()[0] == line

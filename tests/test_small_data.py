@@ -66,7 +66,7 @@ def run(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> Callable[..., tup
 
 @pytest.mark.spec("issue-44/labels-upside-down")
 def test_labels_upside_down_stop_the_compile_in_one_line(photographs, data, run, tmp_path) -> None:
-    rows = with_splits([{**row, "mos": round(6 - row["mos"], 2)} for row in photographs(32)])
+    rows = with_splits([{**row, "mos": round(6 - row["mos"], 2)} for row in photographs(64)])
     code, _, said = run(data(rows))
     last = said.splitlines()[-1]
     assert code == 2
@@ -80,7 +80,7 @@ def test_labels_upside_down_stop_the_compile_in_one_line(photographs, data, run,
 
 @pytest.mark.spec("issue-44/labels-upside-down")
 def test_a_flag_that_turns_good_labels_round_is_told_as_well(photographs, data, run) -> None:
-    path = data(with_splits(photographs(32)))
+    path = data(with_splits(photographs(64)))
     code, _, said = run(path, "--lower-is-better")
     assert code == 2
     assert 'take "higher_is_better": false (--lower-is-better) out' in said.splitlines()[-1]
@@ -210,15 +210,15 @@ def chosen(tmp_path: Path) -> tuple[str, dict[str, Any]]:
 
 @pytest.mark.spec("issue-44/no-split")
 @pytest.mark.spec("issue-44/own-table")
-def test_thirty_labels_without_a_split_are_each_tested_once_by_group(
+def test_few_labels_without_a_split_are_each_tested_once_by_group(
     photographs, run, tmp_path, monkeypatch, capsys
 ) -> None:
-    people = {row["image"]: row["mos"] for row in photographs(34)}
+    people = {row["image"]: row["mos"] for row in photographs(60)}
     review = tmp_path / "review.csv"
     assert assess_command([str(tmp_path), "--out", str(review), "--json"]) == 0
     # Named, as groups made of the paths of a temporary folder give other folds in every run.
     named = {name: {"mos": mos, "group": name} for name, mos in people.items()}
-    reviewed(review, lambda row: named[row["id"]] if int(row["id"].removesuffix(".png")) < 30 else {})
+    reviewed(review, lambda row: named[row["id"]] if int(row["id"].removesuffix(".png")) < 56 else {})
     searches, ranked = [], compiling._ranked
 
     def watched(compile_, train, validation):
@@ -230,16 +230,16 @@ def test_thirty_labels_without_a_split_are_each_tested_once_by_group(
         return ranked(compile_, train, validation)
 
     monkeypatch.setattr(compiling, "_ranked", watched)
-    code, told, said = run(review, "--optimizer", "labeled")
+    code, told, said = run(review, "--optimizer", "finetune")
     assert code == 0
-    assert "4 of 34 rows have no label and are left out" in said
-    assert "no split in the data, 30 labels of 30 photographs: cross-validation over 5 folds by group, seed 0" in said
+    assert "4 of 60 rows have no label and are left out" in said
+    assert "no split in the data, 56 labels of 56 photographs: cross-validation over 5 folds by group, seed 0" in said
     name, record = chosen(tmp_path)
-    assert record["compiled"]["scoring"] == {"asked": 30, "used": 30, "failed": 0, "unlabelled": 0}
+    assert record["compiled"]["scoring"] == {"asked": 56, "used": 56, "failed": 0, "unlabelled": 0}
     crossed = record["cross_validation"]
-    assert crossed["gains"]["srcc"]["groups"] == 30
+    assert crossed["gains"]["srcc"]["groups"] == 56
     assert (name != "uncompiled") is crossed["adopted"] is record["helped"] is True
-    assert "compiled on 4 of 5 folds of 30 photographs and tested on the other" in " ".join(told.split())
+    assert "compiled on 4 of 5 folds of 56 photographs and tested on the other" in " ".join(told.split())
     (everything, _, _), *folds = searches
     assert sorted(each for held, _, _ in folds for each in held) == sorted(everything)
     for held, shown, seen in folds:
@@ -299,7 +299,7 @@ def test_a_few_labels_compile_nothing_and_that_is_told(scenario, transcript) -> 
 
 
 def test_labels_that_are_made_up_are_taught_by_few_photographs(photographs, data, run) -> None:
-    rows = [{**row, "labels": "made-up"} for row in KEPT[-1][1](photographs(24))]
+    rows = [{**row, "labels": "made-up"} for row in KEPT[-1][1](photographs(70))]
     code, _, said = run(data(rows), "--dry-run")
     assert code == 0
     assert "nothing is compiled" not in said
