@@ -276,9 +276,9 @@ def with_splits(rows: Sequence[dict[str, Any]]) -> list[dict[str, Any]]:
 
 
 def labelled_at_random(folder: Path) -> None:
-    """24 photographs whose scores say nothing."""
-    rows = blurred(folder, 24)
-    labels = np.random.default_rng(7).uniform(1, 5, 24).round(2).tolist()
+    """56 photographs whose scores say nothing."""
+    rows = blurred(folder, 56)
+    labels = np.random.default_rng(7).uniform(1, 5, 56).round(2).tolist()
     write_lines(folder / "data.jsonl", [{**row, "mos": mos} for row, mos in zip(rows, labels, strict=True)])
 
 
@@ -298,7 +298,6 @@ def unlabelled(folder: Path) -> None:
 
 SMALL_COMPILE = {
     "compile": {"rerank": 2, "baselines": False}, "tracking": {"traces": 0},
-    "optimizers": {"embedded": {"random-search": {"demos": 4, "starts": 2, "steps": 2, "search_samples": 40}}},
 }  # fmt: skip
 QUICK = ("undrawn", "coarse", "unlogged")
 
@@ -320,7 +319,7 @@ SCENARIOS = {
         settings={"tracking": {"traces": 0}}, spared=["coarse", "undrawn"],
     ),
     "labels-at-random": Scenario(
-        "program.compile", ["--data", "data.jsonl", "--out", "out", "--optimizer", "labeled", "--force"],
+        "program.compile", ["--data", "data.jsonl", "--out", "out", "--optimizer", "finetune", "--force"],
         data=labelled_at_random, settings=SMALL_COMPILE, spared=QUICK,
     ),
     "few-labels": Scenario(

@@ -473,9 +473,7 @@ def test_of_fewer_than_30_labels_the_expert_compiles_nothing_and_says_so_in_a_li
     command = ["--data", str(blurred_manifest), "--out", str(folder), "--config", str(config), "--json"]
     assert compile_command(command) == 0
     captured = capsys.readouterr()
-    line = (
-        f"nothing is compiled: the embedded expert learns from 30 scored training samples, and there are {train}"
-    )
+    line = f"nothing is compiled: the embedded expert learns from 30 scored training samples, and there are {train}"
     assert json.loads(captured.out)["notes"] == [line]
     assert captured.err.splitlines()[0] == line
     assert json.loads(captured.out)["chosen"] == "uncompiled"
