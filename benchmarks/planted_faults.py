@@ -257,7 +257,7 @@ FAULTS = [
     Fault("fold-trains-on-held", "optimizers/job.py",
         "rest = [sample for sample in samples if fold_of[group_of(sample)] != fold]",
         "rest = list(samples)",
-        "test_small_data.py::test_thirty_labels_without_a_split_are_each_tested_once_by_group",
+        "test_small_data.py::test_few_labels_without_a_split_are_each_tested_once_by_group",
     ),
     Fault("candidates-judged-on-test", "optimizers/compiling.py",
         'self.validation if split == "validation" else self.job.splits[split]',
