@@ -5,7 +5,7 @@ import inspect
 import re
 import sys
 import textwrap
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -24,16 +24,17 @@ def page(text: str) -> str:
     from program.agent.assessment import Assessment
     from program.running.row import Row
 
-    for name, model in (("columns", Row), ("answer", Assessment)):
+    further = [name for name in Assessment.model_fields if name not in Row.model_fields]
+    for name, model, fields in (("columns", Row, list(Row.model_fields)), ("answer", Assessment, further)):
         mark = f"<!-- {name}: python docs/make_fields.py -->\n"
         start = text.index(mark) + len(mark)
         end = text.index("\n\n", start) + 1
-        text = text[:start] + table(model) + text[end:]
+        text = text[:start] + table(model, fields) + text[end:]
     return text
 
 
-def table(model: type[BaseModel]) -> str:
-    """Return a model's fields as a table in Markdown. Raises KeyError for a field without a docstring."""
+def table(model: type[BaseModel], fields: Sequence[str]) -> str:
+    """Return these fields of a model as a table in Markdown. Raises KeyError for a field without a docstring."""
     from program.agent.assessment import Assessment
 
     meanings = {name: str(getattr(Assessment, name).__doc__) for name in ("score", "option", "subject_sharp")}
@@ -43,7 +44,8 @@ def table(model: type[BaseModel]) -> str:
                 meanings.update(_docstrings(base))
     schema = model.model_json_schema(mode="serialization")
     lines = ["| name | type | what it holds |", "|---|---|---|"]
-    for name, part in schema["properties"].items():
+    for name in fields:
+        part = schema["properties"][name]
         meaning = re.sub(r"\s+", " ", meanings[name]).rstrip(".").replace("|", r"\|")
         lines.append(f"| `{name}` | {_kind(part, schema.get('$defs', {}))} | {meaning} |")
     return "\n".join(lines) + "\n"

@@ -202,17 +202,16 @@ def test_the_uncompiled_program_leads_only_where_it_was_asked_for(
 @pytest.mark.usefixtures("undrawn", "unlogged")
 def test_a_step_that_is_left_out_is_told_and_so_is_what_to_try_next(blurred_manifest, tmp_path, capsys):
     lines = [json.loads(line) for line in blurred_manifest.read_text("utf-8").splitlines()]
-    train = [line["id"] for line in lines if line["split"] == "train" and "mos" in line]
-    kept = [line for line in lines if line["id"] not in train[20:]]
+    chosen_by = [line["id"] for line in lines if line["split"] == "validation" and "mos" in line]
+    kept = [line for line in lines if line["id"] not in chosen_by[9:]]
     blurred_manifest.write_text("".join(json.dumps(line) + "\n" for line in kept), "utf-8")
     (tmp_path / "small.yaml").write_text(json.dumps(SMALL_COMPILE), "utf-8")
     words = ["--data", str(blurred_manifest), "--config", str(tmp_path / "small.yaml"), "--out", str(tmp_path / "out")]
     assert compile_command([*words, "--dry-run"]) == 0
-    told = "fusion is left out: there are 20 scored training and"
+    told = "fusion is left out: there are 33 scored training and 9 scored validation samples"
     assert capsys.readouterr().err.count(told) == 1
-    assert (
-        told in prepare_job(load_settings(overrides=SMALL_COMPILE), str(blurred_manifest), out=tmp_path / "b").notes[1]
-    )
+    job = prepare_job(load_settings(overrides=SMALL_COMPILE), str(blurred_manifest), out=tmp_path / "b")
+    assert [told in note for note in job.notes].count(True) == 1
     assert compile_command([*words, "--optimizer", "none"]) == 0
     shown = capsys.readouterr()
     assert "To try next: more labelled training samples" in shown.out
