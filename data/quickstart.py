@@ -230,7 +230,9 @@ def photograph_bytes(name: str) -> bytes:
     photograph = PHOTOGRAPHS[name]
     try:
         return files(photograph.package).joinpath(photograph.path).read_bytes()
-    except (ModuleNotFoundError, OSError) as error:
+    except ModuleNotFoundError as error:
+        raise DataError(f"photograph {name!r}: {error.name} is not installed; `pip install .`") from error
+    except OSError as error:
         raise DataError(
             f"photograph {name!r}: {photograph.package}/{photograph.path} is not installed; install its package again: "
             f"pip install --force-reinstall {_DISTRIBUTIONS.get(photograph.package, photograph.package)}"

@@ -41,9 +41,13 @@ def experiments(client):
 
 
 @pytest.mark.slow
-def test_mlflow_holds_each_candidate_with_what_it_was_taught_as_it_ends(blurred_manifest, tmp_path, monkeypatch):
-    settings = load_settings(overrides=SMALL_COMPILE)
-    job = prepare_job(settings, str(blurred_manifest), "random-search", tmp_path / "out")
+def test_mlflow_holds_each_candidate_with_what_it_was_taught_as_it_ends(
+    few_photographs, service_program, tmp_path, monkeypatch
+):
+    searched = {"demos": 2, "role_demos": 1, "bootstrapped": 1, "starts": 4, "search_samples": 6}
+    settings = load_settings(overrides={**SMALL_COMPILE, "optimizers": {"model": {"random-search": searched}}})
+    lm = service_program().resources.lm("summarizer")
+    job = prepare_job(settings, str(few_photographs), "random-search", tmp_path / "out", lm=lm)
     seen, scored = [], CandidateRuns.log_score
 
     def counted(self, candidate, best):

@@ -15,7 +15,6 @@ CODE = ["".join(cell["source"]) for cell in CELLS if cell["cell_type"] == "code"
 SMALL = """
 compile: {train_scoring: 120, train_mcq: 8, validation_scoring: 32, validation_mcq: 8, rerank: 1, baselines: false}
 tracking: {traces: 0}
-optimizers: {embedded: {random-search: {demos: 8, starts: 2, steps: 1, search_samples: 24}}}
 """
 
 
