@@ -36,7 +36,7 @@ from optimizers.search import Candidate, Search, scored_examples
 from optimizers.selection import CrossValidation, Ranking, Verdict, kept_verdict, validation_figures, verdict_of
 from optimizers.student import EvidenceReplay, Reflections, SearchStopped, optimized_predictors, role_of
 from program.agent.loop import AgenticIQA
-from program.agent.rating import Asks
+from program.agent.rating import AnswerPart
 from program.agent.saving import program_sha256
 from program.common.console import Console
 from program.common.errors import InputError
@@ -74,7 +74,7 @@ class Compile:
         self.uncompiled = Candidate("uncompiled", self.program)
         self.others = BaselineAnswers(self.program) if job.settings.compile.baselines else None
         self.tracked = CandidateRuns()
-        self.asks: Asks = "answer" if job.needs_answers else "opening"
+        self.answer_part: AnswerPart = "whole" if job.needs_answers else "decision"
         """How much of an answer is asked for where none is learned from."""
         self.log = CompileLog(job.out, key, resume=job.resume)
         self.log_score, self.known = self._log_score, self.log.scores
@@ -104,12 +104,12 @@ class Compile:
                 for name, outcome in evidence_on_ray(make, missing, self.job.cluster, measured):
                     made[name] = outcome
                     advance()
-            on_train = _asking(self.program, "answer" if self.job.needs_answers else "nothing")
+            on_train = _asking(self.program, "whole" if self.job.needs_answers else "nothing")
             collect = partial(
                 collect_examples, workers=workers, advance=advance, store=self.store, made=made, measured=measured
             )
             train = collect(on_train, self.train)
-            validation = collect(_asking(self.program, self.asks), self.validation)
+            validation = collect(_asking(self.program, self.answer_part), self.validation)
         train.gathered.update(validation.gathered)
         self.runs += train.runs + validation.runs
         return train, validation
@@ -124,7 +124,7 @@ class Compile:
         names = optimized_predictors(base.program, job.roles, sorted(tasks))
         if recipe.teaches == "demos":
             known_traits = base.program.resources.known_traits
-            names = tuple(name for name in names if known_traits(role_of(name)).reads_instructions)
+            names = tuple(name for name in names if not known_traits(role_of(name)).embedded)
         budget, kind, seed = job.budget(recipe.name), job.settings.compile.objective, job.settings.seed
         scored = scored_examples(validation.examples, budget.search_samples, seed) if recipe.reflects else []
         most = sum(phase.runs for phase in self.plan.phases if phase.name == recipe.name)
@@ -133,7 +133,7 @@ class Compile:
                 recipe.name, base, names, train, validation, scored, budget,
                 Objective(job.settings.optimizers.weights), kind, seed, job.settings.compile.workers, self.store,
                 reflection=job.reflection if recipe.reflects else None,
-                asks=self.asks, teacher=job.teacher(names) if recipe.takes_teacher else None,
+                answer_part=self.answer_part, teacher=job.teacher(names) if recipe.takes_teacher else None,
                 log=self.log_score, logged=self.known, advance=advance,
             )  # fmt: skip
             printed, watchers = io.StringIO(), [self.reflections] if recipe.reflects else []
@@ -192,7 +192,7 @@ class Compile:
         bare, replayed = (program.program, True) if isinstance(program, EvidenceReplay) else (program, False)
         sha256 = program_sha256(bare)
         context = {**self.context, "program": name, "program_sha256": sha256}
-        what = [sha256, replayed, others is not None, bare.summarizer.asks]
+        what = [sha256, replayed, others is not None, bare.summarizer.answer_part]
         stored = self.store.rows(what, samples)
         if stored is not None:
             rows, seconds = stored
@@ -207,10 +207,10 @@ class Compile:
         return record
 
 
-def _asking(program: AgenticIQA, asks: Asks) -> AgenticIQA:
+def _asking(program: AgenticIQA, part: AnswerPart) -> AgenticIQA:
     """Return a copy of a program whose model is asked for so much of an answer."""
     copied: AgenticIQA = program.deepcopy()
-    copied.summarizer.asks = asks
+    copied.summarizer.answer_part = part
     return copied
 
 
@@ -261,7 +261,8 @@ def _ranked(run: Compile, train: ExampleSet, validation: ExampleSet) -> Ranking:
     """Run the recipes in turn, and return their candidates ranked on validation."""
 
     def judge(candidate: Candidate) -> EvaluationRecord:
-        record = run.judge(candidate.name, run.replay_of(_asking(candidate.program, run.asks), train), "validation")
+        replayed = run.replay_of(_asking(candidate.program, run.answer_part), train)
+        record = run.judge(candidate.name, replayed, "validation")
         run.tracked.log_figures(candidate, validation_figures(record))
         return record
 

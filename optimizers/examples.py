@@ -24,7 +24,7 @@ from optimizers.demos import LabelledDemo, distortion_truth, labelled_demos, pla
 from optimizers.student import EvidenceByInput, inputs_key, role_of
 from program.agent.loop import AgenticIQA
 from program.agent.module import digest
-from program.agent.rating import Asks
+from program.agent.rating import AnswerPart
 from program.agent.resources import ROLES
 from program.agent.saving import context_of
 from program.agent.state import AssessmentState
@@ -63,7 +63,7 @@ class Store:
     def of(cls, program: AgenticIQA) -> "Store":
         """Return the store of compiles that start at this program; an empty one where answers may differ."""
         kept = program.resources.settings.kept_dir
-        if kept is None or not all(program.resources.known_traits(role).is_deterministic for role in ROLES):
+        if kept is None or not all(program.resources.known_traits(role).embedded for role in ROLES):
             return cls()
         return cls(kept / "compiles", context_of(program))
 
@@ -76,13 +76,16 @@ class Store:
         if self._cache is not None:
             self._cache.set(self._key(parts), value)
 
-    def evidence(self, sample: Sample, asks: Asks = "answer") -> tuple[AssessmentState, Questions] | None:
-        """Return what the uncompiled program ended with and asked on a sample, with what it `asks` or more; or None."""
-        enough = get_args(Asks)[: get_args(Asks).index(asks) + 1]
+    def evidence(self, sample: Sample, part: AnswerPart = "whole") -> tuple[AssessmentState, Questions] | None:
+        """Return what the uncompiled program ended with and asked on a sample; None where less was asked for."""
+        parts = get_args(AnswerPart)
+        enough = parts[: parts.index(part) + 1]
         stored = next(filter(None, (self.get("evidence", each, sample) for each in enough)), None)
         return None if stored is None else evidence_of(stored)
 
-    def put_evidence(self, sample: Sample, state: AssessmentState, questions: Questions, asks: Asks = "answer") -> None:
+    def put_evidence(
+        self, sample: Sample, state: AssessmentState, questions: Questions, part: AnswerPart = "whole"
+    ) -> None:
         """Store a run of the uncompiled program, unless a tool or a step failed in it."""
         evidence, result = state.executor_evidence, state.summarizer_result
         if self._cache is None or evidence is None or result is None or result.status != "ok":
@@ -90,7 +93,7 @@ class Store:
         if evidence.failed_steps or any(log.error for log in evidence.tool_logs):
             return
         if (value := evidence_json(state, questions)) is not None:
-            self.put("evidence", asks, sample, value=value)
+            self.put("evidence", part, sample, value=value)
 
     def rows(self, what: Sequence[Any], samples: Sequence[Sample]) -> tuple[list[LabelledRow], float] | None:
         """Return the rows of an evaluation of `what`, and the seconds it took; or None."""
@@ -300,7 +303,7 @@ def collect_examples(
 
     def run(sample: Sample) -> tuple[dspy.Example, Evidence | None, bool] | str:
         is_run = sample.id not in measured
-        stored = store.evidence(sample, program.summarizer.asks) if is_run else None
+        stored = store.evidence(sample, program.summarizer.answer_part) if is_run else None
         outcome = stored or made.get(sample.id) or gather(sample)
         if sample.id not in made:
             advance()
@@ -308,7 +311,7 @@ def collect_examples(
             return outcome
         is_new = is_run and stored is None
         if outcome is not None and is_new:
-            store.put_evidence(sample, *outcome, program.summarizer.asks)
+            store.put_evidence(sample, *outcome, program.summarizer.answer_part)
         return to_example(sample), outcome, is_new
 
     for sample, of_sample in zip(samples, in_order(run, samples, workers=workers), strict=True):

@@ -25,7 +25,7 @@ from program.common.settings import PLACES, RecipeSettings, Settings
 from program.evaluation.intervals import MIN_GROUPS, Figure
 from program.evaluation.publishing import labels_of, origin_params
 from program.evaluation.record import Dataset
-from program.lms.traits import ModelTraits, known_traits
+from program.lms.traits import known_traits
 from program.running.on_ray import Cluster
 
 LEAST_LABELS, FOLDS = 20, 5
@@ -69,20 +69,10 @@ class Job:
     """A model given from Python, which plays every role."""
 
     @cached_property
-    def models(self) -> list[ModelTraits]:
-        """What is known of the models of the roles to optimize; they are asked nothing."""
+    def embedded(self) -> bool:
+        """Whether the embedded expert plays all roles to optimize: at no cost, and by no wording."""
         resources = Resources(self.settings, self.lm)
-        return [resources.known_traits(role) for role in ROLES if role in self.roles]
-
-    @property
-    def is_free(self) -> bool:
-        """Whether answers of the optimized roles cost nothing."""
-        return all(model.is_free for model in self.models)
-
-    @property
-    def rewords(self) -> bool:
-        """Whether an optimized role goes by what its instructions say."""
-        return any(model.reads_instructions for model in self.models)
+        return all(resources.known_traits(role).embedded for role in self.roles)
 
     @property
     def optimizer(self) -> str:
@@ -92,7 +82,7 @@ class Job:
     @property
     def needs_answers(self) -> bool:
         """Whether a recipe learns from what the uncompiled program answers on train; else that costs no call."""
-        return _rewrites(map(recipe_named, self.optimizers)) or self.is_free or self.cluster is not None
+        return _rewrites(map(recipe_named, self.optimizers)) or self.embedded or self.cluster is not None
 
     def budget(self, name: str) -> RecipeSettings:
         """Return what a recipe may spend."""
@@ -130,7 +120,7 @@ class Job:
             role = summarizer.model_copy(update=sampling)
         lm = own_lm.copy(temperature=1.0) if own_lm is not None else lm_of(role, cache_dir=self.settings.kept_dir)
         traits = known_traits(lm)
-        if not traits.reads_instructions:
+        if traits.embedded:
             return None
         if own_lm is None and not traits.takes_references:
             raise InputError(
@@ -199,12 +189,11 @@ def prepare_job(
     Nothing is asked of a model. Raises InputError or DataError for what cannot be used.
     """
     resources = Resources(settings, lm)
-    rewords = resources.known_traits("summarizer").reads_instructions
+    usual, usual_roles = _usual(resources)
     request = optimizer or settings.compile.optimizer
-    usual = "nearest,fusion" if rewords else "finetune,fusion"
     recipes = _recipes(request or usual)
     chosen = roles if roles is not None else settings.compile.roles
-    optimized = _roles(chosen, ROLES if rewords and not resources.answers_alone else ("summarizer",))
+    optimized = _roles(chosen, usual_roles)
     if resources.answers_alone and optimized != ("summarizer",):
         mend = "give --roles summarizer, or leave --score-only out"
         raise InputError(f"roles {', '.join(optimized)}: --score-only asks a model for answers alone; {mend}")
@@ -216,8 +205,8 @@ def prepare_job(
     if teacher_lm is not None:
         lm_of(settings.with_model(teacher_lm).models.summarizer, cache_dir=None)
     for recipe in recipes:
-        recipe.check(rewords=job.rewords, reflection=lambda: job.reflection, teacher=teacher_lm is not None)
-    if not job.rewords and (demos is not None or teacher_lm is not None):
+        recipe.check(embedded=job.embedded, reflection=lambda: job.reflection, teacher=teacher_lm is not None)
+    if job.embedded and (demos is not None or teacher_lm is not None):
         flag = "--teacher-lm" if demos is None else "--demos"
         raise InputError(
             f"{flag}: the embedded expert reads no demos; leave it out, or give a language model with --lm"
@@ -227,7 +216,7 @@ def prepare_job(
     job = _divided(job, manifest, replace(layout or Layout(), remote=settings.images.remote))
     # Whose labels these are: people's where any is.
     judge = min(sample.judge for members in job.splits.values() for sample in members)
-    if request is None and not job.rewords:
+    if request is None and job.embedded:
         recipes = _recipes(_usual_of_expert(job, judge))
     notes = job.notes
     if job.kept is None:
@@ -306,7 +295,7 @@ def _with_enough(job: Job, recipes: Sequence[Recipe], *, asked: bool) -> tuple[l
                 had = f"{count} scored training and {scored['validation']} scored validation samples"
                 needed = f"{recipe.least(job.budget(recipe.name))} and {recipe.least_validation}"
                 notes.append(f"{recipe.name} is left out: there are {had}, it needs {needed}")
-    if not fitting and job.rewords:
+    if not fitting and not job.embedded:
         fitting, _ = _with_enough(job, _recipes("gepa"), asked=True)
     return fitting, tuple(notes)
 
@@ -325,6 +314,15 @@ def upside_down(job: Job, agreement: Figure | None) -> str | None:
         f"data {job.data!r}: its scores run against the program's (SRCC {agreement} on {agreement.n} training images); "
         f"{mend} if {side} scores are the good ones, or --force to compile on them as they are"
     )
+
+
+def _usual(resources: Resources) -> tuple[str, tuple[str, ...]]:
+    """Return the recipes and the roles of a compile that asks for none."""
+    if resources.known_traits("summarizer").embedded:
+        return "finetune,fusion", ("summarizer",)
+    if resources.answers_alone:
+        return "nearest,fusion", ("summarizer",)
+    return "nearest,fusion", ROLES
 
 
 def _roles(choice: str | Sequence[str] | None, usual: tuple[str, ...]) -> tuple[str, ...]:

@@ -93,7 +93,7 @@ def call_plan(job: Job, *, seeds: int = 1, champion: bool = False) -> CallPlan:
     train, validation = job.samples("train", job.optimizers), job.samples("validation")
     tasks = {sample.task for sample in job.splits["train"]}
     predictors = {"planner": 1, "executor": _diagnoses(job) + 1, "summarizer": len(tasks)}
-    sizes = Sizes(len(train), len(validation), sum(predictors[role] for role in job.roles), job.is_free)
+    sizes = Sizes(len(train), len(validation), sum(predictors[role] for role in job.roles), job.embedded)
     gathered, tested = sizes.train + sizes.validation, len(job.splits["test"])
     run = gathered - len(job.measured_ids)
     full, full_most = _calls_of_a_run(job)
@@ -101,7 +101,7 @@ def call_plan(job: Job, *, seeds: int = 1, champion: bool = False) -> CallPlan:
     # A tool reads an image once, whatever the seeds: they can only draw other ones.
     drawn = min(seeds * gathered, len(job.splits["train"]) + len(job.splits["validation"]))
     image_s = _seconds_of_image(job) / chosen.workers
-    answer_s = _SECONDS_EMBEDDED if job.is_free else _SECONDS_PER_CALL / chosen.workers
+    answer_s = _SECONDS_EMBEDDED if job.embedded else _SECONDS_PER_CALL / chosen.workers
 
     def phase(name: str, runs: int, expected: int, most: int, *, images: int = 0, times: int = seeds) -> Phase:
         return Phase(name, times * runs, times * expected, times * most, images * image_s, times * expected * answer_s)
@@ -122,7 +122,7 @@ def call_plan(job: Job, *, seeds: int = 1, champion: bool = False) -> CallPlan:
     seconds = _SECONDS_AROUND + sum(p.image_s + p.answer_s for p in phases)
     used = [] if job.kept is not None else [*train, *validation]
     images = {sample.image for sample in (*used, *job.splits["test"])}
-    return CallPlan(tuple(phases), expected, most, not job.is_free, seconds, _cost(job, expected), len(images))
+    return CallPlan(tuple(phases), expected, most, not job.embedded, seconds, _cost(job, expected), len(images))
 
 
 def _searches(
@@ -179,7 +179,7 @@ def _diagnoses(job: Job) -> int:
 
 
 def _cost(job: Job, calls: int) -> float | None:
-    if job.is_free or job.settings.models.summarizer.api_base is not None:
+    if job.embedded or job.settings.models.summarizer.api_base is not None:
         return None
     from dspy import lm15
 

@@ -282,12 +282,9 @@ _FEW = 100
 """Training samples below which more of them are worth more than another recipe."""
 _AGREED, _COARSE = 0.85, 0.03
 """An SRCC above which little is left to learn, and half of an interval above which small gains cannot be told."""
-_UNTRIED = {
-    False: ("finetune,fusion", "rubric", "nearest"),
-    True: ("nearest,fusion", "rubric,gepa", "random-search", "bootstrap"),
-}
-_BESIDES = {False: "a language model: --lm PROVIDER/MODEL", True: "demos of a stronger model: --teacher-lm MODEL"}
-"""Recipes that are worth a trial, and what to try besides, by whether the model to be compiled for reads prompts."""
+_UNTRIED_FOR_EXPERT = ("finetune,fusion", "rubric", "nearest")
+_UNTRIED = ("nearest,fusion", "rubric,gepa", "random-search", "bootstrap")
+"""Recipes that are worth a trial for a language model."""
 _ASKED = {"score": "scores", "classify": "levels", "answer": "questions", "explain": "explanations"}
 """What the Summarizer's predictors are asked for."""
 
@@ -340,12 +337,16 @@ def advice(job: Job) -> str:
     samples, tried = job.samples("train", job.optimizers), set(job.optimizers)
     count, scored = len(samples), sum(sample.task == "scoring" for sample in samples)
     ways = [f"more labelled training samples ({count} now)"] if count < _FEW else []
-    for names in _UNTRIED[job.rewords]:
+    if job.embedded:
+        recipes, besides = _UNTRIED_FOR_EXPERT, "a language model: --lm PROVIDER/MODEL"
+    else:
+        recipes, besides = _UNTRIED, "demos of a stronger model: --teacher-lm MODEL"
+    for names in recipes:
         asked = [recipe_named(name) for name in names.partition(" ")[0].split(",")]
         enough = all(r.least(job.budget(r.name)) <= (scored if r.fits_scores else count) for r in asked)
         if enough and not {recipe.name for recipe in asked} <= tried:
             ways.append(f"--optimizer {names}")
-    return f"to try next: {'; '.join([*ways, '--repeat 3 (other seeds)', _BESIDES[job.rewords]])}"
+    return f"to try next: {'; '.join([*ways, '--repeat 3 (other seeds)', besides])}"
 
 
 def reasons(job: Job, before: EvaluationRecord, gains: Mapping[str, Figure]) -> str | None:

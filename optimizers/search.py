@@ -18,7 +18,7 @@ from optimizers.objectives import Objective
 from optimizers.student import EvidenceReplay, Student, role_of
 from program.agent.assessment import Assessment
 from program.agent.loop import AgenticIQA
-from program.agent.rating import Asks
+from program.agent.rating import AnswerPart
 from program.agent.saving import program_sha256
 from program.agent.state import ToolReadings
 from program.common.errors import InputError
@@ -115,7 +115,7 @@ class Search:
     store: Store
     reflection: dspy.BaseLM | None = None
     """The language model that writes instructions."""
-    asks: Asks = "answer"
+    answer_part: AnswerPart = "whole"
     """How much of an answer a fit asks for."""
     teacher: Student | None = None
     """Whose answers become demos; the student's own without it."""
@@ -321,7 +321,7 @@ def beliefs(search: Search, program: AgenticIQA, examples: Sequence[dspy.Example
     if stored is not None:
         return Beliefs(map(SampleBelief.model_validate, stored))
     plain = program.deepcopy()
-    plain.summarizer.fitted, plain.summarizer.asks = None, search.asks
+    plain.summarizer.fitted, plain.summarizer.answer_part = None, search.answer_part
     replayed = EvidenceReplay(plain, search.train.gathered)
 
     def ask(example: dspy.Example) -> SampleBelief | None:

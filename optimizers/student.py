@@ -45,7 +45,7 @@ def optimized_predictors(program: AgenticIQA, roles: Sequence[str], tasks: Seque
     """Return the predictors of these roles that the settings and the data ("scoring", "mcq") put to use."""
     resources = program.resources
     used = {"planner.plan", "executor.select_tools"}
-    if resources.eyes() is resources.lm("executor"):  # else the embedded expert looks, which goes by no wording
+    if resources.distortion_model is resources.lm("executor"):  # the embedded expert, in its place, goes by no wording
         is_separate = resources.settings.assessment.diagnosis == "separate"
         used |= {"executor.detect", "executor.analyse"} if is_separate else {"executor.diagnose"}
     if "scoring" in tasks:

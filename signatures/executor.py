@@ -8,7 +8,8 @@ from typing import Literal
 import dspy
 
 from signatures import require_docstrings
-from signatures.schemas import DistortionFinding, RegionBox, RegionDistortions, ToolChoice
+from signatures.forms import QuestionForm
+from signatures.schemas import GLOBAL, DistortionFinding, RegionBox, RegionDistortions, ToolChoice
 
 require_docstrings()
 
@@ -81,6 +82,21 @@ class LocateRegions(dspy.Signature):
     query: str = dspy.InputField(desc="the user's question")
     regions: list[str] = dspy.InputField(desc="names to find")
     region_boxes: list[RegionBox] = dspy.OutputField(desc="boxes of the regions that were found")
+
+
+# The questions that are put with these signatures
+
+_BLUR = {"region": GLOBAL, "type": "Blurs", "severity": "moderate", "explanation": "Edges appear soft."}
+
+DETECTION = QuestionForm({"distortion_set": [{"region": GLOBAL, "distortions": ["Blurs"]}]}, max_tokens=300)
+ANALYSIS = QuestionForm({"distortion_analysis": [_BLUR]}, max_tokens=800)
+DIAGNOSIS = QuestionForm({"findings": [_BLUR]}, max_tokens=800)
+TOOL_CHOICE = QuestionForm(
+    {"selected_tools": [{"region": GLOBAL, "distortion": "Blurs", "tool": "PSNR"}]}, max_tokens=400
+)
+PLACES = QuestionForm(
+    {"region_boxes": [{"region": "vehicle", "x0": 0.1, "y0": 0.2, "x1": 0.6, "y1": 0.9}]}, max_tokens=300
+)
 
 
 Colour = Literal["red", "green", "blue", "yellow", "black", "white"]

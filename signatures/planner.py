@@ -3,7 +3,8 @@
 import dspy
 
 from signatures import require_docstrings
-from signatures.schemas import Plan
+from signatures.forms import QuestionForm
+from signatures.schemas import GLOBAL, Plan
 
 require_docstrings()
 
@@ -26,3 +27,9 @@ class PlanAssessment(dspy.Signature):
     feedback: str | None = dspy.InputField(desc="why the previous plan did not suffice")
     previous_plan: str | None = dspy.InputField(desc="the previous plan, as JSON")
     plan: Plan = dspy.OutputField(desc="the plan")
+
+
+PLAN = QuestionForm(
+    {"plan": {"query_type": "IQA", "query_scope": [GLOBAL], "distortions": [], "required_tools": []}},
+    max_tokens=300,
+)

@@ -14,6 +14,7 @@ from program.agent.loop import AgenticIQA
 from program.agent.state import ReplanEntry
 from program.common.errors import ImageError, InputError, ModelError
 from program.common.request import DEFAULT_QUERY
+from program.common.settings import load_settings
 from program.fusion.scores import FittedFusion
 from program.images.store import HOST, IMAGES
 from tests.pictures import file_of, noise
@@ -189,7 +190,6 @@ def test_a_named_tool_measures_the_whole_image_where_nobody_finds_the_region(scr
 def test_the_worked_example_on_the_embedded_model(tmp_path):
     from data.distortions import distort, generator_for
     from data.quickstart import load_photograph
-    from program.common.settings import load_settings
 
     photograph = load_photograph("astronaut")
     blurred = distort(photograph, "gaussian_blur", 3, generator_for("astronaut", "gaussian_blur", 3))
@@ -493,8 +493,6 @@ def test_the_default_query_asks_for_a_score(scripted_iqa, picture):
 @pytest.mark.spec("000/5-vlm-client-reuse")
 @pytest.mark.parametrize("backend", ["openai.gpt-4o", "openai/gpt-4o"])
 def test_a_roles_model_comes_from_the_settings(tmp_path, backend):
-    from program.common.settings import load_settings
-
     config = tmp_path / "mine.yaml"
     config.write_text(
         f"models:\n  summarizer:\n    backend: {backend}\n    temperature: 0.0\n    max_tokens: 512\n", "utf-8"
@@ -631,3 +629,13 @@ def test_an_image_too_small_to_judge_is_noted_and_its_score_is_no_more_than_a_gu
         (note,) = result.notes
         assert f"{shape[1]}x{shape[0]} pixels are too few" in note
     assert not AgenticIQA()(image=noise(rng, 64, 64)).notes
+
+
+def test_what_a_user_sets_of_the_fusion_holds_for_the_embedded_expert_too(picture) -> None:
+    image = picture(7, 96, 128)
+
+    def rating(**fusion: float) -> float | None:
+        return AgenticIQA(load_settings(overrides={"fusion": fusion}))(image=image, reference=image // 2).rating
+
+    assert rating() == rating(model_weight=1, smoothing=0)
+    assert len({rating(), rating(model_weight=0), rating(smoothing=0.5)}) == 3

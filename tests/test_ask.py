@@ -9,8 +9,9 @@ import dspy
 import pytest
 
 from program.images.store import IMAGES
-from program.lms.ask import ATTEMPTS, QuestionForm, ask
+from program.lms.ask import ATTEMPTS, ask
 from program.lms.call import meter, stage
+from signatures.forms import QuestionForm
 
 
 class Question(dspy.Signature):

@@ -20,8 +20,9 @@ from program.common.backends import RoleSettings
 from program.common.errors import EndpointError
 from program.common.settings import load_settings
 from program.images.store import IMAGES
-from program.lms.ask import QuestionForm, ask
+from program.lms.ask import ask
 from program.lms.call import meter
+from signatures.forms import QuestionForm
 from signatures.schemas import LEVEL_WORDS
 from signatures.summarizer import ClassifyQuality, ScoreQuality
 

@@ -11,9 +11,10 @@ from dspy import lm15
 from dspy.utils.exceptions import LMError
 
 from program.common.errors import InputError
-from program.lms.ask import QuestionForm, ask
+from program.lms.ask import ask
 from program.lms.call import meter
 from program.lms.limits import Budget, BudgetSpent, current_budget
+from signatures.forms import QuestionForm
 
 
 class Question(dspy.Signature):

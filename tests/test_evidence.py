@@ -4,7 +4,8 @@ import json
 
 import pytest
 
-from program.agent.rating import findings_in_words, findings_json, findings_note, scores_json
+from program.agent.presentation import findings_in_words, findings_json, scores_json
+from program.agent.rating import findings_note
 from program.agent.replan import contradiction
 from program.agent.state import ExecutorOutput, Finding, ToolLog
 

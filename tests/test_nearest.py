@@ -219,7 +219,7 @@ def test_a_level_is_the_same_with_its_reasons_cut_off(data, loopback, obeys):
     program = AgenticIQA(load_settings().with_model("openai/small", server.base))
     whole = program(image=data / "26-0.png", query=QUERY)
     assert "By what is known." in whole.quality_reasoning
-    program.summarizer.asks = "opening"
+    program.summarizer.answer_part = "decision"
     alone = program(image=data / "26-0.png", query=QUERY)
     assert alone.level_probabilities == whole.level_probabilities
     assert (alone.quality_score, alone.status) == (whole.quality_score, "ok")
@@ -232,7 +232,7 @@ def test_where_no_schema_forms_an_answer_none_is_cut(data, loopback):
     server = loopback(modalities=("text",), rules=[("quality_level", by_the_line)], refuses=["response_format"])
     program = AgenticIQA(load_settings().with_model("openai/small", server.base))
     program(image=data / "27-0.png", query=QUERY)  # learns of the refusal
-    program.summarizer.asks = "opening"
+    program.summarizer.answer_part = "decision"
     program(image=data / "26-0.png", query=QUERY)
     rooms = [question.most_tokens for question in server.asked if "quality_level" in question.fields]
     assert len(rooms) >= 2

@@ -9,9 +9,10 @@ from dspy.utils.callback import BaseCallback
 
 from program.images.store import IMAGES
 from program.lms.adapter import KeptAdapter
-from program.lms.ask import QuestionForm, ask
+from program.lms.ask import ask
 from program.lms.call import meter
 from program.lms.limits import Budget
+from signatures.forms import QuestionForm
 
 
 class Choose(dspy.Signature):

@@ -20,8 +20,9 @@ from program.common.errors import EndpointError, ImageError
 from program.common.settings import load_settings
 from program.evaluation.evaluating import run_samples
 from program.images.store import IMAGES
-from program.lms.ask import QuestionForm, ask
+from program.lms.ask import ask
 from program.lms.limits import Budget, BudgetSpent
+from signatures.forms import QuestionForm
 
 KEY = "sk-planted-0123456789abcdef"
 TRANSPORT = ("rate_limit", "rate_limit_bare", "error_500", "error_503", "drop", "truncate")

@@ -67,17 +67,17 @@ class Recipe:
     gains_clearly: bool = False
     """Whether it has to gain more than a step on validation (see selection.py)."""
 
-    def check(self, *, rewords: bool, reflection: Callable[[], object | None], teacher: bool) -> None:
+    def check(self, *, embedded: bool, reflection: Callable[[], object | None], teacher: bool) -> None:
         """Raise InputError where it lacks what it needs on this machine.
 
-        `rewords`: whether the compiled model follows its instructions; `reflection` gives the model that writes.
+        `embedded`: whether the embedded expert is compiled; `reflection` gives the model that writes.
         """
-        if self.teaches == "demos" and not rewords:
+        if self.teaches == "demos" and embedded:
             raise InputError(
                 f"optimizer {self.name!r}: gives demos, which the embedded expert does not read; "
                 "use finetune,fusion (nearest for questions), or give a language model with --lm"
             )
-        if self.teaches == "instructions" and self.reflects and not rewords:
+        if self.teaches == "instructions" and self.reflects and embedded:
             raise InputError(
                 f"optimizer {self.name!r}: rewrites instructions, of which the embedded expert reads a rubric only; "
                 "use rubric or finetune,fusion, or give a language model with --lm"

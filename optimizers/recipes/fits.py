@@ -89,7 +89,7 @@ def fitted_corrections(
 def _finetune(search: Search) -> list[Candidate]:
     program, parameters = search.base.program, dict(search.student.named_parameters())
     scoring = [name for name in ("summarizer.score", "summarizer.classify") if name in parameters]
-    if not scoring or program.resources.known_traits("summarizer").reads_instructions:
+    if not scoring or not program.resources.known_traits("summarizer").embedded:
         return search.nothing("finetune: corrects the scores of the embedded expert alone")
     instructions = parameters[scoring[0]].signature.instructions
     by_kind = fitted_corrections(search, lambda _, view: belief(view, instructions))
@@ -126,7 +126,7 @@ FINETUNE = Recipe(
 def _judges(search: Search, program: AgenticIQA) -> tuple[_Judges, int]:
     """Return what judges which scored samples of train (see `unseen`), few where a call costs; and their number."""
     judges = unseen(program, search.train.examples)
-    if not program.resources.known_traits("summarizer").is_free:
+    if not program.resources.known_traits("summarizer").embedded:
         samples = [example for _, examples in judges for example in examples]
         asked = {example.id for example in scored_examples(samples, MOST_ASKED, search.seed)}
         judges = [(judge, [each for each in examples if each.id in asked]) for judge, examples in judges]

@@ -107,16 +107,17 @@ def _calibrate(search: Search, program: AgenticIQA, near: Neighbours) -> str:
     held = Beliefs(each for each in unseen_beliefs(search, program) if each.levels)
     if not held:
         return ""
-    even, plain = _even_share(held), program.summarizer.fusion
+    even_share, plain = _even_share(held), program.summarizer.fusion
     for each in held:
-        each.levels = even_out(each.levels or {}, even)
+        each.levels = even_out(each.levels or {}, even_share)
     _, weight = best_on_grid(plain, held, (plain.eta,), WEIGHTS[1:])
     program.summarizer.neighbours = Neighbours(
-        count=near.count, photographs=near.photographs, vectors=near.vectors, even=even
+        count=near.count, photographs=near.photographs, vectors=near.vectors, even_share=even_share
     )
     if weight != plain.model_weight:
         program.summarizer.fitted = FittedFusion(plain, model_weight=weight)
-    return f"its levels count as mixed with {100 * even:.0f} % of an even spread, at weight {weight:g} beside tools"
+    percent = f"{100 * even_share:.0f} %"
+    return f"its levels count as mixed with {percent} of an even spread, at weight {weight:g} beside tools"
 
 
 def _labelled(search: Search, *, answers_only: bool) -> tuple[list[Neighbour], list[View]]:
@@ -138,7 +139,7 @@ def _run(search: Search) -> list[Candidate]:
     if all(role_of(name) != "summarizer" for name in search.student.names):
         return search.nothing("nearest: changes the Summarizer alone, which --roles leaves out")
     # The embedded expert's scores are for `finetune`, which reads more of an image.
-    reads_words = program.resources.known_traits("summarizer").reads_instructions
+    reads_words = not program.resources.known_traits("summarizer").embedded
     photographs, views = _labelled(search, answers_only=not reads_words)
     if len(photographs) < _LEAST:
         label = "a label" if reads_words else "an answered question"

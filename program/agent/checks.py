@@ -185,7 +185,7 @@ def model_checks(settings: Settings) -> list[Check]:
 def _model(role: RoleSettings, title: str, cache_dir: Path) -> list[Check]:
     try:
         lm = lm_of(role, cache_dir=cache_dir)
-        if known_traits(lm).is_free:
+        if known_traits(lm).embedded:
             return [Check(title, "ok", "embedded, needs no network")]
         own_record(lm).known = ModelTraits()  # it is asked again
         traits = traits_of(lm)

@@ -10,30 +10,33 @@ import dspy
 from program.agent.resources import Resources
 from program.agent.state import AssessmentState, ExecutorOutput, Finding, ToolLog, compact_json
 from program.images.store import IMAGES, Box, ImageRef
-from program.lms.ask import QuestionForm, ask
+from program.lms.ask import ask
 from program.lms.call import stage
-from program.tools.calibration import BESIDE_THE_EXPERT
-from program.tools.network import NETWORK
 from program.tools.registry import Mode, ToolSpec
-from signatures.executor import AnalyseDistortions, DetectDistortions, DiagnoseDistortions, LocateRegions, SelectTools
+from signatures.executor import (
+    ANALYSIS,
+    DETECTION,
+    DIAGNOSIS,
+    PLACES,
+    TOOL_CHOICE,
+    AnalyseDistortions,
+    DetectDistortions,
+    DiagnoseDistortions,
+    LocateRegions,
+    SelectTools,
+)
+from signatures.forms import QuestionForm
 from signatures.schemas import DISTORTION_CATEGORIES, GLOBAL, DistortionFinding, Plan, RegionDistortions
 
 logger = logging.getLogger(__name__)
 
 OVERALL = "Overall"
 """What a tool measures in a region where no distortion was found or named."""
-_ROOM = {"distortion_set": 300, "distortion_analysis": 800, "findings": 800, "selected_tools": 400, "region_boxes": 300}
-"""Tokens by output: about three times what a few regions take."""
 _LISTED_TOOLS = 4
 """The strongest for what is to be measured; a longer list costs a model more tokens than it helps."""
 
 _LEAST_SHARE = 0.5
 """Of the best tool's agreement with people: a tool that a model picks has to have so much, or it says nothing."""
-
-_DETECTED = {"distortion_set": [{"region": GLOBAL, "distortions": ["Blurs"]}]}
-_FINDINGS = [{"region": GLOBAL, "type": "Blurs", "severity": "moderate", "explanation": "Edges appear soft."}]
-_CHOSEN = {"selected_tools": [{"region": GLOBAL, "distortion": "Blurs", "tool": "PSNR"}]}
-_LOCATED = {"region_boxes": [{"region": "vehicle", "x0": 0.1, "y0": 0.2, "x1": 0.6, "y1": 0.9}]}
 
 
 class _View(NamedTuple):
@@ -114,7 +117,7 @@ class Executor(dspy.Module):
         if plan.query_type == "Other":
             return ExecutorOutput()
         boxes = {region: box for region, box in (state.regions or {}).items() if region in plan.query_scope}
-        is_brief = self.resources.scores_only(state.query, state.options)
+        is_brief = self.resources.one_word(state.query, state.options)
         work = _Work(plan, state.query, image, reference, avoid, boxes, is_brief)
         with stage("executor"):
             self._locate(work)
@@ -158,7 +161,7 @@ class Executor(dspy.Module):
         if regions := work.unboxed_regions:
             inputs = {"image": work.image, "query": work.query, "regions": regions}
             width, height = work.image.width, work.image.height
-            for place in self._ask(work, None, self.locate, inputs, _LOCATED) or ():
+            for place in self._ask(work, None, self.locate, inputs, PLACES) or ():
                 if place.region in regions:
                     box = (place.x0 * width, place.y0 * height, place.x1 * width, place.y1 * height)
                     work.boxes[place.region] = box
@@ -182,7 +185,7 @@ class Executor(dspy.Module):
 
     def _detected(self, work: _Work, view: _View) -> dict[str, list[str]]:
         inputs = view.inputs(work.query, regions=list(view.regions))
-        sets = self._ask(work, "detection", self.detect, inputs, _DETECTED)
+        sets = self._ask(work, "detection", self.detect, inputs, DETECTION)
         if sets is None:
             return {}
         return {
@@ -194,12 +197,11 @@ class Executor(dspy.Module):
         """Add findings, and what they name to the distortions of regions where none was named."""
         listed = compact_json(present) if present else None
         if self.resources.settings.assessment.diagnosis == "separate" and listed:
-            predictor, inputs = self.analyse, view.inputs(work.query, distortion_set=listed)
-            example = {"distortion_analysis": _FINDINGS}
+            inputs = view.inputs(work.query, distortion_set=listed)
+            answer = self._ask(work, "analysis", self.analyse, inputs, ANALYSIS)
         else:
             inputs = view.inputs(work.query, regions=list(view.regions), distortion_set=listed)
-            predictor, example = self.diagnose, {"findings": _FINDINGS}
-        answer = self._ask(work, "analysis", predictor, inputs, example)
+            answer = self._ask(work, "analysis", self.diagnose, inputs, DIAGNOSIS)
         if answer is None:
             return
         for region, entries in _by_region(work, view, answer).items():
@@ -212,17 +214,17 @@ class Executor(dspy.Module):
         step: str | None,
         predictor: dspy.Predict,
         inputs: Mapping[str, Any],
-        example: Mapping[str, Any],
+        form: QuestionForm,
     ) -> Any:
-        """Return what a model answers in the one field of an example; None, and the step failed, for nothing usable.
+        """Return what a model answers in the one field of a form; None, and the step failed, for nothing usable.
 
         Where the model does not look itself, the embedded expert does.
         """
-        (name,) = example
-        lm = self.resources.eyes() if "image" in inputs else self.resources.lm("executor")
-        if lm is not self.resources.lm("executor"):
+        (name,) = form.example
+        lm = self.resources.lm("executor")
+        if "image" in inputs and self.resources.distortion_model is not lm:
+            lm = self.resources.distortion_model
             predictor = dspy.Predict(predictor.signature)  # its demos are the model's, and the expert's words its own
-        form = QuestionForm(example, max_tokens=_ROOM[name])
         answer = ask(predictor, inputs, form, lambda p: p[name], lm=lm)
         if answer.value is None and step is not None:
             work.notes.append(f"{step} failed: {answer.errors[-1]}")
@@ -256,7 +258,7 @@ class Executor(dspy.Module):
         choices: Sequence[Any] = ()
         if not work.is_brief:
             inputs = {"distortion_set": compact_json(wanted), "tools": _listed(ready, wanted)}
-            choices = self._ask(work, "tool selection", self.select_tools, inputs, _CHOSEN) or ()
+            choices = self._ask(work, "tool selection", self.select_tools, inputs, TOOL_CHOICE) or ()
         picked = {(c.region, c.distortion): c.tool for c in reversed(choices)}  # of two for one, the first
         return {
             region: {
@@ -309,12 +311,13 @@ class Executor(dspy.Module):
             work.failed_steps.append("tools")
 
     def _added(self, tool: str) -> float:
-        """Return what a reading adds to the model's belief, as part of what it adds to knowing nothing."""
-        if not self.resources.known_traits("summarizer").shares_errors:
-            return 1.0
-        spec = self.resources.registry.get(tool)
-        # It reads the network that the expert reads: fused, both order photographs no better than the expert alone.
-        return 0.0 if spec.mode == "NR" and spec.package == NETWORK else BESIDE_THE_EXPERT
+        """Return what a reading adds to the model's belief, as part of what it adds to knowing nothing.
+
+        Of two equally good readings whose errors correlate by r, the second adds (1 - r) / (1 + r).
+        """
+        traits = self.resources.known_traits("summarizer")
+        correlation = traits.correlation_by_tool.get(tool, traits.error_correlation)
+        return (1 - correlation) / (1 + correlation)
 
     def _alternative(self, work: _Work, tool: str, distortion: str) -> str | None:
         ready = self.resources.runner.ready("NR" if work.reference is None else "FR")

@@ -23,7 +23,7 @@ from signatures.schemas import LEVEL_WORDS, ScoreShift
 class _Learned(Frozen):
     """What a program keeps of labels in a file of its own; never changed."""
 
-    model_config = ConfigDict(arbitrary_types_allowed=True)
+    model_config = ConfigDict(arbitrary_types_allowed=True, validate_by_name=True)
 
     def __deepcopy__(self, memo: dict[int, Any] | None = None) -> Self:
         return self
@@ -31,7 +31,7 @@ class _Learned(Frozen):
     @property
     def text(self) -> str:
         """The file's text: what a saved program holds of them."""
-        return json.dumps(self.model_dump(exclude_none=True))
+        return json.dumps(self.model_dump(exclude_none=True, by_alias=True))
 
     @cached_property
     def sha256(self) -> str:
@@ -83,7 +83,7 @@ class Neighbours(_Learned):
     """Of each photograph, one after the other, what it is compared by; saved in base64."""
     compared_by: Literal["likeness", "damage"] = "likeness"
     """See `program.expert`: `WIDTH` numbers a photograph, or one for each of `SEVERITIES`."""
-    even: float = Field(default=0.0, ge=0, le=1)
+    even_share: float = Field(default=0.0, ge=0, le=1, alias="even")
     """The share of an even spread that a language model's level probabilities are mixed with: a model that is told what
     labels say is surer than they are."""
 

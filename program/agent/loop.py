@@ -15,7 +15,7 @@ from program.agent.planner import Planner
 from program.agent.query import read_query
 from program.agent.replan import next_step
 from program.agent.resources import Resources
-from program.agent.state import AssessmentState, SummarizerOutput, of_same_pixels
+from program.agent.state import AssessmentState, ExecutorOutput, SummarizerOutput, of_same_pixels
 from program.agent.summarizer import Summarizer
 from program.common.errors import ImagesRefused, InputError
 from program.common.files import check_text
@@ -70,7 +70,7 @@ class AgenticIQA(ProgramModule):
                 state.image_notes = [*state.image_notes, f"reference resampled from {given.size} to {test.size}"]
             if not show_the_same(test, original):
                 state.image_notes = [*state.image_notes, f"the reference {given.name!r} seems to show something else"]
-        elif self.resources.known_traits("summarizer").is_free:
+        elif self.resources.known_traits("summarizer").embedded:
             _look(state, test, self.resources.viewer)
         with meter() as usage, wire_scope(settings):
             started = state.model_copy()
@@ -140,22 +140,47 @@ class AgenticIQA(ProgramModule):
         self, state: AssessmentState, image: ImageRef, reference: ImageRef | None, avoid: list[str]
     ) -> SummarizerOutput:
         """Gather evidence and answer from it: both in one question where the model manages that."""
-        is_iqa = state.plan is not None and state.plan.query_type == "IQA"
-        is_same = is_iqa and reference is not None and IMAGES.same_pixels(image, reference)
-        shift = (0, 0) if reference is None else shift_of(image, reference)
-        at_once = self.summarizer.names_distortions(state)
-        is_new = at_once and self.resources.traits("executor").answers_at_once is None
-        # A model that has managed both once is asked for both again, though an answer cannot be read.
-        for diagnoses in (False, True) if is_new else (not at_once,):
-            evidence = self.executor(state=state, image=image, reference=reference, avoid=avoid, diagnoses=diagnoses)
+        if not self.summarizer.names_distortions(state):
+            return self._findings_then_answer(state, image, reference, avoid)
+        has_managed = self.resources.traits("executor").answers_at_once
+        result = self._answer_with_findings(state, image, reference, avoid)
+        if has_managed:  # it is asked for both again, though an answer could not be read
+            return result
+        manages = "analysis" not in state.evidence.failed_steps
+        if not manages:
+            result = self._findings_then_answer(state, image, reference, avoid)
+        if result.status == "ok" and not state.evidence.same_pixels:
+            own_record(self.resources.lm("executor")).learn(answers_at_once=manages)
+        return result
+
+    def _findings_then_answer(
+        self, state: AssessmentState, image: ImageRef, reference: ImageRef | None, avoid: list[str]
+    ) -> SummarizerOutput:
+        """Answer from distortions that were asked for before."""
+        evidence = self.executor(state=state, image=image, reference=reference, avoid=avoid)
+        return self._answer(evidence, state, image, reference)
+
+    def _answer_with_findings(
+        self, state: AssessmentState, image: ImageRef, reference: ImageRef | None, avoid: list[str]
+    ) -> SummarizerOutput:
+        """Answer from what the tools read; the answer itself names the distortions."""
+        evidence = self.executor(state=state, image=image, reference=reference, avoid=avoid, diagnoses=False)
+        return self._answer(evidence, state, image, reference)
+
+    def _answer(
+        self, evidence: ExecutorOutput, state: AssessmentState, image: ImageRef, reference: ImageRef | None
+    ) -> SummarizerOutput:
+        """Write evidence into the state with what the two images show by themselves, and answer."""
+        if reference is not None:
+            shift = shift_of(image, reference)
             if any(shift):
-                evidence = evidence.model_copy(update={"shift": shift, "notes": [shift_text(shift), *evidence.notes]})
-            state.executor_evidence = of_same_pixels(evidence, state) if is_same else evidence
-            result: SummarizerOutput = self.summarizer(state=state, image=image, reference=reference)
-            if "analysis" not in state.evidence.failed_steps:
-                break
-        if is_new and not is_same and result.status == "ok":
-            own_record(self.resources.lm("executor")).learn(answers_at_once=not diagnoses)
+                notes = [shift_text(shift), *evidence.notes]
+                evidence = evidence.model_copy(update={"shift": shift, "notes": notes})
+            is_iqa = state.plan is not None and state.plan.query_type == "IQA"
+            if is_iqa and IMAGES.same_pixels(image, reference):
+                evidence = of_same_pixels(evidence, state)
+        state.executor_evidence = evidence
+        result: SummarizerOutput = self.summarizer(state=state, image=image, reference=reference)
         return result
 
 

@@ -11,17 +11,13 @@ from program.agent.resources import Resources
 from program.agent.state import AssessmentState
 from program.common.errors import ToolError
 from program.expert import named_distortions, named_tools, region_pattern
-from program.lms.ask import QuestionForm, ask
+from program.lms.ask import ask
 from program.lms.call import stage
 from program.tools.registry import ToolRegistry
-from signatures.planner import PlanAssessment
+from signatures.planner import PLAN, PlanAssessment
 from signatures.schemas import GLOBAL, Plan, steps
 
 logger = logging.getLogger(__name__)
-
-_EXAMPLE = {"plan": {"query_type": "IQA", "query_scope": [GLOBAL], "distortions": [], "required_tools": []}}
-_ROOM = 300
-"""Tokens; a plan takes 40 to 100."""
 
 
 class PlanReading(NamedTuple):
@@ -62,10 +58,9 @@ class Planner(dspy.Module):
         }
         named = named_tools(state.query, tool_names)
         error = plan = None
-        if not self.resources.scores_only(state.query, state.options):
+        if not self.resources.one_word(state.query, state.options):
             with stage("planner"):
-                form = QuestionForm(_EXAMPLE, max_tokens=_ROOM)
-                answer = ask(self.plan, inputs, form, lambda p: p.plan, lm=self.resources.lm("planner"))
+                answer = ask(self.plan, inputs, PLAN, lambda p: p.plan, lm=self.resources.lm("planner"))
             plan = answer.value
             error = answer.errors[-1] if plan is None else None
         if plan is None:  # everything is looked at, with every step and the tools that the question names

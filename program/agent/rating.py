@@ -1,14 +1,12 @@
-"""A model asked for a quality level: what it is told, how it is asked, and the score that comes of its belief."""
+"""A model asked for a quality level: how it is asked, and the score that comes of its belief."""
 
 import logging
-import re
-from collections.abc import Callable, Mapping, Sequence
-from functools import lru_cache, partial
-from typing import TYPE_CHECKING, Any, Literal, NamedTuple
+from typing import Any, Literal, NamedTuple
 
 import dspy
 
 from program.agent.labels import Corrections, Neighbours
+from program.agent.presentation import ForExpert, ForLanguageModel, Inputs, finding_in_words
 from program.agent.resources import Resources
 from program.agent.state import (
     BeliefSource,
@@ -17,51 +15,43 @@ from program.agent.state import (
     Finding,
     SummarizerOutput,
     ToolReadings,
-    compact_json,
 )
 from program.common.text import in_sentences, is_chinese
 from program.fusion import ScoreFusion, level_in_text
 from program.fusion.levels import expected_level, level_masses, tokens_of
 from program.fusion.scores import FittedFusion, disagreement, even_out, fusion_note, level_note, moved_note
 from program.images.store import ImageRef
-from program.lms.ask import Answer, QuestionForm, ask
+from program.lms.ask import Answer, ask
 from program.lms.call import CallAllowance
 from program.lms.traits import MOST_ALTERNATIVES, ModelTraits, own_record, traits_of
 from signatures.schemas import (
     CATEGORIES_CHINESE,
     GLOBAL,
-    LEVEL_WORDS,
     SEVERITIES_CHINESE,
     DistortionCategory,
-    DistortionFinding,
 )
-from signatures.summarizer import ClassifyQuality, ScoreQuality
-
-if TYPE_CHECKING:
-    from program.expert import View
+from signatures.summarizer import (
+    FINDINGS_REASONS_THEN_LEVEL,
+    LEVEL_AND_REASONS,
+    LEVEL_FINDINGS_AND_REASONS,
+    LEVEL_THAT_COUNTS,
+    LEVEL_WORD,
+    PROBABILITIES,
+    PROBABILITIES_WITH_FINDINGS,
+    REASONS_THEN_LEVEL,
+    ClassifyQuality,
+    ScoreQuality,
+)
 
 logger = logging.getLogger(__name__)
 
 UNDETERMINED = "Unable to determine"
 PARSING_FAILED = "VLM output parsing failed"
-_ROOM = {"quality_level": 250, "quality_probs": 300}
-"""Tokens by first asked output, about three times what an answer takes; of one word, all its pieces."""
-ROOM_OF_A_WORD = 8
-_ROOM_OF_FINDINGS = 300
-NOTHING_STANDS_OUT = ("No distortion stands out.", "未见明显失真。")
-"""English and Chinese."""
 
-_SCORED = {
-    "quality_reasoning": "Moderate blur softens edges; the tool score of 2.6 agrees.",
-    "quality_probs": {"bad": 0.02, "poor": 0.13, "fair": 0.6, "good": 0.2, "excellent": 0.05},
-}
-_WORD = {"quality_level": "fair"}
-_CLASSIFIED = {**_WORD, "quality_reasoning": _SCORED["quality_reasoning"]}
-Asks = Literal["answer", "opening", "nothing"]
-"""How much of an answer a language model is asked for: all, its level or option where that comes first, or nothing:
-then the tools' mean stands in its place. The latter two are for a compile, which goes by levels, options and evidence.
+AnswerPart = Literal["whole", "decision", "nothing"]
+"""What a language model is asked for: an answer, its level or option where that comes first, or nothing: then the
+tools' mean stands in its place. The latter two are for a compile, which goes by levels, options and evidence.
 """
-_FOUND = {"findings": [{"type": "Blurs", "severity": "moderate", "explanation": "Edges appear soft."}]}
 _CERTAIN = 0.995
 """Mass on one level from which on stated probabilities are no more than that level's name."""
 
@@ -91,44 +81,19 @@ class Rater(dspy.Module):
         """Labelled photographs, of which the nearest are evidence on a score; likewise."""
         self.corrections: Corrections | None = None
         """What labels add to the tools' mean, or to the embedded expert's reading; likewise."""
-        self.asks: Asks = "answer"
+        self.answer_part: AnswerPart = "whole"
 
     @property
     def fusion(self) -> ScoreFusion:
         """How tool scores and level probabilities become one score."""
         return self.fitted or self.resources.fusion
 
-    def _beside_similar(self, inputs: Mapping[str, Any], line: Callable[["View"], str | None] | None) -> dict[str, Any]:
-        """Return inputs with what labels of other photographs say of the image as a whole; without `line` nothing."""
-        text = None if line is None else line(self._whole_view(inputs))
-        return {**inputs, "similar_photographs": text}
-
-    def _whole_view(self, inputs: Mapping[str, Any]) -> "View":
-        """Return the view of what is judged: of a region, which is moved by what the whole is, the whole."""
-        image, reference = inputs["image"], inputs["reference"]
-        if reference is None:
-            image = (inputs["region_crops"] or {}).get(GLOBAL, image)
-        return self.resources.viewer.view(image, reference)
-
-    def _beside_labels(self, inputs: Mapping[str, Any], evidence: ExecutorOutput) -> dict[str, Any]:
-        """Return inputs with what labels say of the score: to the embedded expert as figures, to others in words."""
-        if self._judge.reads_instructions:
-            return self._beside_similar(inputs, self._levels_text(evidence))
-        inputs = {**inputs, "similar_photographs": None}
-        if self.corrections is not None:
-            inputs["score_shift"] = self.corrections.shift(self._whole_view(inputs))
-        return inputs
-
-    def _levels_text(self, evidence: ExecutorOutput) -> Callable[["View"], str | None] | None:
-        """Return what says how people rated others: all labels where something was fitted on them, else the nearest."""
-        moved, near = self.corrections, self.neighbours
-        if moved is None:
-            return near.levels_text if near else None
-
-        def line(view: "View") -> str | None:
-            return moved.level_text(view, self.tools_mean(evidence)) or (near.levels_text(view) if near else None)
-
-        return line
+    @property
+    def presentation(self) -> ForExpert | ForLanguageModel:
+        """How image, evidence and labels are shown to the model."""
+        if self._judge.embedded:
+            return ForExpert(self.resources, self.neighbours, self.corrections)
+        return ForLanguageModel(self.resources, self.neighbours, self.corrections)
 
     def tools_mean(self, evidence: ExecutorOutput) -> float | None:
         """Return the tools' mean (1..5) as they read the image; None without a score."""
@@ -140,26 +105,10 @@ class Rater(dspy.Module):
 
     def tool_readings(self, evidence: ExecutorOutput, image: ImageRef, reference: ImageRef | None) -> ToolReadings:
         """Return what is fused of the tools: what they read, or what labels predict of the image by it."""
-        mean, labels = self.tools_mean(evidence), self.corrections
-        if mean is not None and labels is not None and self._judge.reads_instructions:
-            view = self.resources.viewer.view(image, reference)
-            if (predicted := labels.predict(view, mean)) is not None:
-                return ToolReadings([predicted], [labels.by_kind[view.model.kind].precision])
-        return evidence.readings
-
-    def _evidence_text(self, evidence: ExecutorOutput) -> dict[str, str | None]:
-        """Return readings and findings as the model gets them; a model that reads words gets the gist first."""
-        readings, findings = scores_json(evidence.quality_scores), findings_json(evidence.distortion_analysis)
-        if self._judge.reads_instructions:
-            findings = findings_in_words(evidence.distortion_analysis)
-            if readings and (mean := self.tools_mean(evidence)) is not None:
-                readings = f"{quality_line(mean)}\n{readings}"
-            if evidence.distortion_analysis and not findings:
-                findings = NOTHING_STANDS_OUT[0]
-        return {"quality_scores": readings, "distortion_analysis": findings}
+        return self.presentation.readings(evidence, self.tools_mean(evidence), image, reference)
 
     def _rate(
-        self, inputs: Mapping[str, Any], evidence: ExecutorOutput, answer: Answer[LevelBelief], tools: ToolReadings
+        self, inputs: Inputs, evidence: ExecutorOutput, answer: Answer[LevelBelief], tools: ToolReadings
     ) -> SummarizerOutput:
         """Return the answer to a question for the score; without any belief the tools' scores stand alone."""
         if answer.value is not None:
@@ -177,20 +126,24 @@ class Rater(dspy.Module):
         return fused.model_copy(update={"status": "degraded", "error": last_error(answer)})
 
     def _fused(
-        self, inputs: Mapping[str, Any], evidence: ExecutorOutput, belief: LevelBelief, tools: ToolReadings,
-        rung: str | None,
-    ) -> SummarizerOutput:  # fmt: skip
+        self,
+        inputs: Inputs,
+        evidence: ExecutorOutput,
+        belief: LevelBelief,
+        tools: ToolReadings,
+        attempt: str | None,
+    ) -> SummarizerOutput:
         """Return the answer that a belief and the tools' scores make together."""
         fusion, chinese = self.fusion, is_chinese(str(inputs["query"]))
         (scores, precisions), read = tools, self.tools_mean(evidence)
         mean, probabilities = self.mean_of(tools), belief.probabilities
         if probabilities and self.neighbours:
-            probabilities = even_out(probabilities, self.neighbours.even)
+            probabilities = even_out(probabilities, self.neighbours.even_share)
         score = fusion.fuse_scores(scores, probabilities, precisions)
         weights = fusion.compute_perceptual_weights(scores, precisions)
         logger.info("fusion: tool mean %s, alpha %s, p %s, q %.4f", mean, weights, probabilities, score)
         findings = findings_note(evidence, belief.reasoning, chinese=chinese)
-        moved = "" if mean is None or read is None else moved_note(read, mean, chinese=chinese)
+        shift = "" if mean is None or read is None else moved_note(read, mean, chinese=chinese)
         made_of = fusion_note(fusion, score, scores, probabilities, precisions, chinese=chinese)
         gap = disagreement(mean, probabilities, chinese=chinese)
         low, high = fusion.interval(score, scores, probabilities, precisions)
@@ -202,34 +155,39 @@ class Rater(dspy.Module):
             **{**dict(belief.stated), **computed},
             final_answer=score,
             quality_score=score,
-            quality_reasoning=in_sentences(belief.reasoning, findings, moved, made_of, gap),
+            quality_reasoning=in_sentences(belief.reasoning, findings, shift, made_of, gap),
             summary=belief.reasoning or findings or level_note(score, chinese=chinese),
             unresolved_gap=gap or None,
             level_probabilities=probabilities,
             level_probabilities_from=belief.source,
             perceptual_weights=weights,
             score_interval=(low, high),
-            rung=rung,
+            rung=attempt,
         )
 
-    def _level_belief(
-        self, inputs: Mapping[str, Any], evidence: ExecutorOutput, calls: CallAllowance, *, finds: bool = False
-    ) -> Answer[LevelBelief]:
-        inputs = self._beside_labels(inputs, evidence)
-        way = self.scoring_way()
+    def _level_belief(self, inputs: Inputs, *, with_findings: bool = False) -> Answer[LevelBelief]:
+        """Ask how good the image is, in the best way that the model can; for its distortions, too, `with_findings`."""
+        calls, way = CallAllowance(), self.scoring_way()
         if way == "probabilities":
-            return self._verbalized(inputs, calls, finds=finds)
-        answer = self._classified(inputs, calls, from_tokens=way == "logprobs", finds=finds)
-        if way != "logprobs" or answer.prediction is None or tokens_of(answer.prediction.get("logprobs")):
+            return self._probabilities(inputs, calls, with_findings=with_findings)
+        if way == "classification":
+            return self._named_level(inputs, calls, with_findings=with_findings)
+        answer = self._level_by_tokens(inputs, calls, with_findings=with_findings)
+        if answer.prediction is None or tokens_of(answer.prediction.get("logprobs")):
             return answer
-        lm = self._lm_of(self.classify)
-        if own_record(lm).known.token_probabilities != 0:
-            logger.warning("%s gave no token probabilities; it is asked without from now on", lm.model)
-            own_record(lm).learn(token_probabilities=0)
+        self._note_no_tokens()
         if self.resources.settings.assessment.scoring != "auto" or self.scoring_way() != "probabilities":
             return answer
-        verbalized = self._verbalized(inputs, calls, finds=finds)
-        return answer if verbalized.value is None else verbalized
+        stated = self._probabilities(inputs, calls, with_findings=with_findings)
+        return answer if stated.value is None else stated
+
+    def _note_no_tokens(self) -> None:
+        """Remember that the model gives no probabilities of tokens."""
+        lm = self._lm_of(self.classify)
+        record = own_record(lm)
+        if record.known.token_probabilities != 0:
+            logger.warning("%s gave no token probabilities; it is asked without from now on", lm.model)
+            record.learn(token_probabilities=0)
 
     def scoring_way(self) -> Literal["probabilities", "classification", "logprobs"]:
         """Return how levels are asked for: as set, or the best that the model can do and was compiled for."""
@@ -250,104 +208,69 @@ class Rater(dspy.Module):
     def _lm_of(self, predictor: dspy.Module) -> dspy.BaseLM:
         return predict_of(predictor).lm or self.resources.lm("summarizer")
 
-    def _verbalized(self, inputs: Mapping[str, Any], calls: CallAllowance, *, finds: bool) -> Answer[LevelBelief]:
+    def _probabilities(self, inputs: Inputs, calls: CallAllowance, *, with_findings: bool) -> Answer[LevelBelief]:
+        """Ask for a number for each level."""
+
         def read(p: dspy.Prediction) -> LevelBelief:
             masses = self.fusion.extract_vlm_probabilities(p.quality_probs, mode="probabilities")
             level = max(masses, key=lambda c: masses[c])
             source: BeliefSource = "probabilities"
-            if masses[level] > _CERTAIN and not self._judge.is_calibrated:
-                # One level with all the mass is the name of a level: nobody is that sure.
+            # One level with all the mass is the name of a level: only a belief that needs no smoothing is that sure.
+            if masses[level] > _CERTAIN and self._judge.smoothing:
                 masses, source = self._named(level), "classification"
-            return LevelBelief(masses, reasoning_of(p), source, _found(p), Columns.stated_in(p))
+            return _belief(p, masses, source, reasoning_of(p))
 
-        form = QuestionForm(
-            example={**_FOUND, **_SCORED} if finds else _SCORED,
-            max_tokens=_ROOM["quality_probs"] + finds * _ROOM_OF_FINDINGS,
-            shape=partial(shape_signature, finds=True) if finds else None,
-        )
+        form = PROBABILITIES_WITH_FINDINGS if with_findings else PROBABILITIES
         return ask(self.score, inputs, form, read, lm=self.resources.lm("summarizer"), calls=calls)
 
-    def _classified(
-        self, inputs: Mapping[str, Any], calls: CallAllowance, *, from_tokens: bool, finds: bool
-    ) -> Answer[LevelBelief]:
-        """Ask for a level's word; its probabilities are its tokens' where the backend gave them, else smoothed."""
-        one_word = self.resources.scores_only(str(inputs["query"]))
-        opens = self.asks == "opening" and from_tokens and not finds
+    def _named_level(self, inputs: Inputs, calls: CallAllowance, *, with_findings: bool) -> Answer[LevelBelief]:
+        """Ask for a level's word, which only text is read of: its probabilities are smoothed."""
+        if self.resources.one_word(str(inputs["query"])):
+            form = LEVEL_WORD
+        elif with_findings:
+            form = FINDINGS_REASONS_THEN_LEVEL
+        else:
+            form = REASONS_THEN_LEVEL
 
         def read(p: dspy.Prediction) -> LevelBelief:
-            reasoning = "" if one_word or opens else reasoning_of(p)
-            found, stated = _found(p), Columns.stated_in(p)
-            if from_tokens and (tokens := tokens_of(p.get("logprobs"))):
-                try:
-                    return LevelBelief(level_masses(tokens), reasoning, "logprobs", found, stated)
-                except ValueError as error:
-                    logger.warning("%s; the word alone counts", error)
-            smoothed = self.fusion.extract_vlm_probabilities(p.quality_level, mode="classification")
-            return LevelBelief(smoothed, reasoning, "classification", found, stated)
+            reasoning = "" if form is LEVEL_WORD else reasoning_of(p)
+            return self._smoothed(p, reasoning)
 
-        level_last = not from_tokens and self._judge.reads_instructions
-        form = QuestionForm(
-            example=_WORD if one_word else {**_FOUND, **_CLASSIFIED} if finds else _CLASSIFIED,
-            max_tokens=ROOM_OF_A_WORD if one_word else _ROOM["quality_level"] + finds * _ROOM_OF_FINDINGS,
-            shape=partial(shape_signature, finds=finds, word_alone=one_word, level_last=level_last),
-            decisive_field="quality_level" if opens else None,
-        )
-        config = {"logprobs": True, "top_logprobs": MOST_ALTERNATIVES} if from_tokens else None
+        return ask(self.classify, inputs, form, read, lm=self.resources.lm("summarizer"), calls=calls)
+
+    def _level_by_tokens(self, inputs: Inputs, calls: CallAllowance, *, with_findings: bool) -> Answer[LevelBelief]:
+        """Ask for a level's word with its tokens' probabilities; where none came, they are smoothed."""
+        if self.resources.one_word(str(inputs["query"])):
+            form = LEVEL_WORD
+        elif with_findings:
+            form = LEVEL_FINDINGS_AND_REASONS
+        elif self.answer_part == "decision":
+            form = LEVEL_THAT_COUNTS
+        else:
+            form = LEVEL_AND_REASONS
+        is_level_all = form is LEVEL_WORD or form is LEVEL_THAT_COUNTS
+
+        def read(p: dspy.Prediction) -> LevelBelief:
+            reasoning = "" if is_level_all else reasoning_of(p)
+            tokens = tokens_of(p.get("logprobs"))
+            if not tokens:
+                return self._smoothed(p, reasoning)
+            try:
+                return _belief(p, level_masses(tokens), "logprobs", reasoning)
+            except ValueError as error:
+                logger.warning("%s; the word alone counts", error)
+                return self._smoothed(p, reasoning)
+
+        config = {"logprobs": True, "top_logprobs": MOST_ALTERNATIVES}
         lm = self.resources.lm("summarizer")
         return ask(self.classify, inputs, form, read, lm=lm, calls=calls, config=config)
 
+    def _smoothed(self, prediction: dspy.Prediction, reasoning: str) -> LevelBelief:
+        masses = self.fusion.extract_vlm_probabilities(prediction.quality_level, mode="classification")
+        return _belief(prediction, masses, "classification", reasoning)
+
     def _named(self, level: int) -> dict[int, float]:
         return self.fusion.extract_vlm_probabilities(str(level), mode="classification")
-
-
-def quality_line(mean: float) -> str:
-    """Say in level words what a mean of tools' scores (1..5) means.
-
-    >>> quality_line(3.6), quality_line(2.1)
-    ('Measured quality: between fair and good (3.6 of 5).', 'Measured quality: poor (2.1 of 5).')
-    """
-    lower = min(int(mean), len(LEVEL_WORDS) - 1)
-    words = LEVEL_WORDS[lower - 1], LEVEL_WORDS[lower]
-    near = round(4 * (mean - lower))
-    named = words[0] if near == 0 else words[1] if near == 4 else f"between {words[0]} and {words[1]}"
-    return f"Measured quality: {named} ({mean:.1f} of 5)."
-
-
-def findings_json(analysis: Mapping[str, Sequence[Finding]] | None) -> str | None:
-    """Render findings as `{"Global": [{"type", "severity", "explanation"}]}`, or None when there are none."""
-    if not analysis or not any(analysis.values()):
-        return None
-    return compact_json({region: [f.facts() for f in findings] for region, findings in analysis.items()})
-
-
-def findings_in_words(analysis: Mapping[str, Sequence[Finding]] | None) -> str | None:
-    """Render findings for a language model: faults by their words alone, a line a region; without any, as JSON.
-
-    Figures, category and severity beside a fault's words cost a small model tokens and agreement.
-
-    >>> blur = Finding(type="Blurs", severity="severe", explanation="Strong blur smears it: 9 % is left.", fault="blur")
-    >>> findings_in_words({"Global": [blur, Finding(type="Noise", severity="none")]})
-    'Strong blur smears it; no Noise'
-    """
-    if not any(finding.fault for findings in (analysis or {}).values() for finding in findings):
-        return findings_json(analysis)
-    texts = {region: "; ".join(map(_in_words, findings)) for region, findings in (analysis or {}).items()}
-    return "\n".join(words if region == GLOBAL else f"{region}: {words}" for region, words in texts.items() if words)
-
-
-def _in_words(finding: Finding) -> str:
-    words = re.split("[:：]", finding.explanation, maxsplit=1)
-    if finding.fault and len(words) > 1:
-        return words[0]
-    named = f"{'no' if finding.severity == 'none' else finding.severity} {finding.fault or finding.type}"
-    return f"{named} ({finding.explanation.rstrip('.')})" if finding.fault and finding.explanation else named
-
-
-def scores_json(scores: Mapping[str, Mapping[str, tuple[str, float]]] | None) -> str | None:
-    """Render calibrated scores as `{"Global": {"Blurs": ["VIF", 2.6]}}`, in hundredths; None when there are none."""
-    if not scores or not any(scores.values()):
-        return None
-    return compact_json({r: {d: [tool, round(s, 2)] for d, (tool, s) in by.items()} for r, by in scores.items() if by})
 
 
 def findings_note(output: ExecutorOutput, text: str, *, chinese: bool = False) -> str:
@@ -362,7 +285,7 @@ def findings_note(output: ExecutorOutput, text: str, *, chinese: bool = False) -
         if not finding.fault and _short(finding.type, chinese=chinese) not in text.casefold()
     ]
     faults = [] if text else [
-        _in_words(finding) if region == GLOBAL else f"{region}: {_in_words(finding)}"
+        finding_in_words(finding) if region == GLOBAL else f"{region}: {finding_in_words(finding)}"
         for region, finding in visible if finding.fault
     ]  # fmt: skip
     found = f"检测到：{'、'.join(names)}。" if chinese else f"Found: {', '.join(names)}."
@@ -386,34 +309,12 @@ def predict_of(predictor: dspy.Module) -> dspy.Predict:
     return getattr(predictor, "predict", predictor)
 
 
-_FINDINGS: Any = dspy.OutputField(desc="distortions that are visible, the most visible first; empty where none is")
-
-
-@lru_cache(maxsize=64)
-def shape_signature(
-    signature: type[dspy.Signature], *, finds: bool = False, word_alone: bool = False, level_last: bool = False
-) -> type[dspy.Signature]:
-    """Return a signature that asks for the word alone, for findings before the reasons, or for the level last.
-
-    The word is a level's or an option's. The level comes last for a model of which only text is read.
-    """
-    level = signature.output_fields.get("quality_level")
-    if word_alone:
-        for name in signature.output_fields.keys() - {"quality_level", "final_answer"}:
-            signature = signature.delete(name)
-        return signature
-    if finds:
-        place = [*signature.output_fields, "quality_reasoning"].index("quality_reasoning")
-        signature = signature.insert(place, "findings", _FINDINGS, list[DistortionFinding])
-    if level_last and level is not None:
-        signature = signature.delete("quality_level").append("quality_level", level, level.annotation)
-    return signature
-
-
-def _found(prediction: dspy.Prediction) -> list[Finding] | None:
-    """Return the distortions that an answer names, where it was asked for them."""
-    found = prediction.get("findings")
-    return None if found is None else [Finding.of(entry) for entry in found]
+def _belief(prediction: dspy.Prediction, masses: dict[int, float], source: BeliefSource, reasoning: str) -> LevelBelief:
+    """Return what an answer says of the level, with the distortions that it names where it was asked for them."""
+    findings = prediction.get("findings")
+    if findings is not None:
+        findings = [Finding.of(entry) for entry in findings]
+    return LevelBelief(masses, reasoning, source, findings, Columns.stated_in(prediction))
 
 
 def reasoning_of(prediction: dspy.Prediction) -> str:

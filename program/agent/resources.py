@@ -274,9 +274,13 @@ class Resources:
 
     @property
     def fusion(self) -> ScoreFusion:
-        """How tool scores and level probabilities become one score, where no compile fitted it."""
-        as_stated = {"model_weight": 1.0, "smoothing": 0.0} if self.known_traits("summarizer").is_calibrated else {}
-        return ScoreFusion(**{**dict(self.settings.fusion), **as_stated})
+        """How tool scores and level probabilities become one score, where no compile fitted it.
+
+        What the settings leave open is the Summarizer's own number.
+        """
+        traits = self.known_traits("summarizer")
+        stated = self.settings.fusion.model_dump(exclude_none=True)
+        return ScoreFusion(**{"smoothing": traits.smoothing, "model_weight": traits.model_weight, **stated})
 
     def known_traits(self, role: Role) -> ModelTraits:
         """Return what is known of the model of a role; nothing is asked."""
@@ -298,32 +302,38 @@ class Resources:
 
         return Viewer(self.settings.kept_dir)
 
-    def eyes(self) -> dspy.BaseLM:
-        """Return the model that looks for distortions: the Executor's, or the embedded expert where that one does not.
+    @property
+    def distortion_model(self) -> dspy.BaseLM:
+        """The model that looks for distortions: the Executor's, or the embedded expert where that one does not.
 
         It does not where it reads no images, and where only a score is asked of it, to save its calls.
         """
-        lm, traits = self.lm("executor"), self.traits("executor")
-        spared = self.settings.assessment.score_only and not traits.is_free
-        return lm if traits.reads_images is not False and not spared else self.expert
+        if self._is_spared("executor") or self.traits("executor").reads_images is False:
+            return self.expert
+        return self.lm("executor")
+
+    def _is_spared(self, role: Role) -> bool:
+        """Whether a model is asked for scores and options alone, as each call has a price."""
+        return self.settings.assessment.score_only and not self.known_traits(role).embedded
 
     @property
     def sight_note(self) -> str | None:
-        """Whose eyes judged, where they are not the model's own."""
+        """Which model looked, where that is not the Executor's own."""
         lm = self.lm("executor")
-        if self.eyes() is lm:
+        if self.distortion_model is lm:
             return None
         name = getattr(getattr(lm, "engine", None), "name", None) or lm.model
-        reads = self.traits("executor").reads_images is not False
-        why = "is asked for a score only" if reads else "reads no images"
+        why = "is asked for a score only"
+        if self.traits("executor").reads_images is False:
+            why = "reads no images"
         return f"{name} {why}: the embedded expert's findings are used"
 
     @property
     def answers_alone(self) -> bool:
         """Whether a language model is asked for levels and options alone: no plan, no findings, no reasons."""
-        return self.settings.assessment.score_only and not self.known_traits("summarizer").is_free
+        return self._is_spared("summarizer")
 
-    def scores_only(self, query: str, options: Any = None) -> bool:
+    def one_word(self, query: str, options: Any = None) -> bool:
         """Return whether a question costs a language model one word: a level or an option, with no reasons."""
         return self.answers_alone and read_query(query, options).type is not QueryType.EXPLANATION
 

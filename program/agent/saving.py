@@ -233,7 +233,7 @@ def _check_demos(program: AgenticIQA, name: str, *, force: bool) -> None:
     """Raise InputError for demos of a predictor whose model reads none; with `force` they are left out instead."""
     for predictor_name, predictor in program.named_parameters():
         lm = predictor.lm or program.resources.lm(predictor_name.partition(".")[0])
-        if not predictor.demos or known_traits(lm).reads_instructions:
+        if not predictor.demos or not known_traits(lm).embedded:
             continue
         fault = f"{name}: holds demos, which the embedded expert does not read"
         if not force:
@@ -295,8 +295,11 @@ def context_of(program: AgenticIQA, *, baselines: bool = False) -> dict[str, Any
     influences = {"device", "threads", "reduce_above_px", "resize_reference"}
     values["tools"] = settings.tools.model_dump(include=influences) | {"calibration_sha256": file_sha256(calibration)}
     judged: dict[str, Any] = {}
-    if not resources.known_traits("summarizer").is_calibrated:
-        judged = {"eyes": str(resources.eyes().model), "model_weight": program.summarizer.fusion.model_weight}
+    if not resources.known_traits("summarizer").embedded:
+        judged = {
+            "distortion_model": str(resources.distortion_model.model),
+            "model_weight": program.summarizer.fusion.model_weight,
+        }
     return {
         **judged,
         "program_sha256": program_sha256(program),

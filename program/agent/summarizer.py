@@ -2,12 +2,12 @@
 
 import logging
 from collections.abc import Callable, Mapping
-from functools import partial
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import dspy
 
 from program.agent import rating
+from program.agent.presentation import NOTHING_STANDS_OUT, Inputs
 from program.agent.query import QueryReading, QueryType, read_query
 from program.agent.replan import contradiction, find_gap
 from program.agent.resources import Resources
@@ -20,27 +20,23 @@ from program.agent.state import (
 )
 from program.common.text import in_sentences, is_chinese, normalise_choice, options_text
 from program.fusion.scores import level_note
-from program.images.store import IMAGES, ImageRef
-from program.lms.ask import Answer, QuestionForm, ask
-from program.lms.call import CallAllowance, stage
+from program.images.store import ImageRef
+from program.lms.ask import Answer, ask
+from program.lms.call import stage
+from signatures.forms import QuestionForm
 from signatures.schemas import GLOBAL
-from signatures.summarizer import AnswerQuestion, ExplainQuality
-
-if TYPE_CHECKING:
-    from program.expert import View
+from signatures.summarizer import (
+    EXPLANATION,
+    OPTION_AND_REASONS,
+    OPTION_LETTER,
+    OPTION_THAT_COUNTS,
+    AnswerQuestion,
+    ExplainQuality,
+)
 
 logger = logging.getLogger(__name__)
 
-_ROOM = 350
-"""Tokens; about three times what an answer in words takes."""
 NO_EVIDENCE = "No distortion analysis or tool score was available; the answer rests on the image alone."
-
-_LETTER = {"final_answer": "B"}
-_ANSWERED = {"final_answer": "B", "quality_reasoning": "Moderate blur, and a tool score of 2.6."}
-_EXPLAINED = {
-    "final_answer": "The image is moderately blurred.",
-    "quality_reasoning": "Edges are soft; the tool score is 2.6.",
-}
 
 
 class Summarizer(rating.Rater):
@@ -66,13 +62,13 @@ class Summarizer(rating.Rater):
             reading.type.value, reading.rule, len(state.evidence.findings()),
             len(state.evidence.readings.scores), image.name, reference.name if reference else None,
         )  # fmt: skip
-        image, reference, crops = self._looked_at(state, image, reference)
+        image, reference, crops = self.presentation.images(state, image, reference)
         inputs = {
             "image": image,
             "reference": reference,
             "region_crops": crops or None,
             "query": state.query,
-            **self._evidence_text(state.evidence),
+            **self.presentation.evidence(state.evidence, self.tools_mean(state.evidence)),
         }
         tools = self.tool_readings(state.evidence, image, reference)
         with stage("summarizer"):
@@ -82,25 +78,27 @@ class Summarizer(rating.Rater):
         return self._completed(answer, state, reading, tools)
 
     def _answered(
-        self, state: AssessmentState, reading: QueryReading, inputs: Mapping[str, Any], tools: ToolReadings
+        self, state: AssessmentState, reading: QueryReading, inputs: Inputs, tools: ToolReadings
     ) -> SummarizerOutput:
         """Return the answer that the kind of question asks for; what a score's answer names joins the evidence."""
-        evidence, is_score = state.evidence, reading.type is QueryType.SCORING
+        is_score = reading.type is QueryType.SCORING
         undistorted = answer_of_same_pixels(chinese=is_chinese(state.query))
-        if is_score and evidence.same_pixels:
+        if is_score and state.evidence.same_pixels:
             return undistorted
-        if self.asks == "nothing" and not self.names_distortions(state):
+        if self.answer_part == "nothing" and not self.names_distortions(state):
             return self._by_tools(tools, is_score=is_score)
         if is_score and _is_iqa(state):
-            return self._scored(inputs, state, tools)
+            if _is_analysis_open(state) and self.names_distortions(state):
+                return self._score_with_findings(inputs, state, tools)
+            return self._score(inputs, state.evidence, tools)
         if reading.type is QueryType.MCQ and reading.options:
-            answer = self._choose(inputs, reading.options, evidence)
+            answer = self._choose(inputs, reading.options, state.evidence)
         else:
             answer = self._explain(inputs)
-        if evidence.same_pixels:
+        if state.evidence.same_pixels:
             return answer.with_rating(undistorted)
-        if _is_iqa(state) and self._judge.is_free:
-            return self._with_score(answer, inputs, evidence, tools)
+        if self._judge.embedded and _is_iqa(state):
+            return self._beside_score(answer, inputs, state.evidence, tools)
         return answer
 
     def _by_tools(self, tools: ToolReadings, *, is_score: bool) -> SummarizerOutput:
@@ -113,33 +111,19 @@ class Summarizer(rating.Rater):
         update = {"final_answer": score, "quality_score": score, "level": level, "tool_mean": mean}
         return unasked.model_copy(update=update)
 
-    def _looked_at(
-        self, state: AssessmentState, image: ImageRef, reference: ImageRef | None
-    ) -> tuple[ImageRef, ImageRef | None, dict[str, ImageRef]]:
-        """Return image, reference, and regions as images: details that are lost in the whole, which models see reduced.
-
-        A model that judges crops is shown the one region that is asked about as the image, beside the whole ("Global")
-        and those given.
-        """
-        scope = state.plan.query_scope if state.plan else []
-        boxes, judges_crops = state.evidence.region_boxes or {}, self._judge.judges_crops
-        if judges_crops:
-            boxes = {**(state.regions or {}), **boxes}
-        crops = {region: IMAGES.crop(image, box) for region, box in boxes.items()}
-        if judges_crops and len(scope) == 1 and scope[0] in boxes:
-            box = boxes[scope[0]]
-            return crops[scope[0]], IMAGES.crop(reference, box) if reference else None, {GLOBAL: image, **crops}
-        return image, reference, crops
-
-    def _scored(self, inputs: Mapping[str, Any], state: AssessmentState, tools: ToolReadings) -> SummarizerOutput:
-        """Return the answer to a question for a score; what it names joins the state's evidence."""
-        evidence = state.evidence
-        is_open = evidence.distortion_analysis is None and "analysis" not in evidence.failed_steps
-        finds = is_open and self.names_distortions(state)
-        answer = self._level_belief(inputs, evidence, CallAllowance(), finds=finds)
-        if finds:
-            evidence = state.executor_evidence = _with_findings(evidence, answer)
+    def _score(self, inputs: Inputs, evidence: ExecutorOutput, tools: ToolReadings) -> SummarizerOutput:
+        """Return the answer to a question for a score, from the evidence."""
+        answer = self._level_belief(self._beside_ratings(inputs, evidence))
         return self._rate(inputs, evidence, answer, tools)
+
+    def _score_with_findings(self, inputs: Inputs, state: AssessmentState, tools: ToolReadings) -> SummarizerOutput:
+        """Return the answer to a question for a score; the distortions that it names join the state's evidence."""
+        answer = self._level_belief(self._beside_ratings(inputs, state.evidence), with_findings=True)
+        evidence = state.executor_evidence = _with_findings(state.evidence, answer)
+        return self._rate(inputs, evidence, answer, tools)
+
+    def _beside_ratings(self, inputs: Inputs, evidence: ExecutorOutput) -> Inputs:
+        return self.presentation.beside_ratings(inputs, self.tools_mean(evidence))
 
     def names_distortions(self, state: AssessmentState) -> bool:
         """Return whether the question for the score asks for the distortions too, in place of one before it.
@@ -152,7 +136,7 @@ class Summarizer(rating.Rater):
         if resources.settings.assessment.diagnosis != "answer" or not plays_both or plan is None:
             return False
         traits = resources.traits("executor")
-        looks = resources.eyes() is resources.lm("executor") and traits.reads_images
+        looks = resources.distortion_model is resources.lm("executor") and traits.reads_images
         wanted = plan.query_type == "IQA" and plan.distortion_detection and plan.query_scope == [GLOBAL]
         if not (looks and wanted) or traits.answers_at_once is False:
             return False
@@ -160,12 +144,12 @@ class Summarizer(rating.Rater):
         demos = rating.predict_of(self.score if self.scoring_way() == "probabilities" else self.classify).demos
         return is_score and (not demos or any(demo.get("findings") is not None for demo in demos))
 
-    def _with_score(
-        self, answer: SummarizerOutput, inputs: Mapping[str, Any], evidence: ExecutorOutput, tools: ToolReadings
+    def _beside_score(
+        self, answer: SummarizerOutput, inputs: Inputs, evidence: ExecutorOutput, tools: ToolReadings
     ) -> SummarizerOutput:
-        """Add to a question's answer the score that a model gives when asked for one, where that costs nothing."""
+        """Add to a question's answer the score that the model gives when asked for one, which costs nothing."""
         with dspy.context(trace=[]):  # optimizers teach what the question itself asks
-            rated = self._rate(inputs, evidence, self._level_belief(inputs, evidence, CallAllowance()), tools)
+            rated = self._score(inputs, evidence, tools)
         answer = answer.with_rating(rated)
         if answer.summary or rated.quality_score is None:
             return answer
@@ -174,9 +158,9 @@ class Summarizer(rating.Rater):
         text = f"{answer.final_answer}{space}{level_note(rated.quality_score, chinese=chinese)}"
         return answer.model_copy(update={"final_answer": text})
 
-    def _choose(
-        self, inputs: Mapping[str, Any], options: Mapping[str, str], evidence: ExecutorOutput
-    ) -> SummarizerOutput:
+    def _choose(self, inputs: Inputs, options: Mapping[str, str], evidence: ExecutorOutput) -> SummarizerOutput:
+        """Ask for an option; where its letter is all that counts, the reasons are the findings."""
+
         def letter_in(text: str) -> str:
             letter = normalise_choice(text, options)
             if letter is None:
@@ -184,56 +168,49 @@ class Summarizer(rating.Rater):
             return letter
 
         query = str(inputs["query"])
-        inputs = {**self._beside_similar(inputs, self._option_line(query, options)), "options": options_text(options)}
-        alone = self.resources.scores_only(query, options)
-        if not alone and self.asks == "answer":
-            return self._worded(self.answer, inputs, _ANSWERED, letter_in)
+        beside = self.presentation.beside_answers(inputs, query, options)
+        inputs = {**beside, "options": options_text(options)}
+        if self.resources.one_word(query, options):
+            form = OPTION_LETTER
+        elif self.answer_part == "whole":
+            return self._ask_in_words(self.answer, inputs, OPTION_AND_REASONS, letter_in)
+        else:
+            form = OPTION_THAT_COUNTS
         chinese = is_chinese(query)
-        reasons = rating.findings_note(evidence, "", chinese=chinese) or rating.NOTHING_STANDS_OUT[chinese]
-        example = _LETTER if alone else _ANSWERED
-        return self._worded(self.answer, inputs, example, letter_in, reasons=reasons, alone=alone)
+        reasons = rating.findings_note(evidence, "", chinese=chinese) or NOTHING_STANDS_OUT[chinese]
+        return self._ask_in_words(self.answer, inputs, form, letter_in, reasons)
 
-    def _option_line(self, query: str, options: Mapping[str, str]) -> Callable[["View"], str | None] | None:
-        """Return what says which option was right for the nearest photographs: in words, or as shares."""
-        near = self.neighbours
-        if near is None:
-            return None
-        if self._judge.reads_instructions:
-            return partial(near.option_text, query=query, options=options)
-        return partial(near.option_shares, query=query, options=options)
-
-    def _explain(self, inputs: Mapping[str, Any]) -> SummarizerOutput:
+    def _explain(self, inputs: Inputs) -> SummarizerOutput:
         def stripped(text: str) -> str:
             if not text.strip():
                 raise ValueError("the answer is empty")
             return text.strip()
 
-        return self._worded(self.explain, inputs, _EXPLAINED, stripped)
+        return self._ask_in_words(self.explain, inputs, EXPLANATION, stripped)
 
-    def _worded(
-        self, predictor: dspy.Predict, inputs: Mapping[str, Any], example: Mapping[str, Any],
-        read: Callable[[str], str], reasons: str | None = None, *, alone: bool = False,
-    ) -> SummarizerOutput:  # fmt: skip
+    def _ask_in_words(
+        self,
+        predictor: dspy.Predict,
+        inputs: Inputs,
+        form: QuestionForm,
+        read: Callable[[str], str],
+        reasons: str | None = None,
+    ) -> SummarizerOutput:
         """Ask for an answer in words; `read` turns its text into what counts, or raises ValueError.
 
-        Where `reasons` are known, the model is to give none; `alone`: nor is it asked for them.
+        Where `reasons` are known, the model's own are not read.
         """
 
         def check(p: dspy.Prediction) -> tuple[str, str]:
             return read(str(p.final_answer or "")), rating.reasoning_of(p) if reasons is None else reasons
 
-        form = QuestionForm(
-            example,
-            max_tokens=rating.ROOM_OF_A_WORD if alone else _ROOM,
-            shape=partial(rating.shape_signature, word_alone=True) if alone else None,
-            decisive_field=None if reasons is None or alone else "final_answer",
-        )
         answer = ask(predictor, inputs, form, check, lm=self.resources.lm("summarizer"))
         if answer.value is None:
             return rating.failed_answer(answer)
         text, reasoning = answer.value
-        own = "" if predictor is self.explain and self._judge.explains_in_figures else reasoning
-        return SummarizerOutput(final_answer=text, quality_reasoning=reasoning, summary=own, rung=answer.attempt)
+        # The embedded expert's reasons are figures: its explanations say in words what these mean.
+        summary = "" if form is EXPLANATION and self._judge.embedded else reasoning
+        return SummarizerOutput(final_answer=text, quality_reasoning=reasoning, summary=summary, rung=answer.attempt)
 
     def _completed(
         self, answer: SummarizerOutput, state: AssessmentState, reading: QueryReading, tools: ToolReadings
@@ -286,6 +263,11 @@ def _notes(evidence: ExecutorOutput, reasoning: str, *, is_iqa: bool) -> list[st
 
 def _is_iqa(state: AssessmentState) -> bool:
     return state.plan is None or state.plan.query_type == "IQA"
+
+
+def _is_analysis_open(state: AssessmentState) -> bool:
+    """Return whether nobody has looked for distortions yet."""
+    return state.evidence.distortion_analysis is None and "analysis" not in state.evidence.failed_steps
 
 
 def _with_findings(evidence: ExecutorOutput, answer: Answer[rating.LevelBelief]) -> ExecutorOutput:

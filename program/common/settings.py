@@ -55,8 +55,8 @@ class FusionSettings(Section):
     eta: float = Field(ge=0)
     normalize: bool
     tool_weights: Literal["equal", "reliability"]
-    smoothing: float = Field(ge=0, le=1)
-    model_weight: float = Field(ge=0)
+    smoothing: float | None = Field(ge=0, le=1)
+    model_weight: float | None = Field(ge=0)
 
 
 class ToolSettings(Section):

@@ -319,7 +319,7 @@ def log_misses(run: RunHandle, record: EvaluationRecord, program: AgenticIQA, sa
     A model whose answers are not kept would be paid again: its misses are not traced.
     """
     most = program.resources.settings.tracking.traces
-    kept = all(known_traits(lm).is_deterministic or lm.cache for lm in map(program.resources.lm, ROLES))
+    kept = all(known_traits(lm).embedded or lm.cache for lm in map(program.resources.lm, ROLES))
     rows = {row.id: row for task in ("scoring", "mcq") for row in worst_rows(record.rows, task)[:most]}
     if not rows or not kept or run.run_id is None:
         return

@@ -40,6 +40,7 @@ from program.lms.dspy_private import CUSTOM_TYPE_START_IDENTIFIER
 from program.lms.limits import image_limits_of
 from program.lms.reference_engine import inline, inline_demo
 from program.lms.traits import known_traits, traits_of
+from signatures.forms import QuestionForm
 from signatures.inputs import FACTS, with_facts, with_steps
 
 logger = logging.getLogger(__name__)
@@ -64,23 +65,6 @@ class Answer(Generic[T]):
     raw: str
     errors: tuple[str, ...]
     prediction: dspy.Prediction | None = None
-
-
-@dataclass(frozen=True)
-class QuestionForm:
-    """How a question is put, whatever it is about."""
-
-    example: Mapping[str, Any]
-    """A valid answer: outputs that the question has to have, with what the third attempt shows."""
-    max_tokens: int | None = None
-    """Of the first answer. One that was cut there, and a model that thinks aloud, get all that the
-    model's settings allow."""
-    shape: Callable[[type[dspy.Signature]], type[dspy.Signature]] | None = None
-    """Changes which outputs are asked for, or their order: the question stays the predictor's, in
-    traces and for optimizers."""
-    decisive_field: str | None = None
-    """An output that is all that counts: where a schema has JSON begin with it, the answer is cut
-    after it, and asked for in full where that fails."""
 
 
 def ask(
@@ -152,7 +136,7 @@ def _question(
         limits = image_limits_of(lm)
         sent = {name: inline(value, limits) for name, value in sent.items()}
         demos = [inline_demo(demo, limits) for demo in demos]
-    if facts and not traits.reads_instructions:
+    if facts and traits.embedded:
         signature = with_facts(signature, tuple(facts))  # type: ignore[arg-type]  # likewise
         sent |= facts
     # The trace names images that are not read, too: a demo made of it says which photograph it is of.
@@ -161,7 +145,7 @@ def _question(
 
 _MOST_ANSWERS = 1024
 _FIXED_ANSWERS: LRUCache[_Key, dict[str, Any]] = LRUCache(_MOST_ANSWERS)
-"""Of deterministic models."""
+"""Of the embedded expert."""
 _ANSWERS: WeakKeyDictionary[Any, LRUCache[_Key, dict[str, Any]]] = WeakKeyDictionary()
 """Of the others, for each cache of DSPy's."""
 _ANSWERS_LOCK = threading.Lock()
@@ -169,7 +153,7 @@ _ANSWERS_LOCK = threading.Lock()
 
 def _answers_of(lm: dspy.BaseLM) -> LRUCache[_Key, dict[str, Any]]:
     """Return the memory of an LM's answers: none of it outlives what DSPy's cache has in memory."""
-    if known_traits(lm).is_deterministic:
+    if known_traits(lm).embedded:
         return _FIXED_ANSWERS
     cache = dspy.cache
     answers = _ANSWERS.setdefault(cache, LRUCache(_MOST_ANSWERS))
@@ -181,13 +165,12 @@ def _answers_of(lm: dspy.BaseLM) -> LRUCache[_Key, dict[str, Any]]:
 def _key(question: Question) -> _Key | None:
     """Return what a text-only question is known by; None where nothing is to be kept."""
     lm = question.lm
-    is_deterministic = known_traits(lm).is_deterministic
     is_in_cache = lm.cache and (dspy.cache.enable_memory_cache or dspy.cache.enable_disk_cache)
     shows_image = any(map(_shows, question.inputs.values()))
     # Answers with token probabilities are large: DSPy's own cache keeps those.
     if shows_image or question.config.get("logprobs") or not _is_ours(lm):
         return None
-    if not is_deterministic and not is_in_cache:
+    if not known_traits(lm).embedded and not is_in_cache:
         return None
     parts = (
         _text_of(question.signature), lm.model, getattr(lm, "model_type", None), lm.kwargs, question.inputs,
@@ -320,7 +303,7 @@ def _predict_of(predictor: dspy.Module, form: QuestionForm) -> tuple[dspy.Predic
     if not isinstance(predict, dspy.Predict):
         kind = type(predictor).__name__
         raise InputError(f"a dspy.{kind} cannot put {wanted}: give a Predict or ChainOfThought")
-    asked = predict.signature if form.shape is None else form.shape(predict.signature)
+    asked = form.shape(predict.signature)
     missing = ", ".join(name for name in form.example if name not in asked.output_fields)
     if missing:
         mend = "build on the one in `signatures`"

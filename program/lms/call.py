@@ -117,7 +117,7 @@ def _book(receipt: _Receipt) -> None:
 
 def book_kept_answer(lm: dspy.BaseLM) -> None:
     """Count a question whose answer was kept; a free one is not counted."""
-    if not known_traits(lm).is_free:
+    if not known_traits(lm).embedded:
         _book(_Receipt(from_cache=True))
 
 
@@ -173,9 +173,9 @@ class ModelCall:
         """
         self._lm, self._take_call, self._warns_of_cuts = lm, take_call, warns_of_cuts
         self._engine: Any = getattr(lm, "engine", None)
-        self._is_free = known_traits(lm).is_free
-        self._gate = None if self._is_free else gate_of(lm)
-        self._budget = None if self._is_free else current_budget()
+        self._embedded = known_traits(lm).embedded
+        self._gate = None if self._embedded else gate_of(lm)
+        self._budget = None if self._embedded else current_budget()
         self._keeps_history = not dspy.settings.disable_history
         self._whole_call: _Receipt | None = None
         self._requests = self._answers = self._answered_tokens = 0
@@ -204,7 +204,7 @@ class ModelCall:
         try:
             yield lm
         finally:
-            if self._answers and not self._requests and not self._is_free:
+            if self._answers and not self._requests and not self._embedded:
                 _book(_Receipt(from_cache=True, kept_tokens=self._answered_tokens))
 
     def complete(self, request: lm15.Request) -> lm15.Response:
@@ -236,7 +236,7 @@ class ModelCall:
 
     def _cost_usd(self, request: lm15.Request, response: lm15.Response) -> float | None:
         """Return what an answer cost by DSPy's list, which it applies to its own engines alone."""
-        if self._is_free:
+        if self._embedded:
             return None
         priced_as = getattr(getattr(self._engine, "connection", None), "priced_as", None)
         provider, model = priced_as or (None, request.model)
@@ -257,7 +257,7 @@ class ModelCall:
 
     def _settle(self, receipt: _Receipt) -> None:
         tokens = receipt.input_tokens + receipt.output_tokens
-        if not self._is_free:
+        if not self._embedded:
             _book(receipt)
         if self._gate is not None and receipt.answered and not receipt.from_cache:
             self._gate.count_tokens(tokens)
@@ -407,7 +407,7 @@ def _call(question: Question, signature: type[dspy.Signature]) -> dspy.Predictio
     model_call = ModelCall(lm, question.calls.take, warns_of_cuts=False)
     adapter = adapter_for(lm, first_field_only=question.first_field_only)
     callbacks = list(dspy.settings.callbacks)
-    if known_traits(lm).may_quote_keys:
+    if not known_traits(lm).embedded:
         callbacks.insert(0, KeyScrubber(lm))
     settings = {"lm": lm, "adapter": adapter, "callbacks": callbacks, "trace": None}
     try:
@@ -473,7 +473,7 @@ def _config_of(question: Question) -> dict[str, Any]:
 def is_unusable(error: LMError, lm: dspy.BaseLM) -> bool:
     """Return whether no client can read what the model answered: another wording may mend it."""
     has_answer = type(error) in {LMUnexpectedError, LMProviderError}
-    return has_answer and known_traits(lm).reads_instructions
+    return has_answer and not known_traits(lm).embedded
 
 
 def add_to_trace(

@@ -283,22 +283,17 @@ class ModelTraits(BaseModel):
 
     revision: str | None = None
     """Its name with its revision, where what was compiled for one revision holds for no other."""
-    is_free: bool = False
-    """Answers in this process within milliseconds: without a price or limits, and not counted."""
-    is_deterministic: bool = False
-    """Its answer depends on the question alone, and may be kept while the code stays the same."""
-    reads_instructions: bool = True
-    """Goes by words, as for the form of its answer; else by the inputs and a rubric."""
-    is_calibrated: bool = False
-    """Its levels are a belief fitted on people's scores: they count as they are, as much as tools."""
-    shares_errors: bool = False
-    """Reads what tools read of an image, so that it errs where they do."""
-    judges_crops: bool = False
-    """Judges a part of an image as a whole one."""
-    explains_in_figures: bool = False
-    """Its reasons are figures, and its explanations say in words what these mean."""
-    may_quote_keys: bool = True
-    """Its errors may quote a key, as a service's do."""
+    embedded: bool = False
+    """The expert in this process: it goes by figures and a rubric, where others go by words. It costs
+    nothing, and what it answers depends on the question alone."""
+    smoothing: float = 0.3
+    """Share of an even spread (0..1) that its belief is mixed with; 0 where that is calibrated."""
+    model_weight: float = 0.5
+    """Power that its belief is raised to beside the tools', until a compile has measured its worth."""
+    error_correlation: float = 0.0
+    """Of the errors of its belief with those of a tool."""
+    correlation_by_tool: Mapping[str, float] = {}
+    """The same for tools with another one, by name."""
     adapter: dspy.Adapter | None = None
     """What it is asked through, whatever DSPy's settings say; None: the usual one."""
     takes_references: bool = False

@@ -192,7 +192,7 @@ def _warm_up(program: "AgenticIQA") -> None:
     from program.agent.resources import ROLES
     from program.running.runner import one_image
 
-    if not all(program.resources.known_traits(role).is_free for role in ROLES):
+    if not all(program.resources.known_traits(role).embedded for role in ROLES):
         return
     ramp = np.add.outer(np.arange(192), np.arange(256))[:, :, None] % 256
     with one_image():

@@ -34,10 +34,6 @@ SRCC at 0, 0.5, 1: 0.838, 0.889, 0.904 with each quickstart train photograph lef
 in both parts, so 1 is flattered)."""
 ASSUMED_CORRELATION = 0.8
 """Of the errors of two tools that were not fitted on the same images; measured ones are 0.3 to 0.8."""
-BESIDE_THE_EXPERT = (1 - ASSUMED_CORRELATION) / (1 + ASSUMED_CORRELATION)
-"""What a tool adds to the belief of the embedded expert, as part of what it adds to a stranger's: of two equally good
-readings whose errors correlate by r, the second adds (1 - r) / (1 + r). The expert reads what the tools read; on
-validation images r is 0.64 to 0.79 for tools with a reference, 0.74 for PIQE, and 0.91 for LiteNR."""
 LEAST_RMSE = 0.1
 """No tool is surer than this: people's own mean scores are not."""
 FEWEST = 8

@@ -1,0 +1,183 @@
+"""What the Summarizer's model is shown: the embedded expert gets figures, a language model gets words."""
+
+import re
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+from program.agent.labels import Corrections, Neighbours
+from program.agent.resources import Resources
+from program.agent.state import AssessmentState, ExecutorOutput, Finding, ToolReadings, compact_json
+from program.images.store import IMAGES, Box, ImageRef
+from signatures.schemas import GLOBAL, LEVEL_WORDS
+
+if TYPE_CHECKING:
+    from program.expert import View
+
+Inputs = Mapping[str, Any]
+ImagesShown = tuple[ImageRef, ImageRef | None, dict[str, ImageRef]]
+"""Image, reference, and regions as images of their own."""
+
+NOTHING_STANDS_OUT = ("No distortion stands out.", "未见明显失真。")
+"""English and Chinese."""
+
+
+@dataclass(frozen=True)
+class _Presentation:
+    resources: Resources
+    neighbours: Neighbours | None
+    corrections: Corrections | None
+
+    def _view_of_whole(self, inputs: Inputs) -> "View":
+        """Return the view of what is judged: of a region, which the whole says something of, the whole."""
+        image, reference = inputs["image"], inputs["reference"]
+        if reference is None:
+            image = (inputs["region_crops"] or {}).get(GLOBAL, image)
+        return self.resources.viewer.view(image, reference)
+
+
+class ForExpert(_Presentation):
+    """Figures, and a region as an image of its own."""
+
+    def images(self, state: AssessmentState, image: ImageRef, reference: ImageRef | None) -> ImagesShown:
+        """Return the one region that is asked about as the image, beside the whole ("Global") and those given."""
+        boxes = {**(state.regions or {}), **(state.evidence.region_boxes or {})}
+        crops = _crops(image, boxes)
+        scope = state.plan.query_scope if state.plan else []
+        if len(scope) != 1 or scope[0] not in boxes:
+            return image, reference, crops
+        (region,) = scope
+        if reference is not None:
+            reference = IMAGES.crop(reference, boxes[region])
+        return crops[region], reference, {GLOBAL: image, **crops}
+
+    def evidence(self, evidence: ExecutorOutput, tools_mean: float | None) -> dict[str, str | None]:
+        """Return readings and findings as JSON."""
+        return {
+            "quality_scores": scores_json(evidence.quality_scores),
+            "distortion_analysis": findings_json(evidence.distortion_analysis),
+        }
+
+    def beside_ratings(self, inputs: Inputs, tools_mean: float | None) -> Inputs:
+        """Return inputs with the shift that labels of other photographs give the score."""
+        inputs = {**inputs, "similar_photographs": None}
+        if self.corrections is not None:
+            inputs["score_shift"] = self.corrections.shift(self._view_of_whole(inputs))
+        return inputs
+
+    def beside_answers(self, inputs: Inputs, query: str, options: Mapping[str, str]) -> Inputs:
+        """Return inputs with the shares of the options that were right for the nearest photographs."""
+        shares = None
+        if self.neighbours is not None:
+            shares = self.neighbours.option_shares(self._view_of_whole(inputs), query, options)
+        return {**inputs, "similar_photographs": shares}
+
+    def readings(
+        self, evidence: ExecutorOutput, tools_mean: float | None, image: ImageRef, reference: ImageRef | None
+    ) -> ToolReadings:
+        """Return what is fused of the tools: what they read; labels move the expert's own belief."""
+        return evidence.readings
+
+
+class ForLanguageModel(_Presentation):
+    """Words, with the gist first; regions beside the whole."""
+
+    def images(self, state: AssessmentState, image: ImageRef, reference: ImageRef | None) -> ImagesShown:
+        """Return the regions beside the whole, which models see reduced."""
+        return image, reference, _crops(image, state.evidence.region_boxes or {})
+
+    def evidence(self, evidence: ExecutorOutput, tools_mean: float | None) -> dict[str, str | None]:
+        """Return readings and findings in words."""
+        readings = scores_json(evidence.quality_scores)
+        if readings and tools_mean is not None:
+            readings = f"{quality_line(tools_mean)}\n{readings}"
+        findings = findings_in_words(evidence.distortion_analysis)
+        if evidence.distortion_analysis and not findings:
+            findings = NOTHING_STANDS_OUT[0]
+        return {"quality_scores": readings, "distortion_analysis": findings}
+
+    def beside_ratings(self, inputs: Inputs, tools_mean: float | None) -> Inputs:
+        """Return inputs with how people rated others, in words.
+
+        All others where something was fitted on their labels, else the nearest.
+        """
+        text = None
+        if self.corrections is not None:
+            text = self.corrections.level_text(self._view_of_whole(inputs), tools_mean)
+        if text is None and self.neighbours is not None:
+            text = self.neighbours.levels_text(self._view_of_whole(inputs))
+        return {**inputs, "similar_photographs": text}
+
+    def beside_answers(self, inputs: Inputs, query: str, options: Mapping[str, str]) -> Inputs:
+        """Return inputs with the option that was right for most of the nearest photographs."""
+        text = None
+        if self.neighbours is not None:
+            text = self.neighbours.option_text(self._view_of_whole(inputs), query, options)
+        return {**inputs, "similar_photographs": text}
+
+    def readings(
+        self, evidence: ExecutorOutput, tools_mean: float | None, image: ImageRef, reference: ImageRef | None
+    ) -> ToolReadings:
+        """Return what is fused of the tools: what labels predict of the image by their mean, else what they read."""
+        if tools_mean is None or self.corrections is None:
+            return evidence.readings
+        view = self.resources.viewer.view(image, reference)
+        predicted = self.corrections.predict(view, tools_mean)
+        if predicted is None:
+            return evidence.readings
+        return ToolReadings([predicted], [self.corrections.by_kind[view.model.kind].precision])
+
+
+def _crops(image: ImageRef, boxes: Mapping[str, Box]) -> dict[str, ImageRef]:
+    return {region: IMAGES.crop(image, box) for region, box in boxes.items()}
+
+
+def quality_line(mean: float) -> str:
+    """Say in level words what a mean of tools' scores (1..5) means.
+
+    >>> quality_line(3.6), quality_line(2.1)
+    ('Measured quality: between fair and good (3.6 of 5).', 'Measured quality: poor (2.1 of 5).')
+    """
+    lower = min(int(mean), len(LEVEL_WORDS) - 1)
+    words = LEVEL_WORDS[lower - 1], LEVEL_WORDS[lower]
+    near = round(4 * (mean - lower))
+    named = words[0] if near == 0 else words[1] if near == 4 else f"between {words[0]} and {words[1]}"
+    return f"Measured quality: {named} ({mean:.1f} of 5)."
+
+
+def findings_json(analysis: Mapping[str, Sequence[Finding]] | None) -> str | None:
+    """Render findings as `{"Global": [{"type", "severity", "explanation"}]}`, or None when there are none."""
+    if not analysis or not any(analysis.values()):
+        return None
+    return compact_json({region: [f.facts() for f in findings] for region, findings in analysis.items()})
+
+
+def findings_in_words(analysis: Mapping[str, Sequence[Finding]] | None) -> str | None:
+    """Render findings for a language model: faults by their words alone, a line a region; without any, as JSON.
+
+    Figures, category and severity beside a fault's words cost a small model tokens and agreement.
+
+    >>> blur = Finding(type="Blurs", severity="severe", explanation="Strong blur smears it: 9 % is left.", fault="blur")
+    >>> findings_in_words({"Global": [blur, Finding(type="Noise", severity="none")]})
+    'Strong blur smears it; no Noise'
+    """
+    if not any(finding.fault for findings in (analysis or {}).values() for finding in findings):
+        return findings_json(analysis)
+    texts = {region: "; ".join(map(finding_in_words, findings)) for region, findings in (analysis or {}).items()}
+    return "\n".join(words if region == GLOBAL else f"{region}: {words}" for region, words in texts.items() if words)
+
+
+def finding_in_words(finding: Finding) -> str:
+    """Return a fault's words alone; of another finding its severity, category and explanation."""
+    words = re.split("[:：]", finding.explanation, maxsplit=1)
+    if finding.fault and len(words) > 1:
+        return words[0]
+    named = f"{'no' if finding.severity == 'none' else finding.severity} {finding.fault or finding.type}"
+    return f"{named} ({finding.explanation.rstrip('.')})" if finding.fault and finding.explanation else named
+
+
+def scores_json(scores: Mapping[str, Mapping[str, tuple[str, float]]] | None) -> str | None:
+    """Render calibrated scores as `{"Global": {"Blurs": ["VIF", 2.6]}}`, in hundredths; None when there are none."""
+    if not scores or not any(scores.values()):
+        return None
+    return compact_json({r: {d: [tool, round(s, 2)] for d, (tool, s) in by.items()} for r, by in scores.items() if by})
