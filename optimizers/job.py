@@ -204,9 +204,10 @@ def prepare_job(
     )  # fmt: skip
     if teacher_lm is not None:
         lm_of(settings.with_model(teacher_lm).models.summarizer, cache_dir=None)
+    embedded = job.embedded
     for recipe in recipes:
-        recipe.check(embedded=job.embedded, reflection=lambda: job.reflection, teacher=teacher_lm is not None)
-    if job.embedded and (demos is not None or teacher_lm is not None):
+        recipe.check(embedded=embedded, reflection=lambda: job.reflection, teacher=teacher_lm is not None)
+    if embedded and (demos is not None or teacher_lm is not None):
         flag = "--teacher-lm" if demos is None else "--demos"
         raise InputError(
             f"{flag}: the embedded expert reads no demos; leave it out, or give a language model with --lm"
@@ -216,7 +217,7 @@ def prepare_job(
     job = _divided(job, manifest, replace(layout or Layout(), remote=settings.images.remote))
     # Whose labels these are: people's where any is.
     judge = min(sample.judge for members in job.splits.values() for sample in members)
-    if request is None and job.embedded:
+    if request is None and embedded:
         recipes = _recipes(_usual_of_expert(job, judge))
     notes = job.notes
     if job.kept is None:

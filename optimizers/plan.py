@@ -91,9 +91,10 @@ def call_plan(job: Job, *, seeds: int = 1, champion: bool = False) -> CallPlan:
     """Return the plan of a job with so many seeds; with `champion`, another program is judged on test beside it."""
     chosen, attempts = job.settings.compile, job.settings.wire.attempts
     train, validation = job.samples("train", job.optimizers), job.samples("validation")
+    is_paid = not job.embedded
     tasks = {sample.task for sample in job.splits["train"]}
     predictors = {"planner": 1, "executor": _diagnoses(job) + 1, "summarizer": len(tasks)}
-    sizes = Sizes(len(train), len(validation), sum(predictors[role] for role in job.roles), job.embedded)
+    sizes = Sizes(len(train), len(validation), sum(predictors[role] for role in job.roles), not is_paid)
     gathered, tested = sizes.train + sizes.validation, len(job.splits["test"])
     run = gathered - len(job.measured_ids)
     full, full_most = _calls_of_a_run(job)
@@ -101,7 +102,7 @@ def call_plan(job: Job, *, seeds: int = 1, champion: bool = False) -> CallPlan:
     # A tool reads an image once, whatever the seeds: they can only draw other ones.
     drawn = min(seeds * gathered, len(job.splits["train"]) + len(job.splits["validation"]))
     image_s = _seconds_of_image(job) / chosen.workers
-    answer_s = _SECONDS_EMBEDDED if job.embedded else _SECONDS_PER_CALL / chosen.workers
+    answer_s = _SECONDS_PER_CALL / chosen.workers if is_paid else _SECONDS_EMBEDDED
 
     def phase(name: str, runs: int, expected: int, most: int, *, images: int = 0, times: int = seeds) -> Phase:
         return Phase(name, times * runs, times * expected, times * most, images * image_s, times * expected * answer_s)
@@ -122,7 +123,8 @@ def call_plan(job: Job, *, seeds: int = 1, champion: bool = False) -> CallPlan:
     seconds = _SECONDS_AROUND + sum(p.image_s + p.answer_s for p in phases)
     used = [] if job.kept is not None else [*train, *validation]
     images = {sample.image for sample in (*used, *job.splits["test"])}
-    return CallPlan(tuple(phases), expected, most, not job.embedded, seconds, _cost(job, expected), len(images))
+    cost = _cost(job, expected) if is_paid else None
+    return CallPlan(tuple(phases), expected, most, is_paid, seconds, cost, len(images))
 
 
 def _searches(
@@ -179,7 +181,7 @@ def _diagnoses(job: Job) -> int:
 
 
 def _cost(job: Job, calls: int) -> float | None:
-    if job.embedded or job.settings.models.summarizer.api_base is not None:
+    if job.settings.models.summarizer.api_base is not None:
         return None
     from dspy import lm15
 

@@ -84,20 +84,15 @@ class LocateRegions(dspy.Signature):
     region_boxes: list[RegionBox] = dspy.OutputField(desc="boxes of the regions that were found")
 
 
-# The questions that are put with these signatures
+# The questions that are put with these signatures: a valid answer, and the tokens that it may take
 
 _BLUR = {"region": GLOBAL, "type": "Blurs", "severity": "moderate", "explanation": "Edges appear soft."}
 
-DETECTION = QuestionForm({"distortion_set": [{"region": GLOBAL, "distortions": ["Blurs"]}]}, max_tokens=300)
-ANALYSIS = QuestionForm({"distortion_analysis": [_BLUR]}, max_tokens=800)
-DIAGNOSIS = QuestionForm({"findings": [_BLUR]}, max_tokens=800)
-TOOL_CHOICE = QuestionForm(
-    {"selected_tools": [{"region": GLOBAL, "distortion": "Blurs", "tool": "PSNR"}]}, max_tokens=400
-)
-PLACES = QuestionForm(
-    {"region_boxes": [{"region": "vehicle", "x0": 0.1, "y0": 0.2, "x1": 0.6, "y1": 0.9}]}, max_tokens=300
-)
-
+DETECTION = QuestionForm({"distortion_set": [{"region": GLOBAL, "distortions": ["Blurs"]}]}, 300)
+ANALYSIS = QuestionForm({"distortion_analysis": [_BLUR]}, 800)
+DIAGNOSIS = QuestionForm({"findings": [_BLUR]}, 800)
+TOOL_CHOICE = QuestionForm({"selected_tools": [{"region": GLOBAL, "distortion": "Blurs", "tool": "PSNR"}]}, 400)
+PLACES = QuestionForm({"region_boxes": [{"region": "vehicle", "x0": 0.1, "y0": 0.2, "x1": 0.6, "y1": 0.9}]}, 300)
 
 Colour = Literal["red", "green", "blue", "yellow", "black", "white"]
 

@@ -21,46 +21,34 @@ class QuestionForm:
     """Of the first answer, about three times what it takes. One that was cut there, and a model that thinks
     aloud, get all that the model's settings allow."""
     order: tuple[str, ...] = ()
-    """Outputs in the order that they are asked for, where the form has one; what else a signature has stays."""
+    """In which the example's outputs are asked for; as in the example unless given."""
     is_alone: bool = False
-    """Whether nothing but the example's outputs is asked for."""
+    """Whether nothing but the example's outputs is asked for; else what a signature has besides stays."""
     decisive_field: str | None = None
     """An output that is all that counts: where a schema has JSON begin with it, the answer is cut after it, and
     asked for in full where that fails."""
 
     def shape(self, signature: type[dspy.Signature]) -> type[dspy.Signature]:
         """Return a signature that asks so; the same class each time, as building one costs milliseconds."""
-        if self.is_alone:
-            return _alone(signature, tuple(self.example))  # type: ignore[arg-type]  # a class is hashable
-        return _in_order(signature, self.order)  # type: ignore[arg-type]  # likewise
+        order = self.order or tuple(self.example)
+        return _shaped(signature, order, is_alone=self.is_alone)  # type: ignore[arg-type]  # a class is hashable
 
 
-_ADDED: Mapping[str, tuple[Any, Any]] = {
-    "findings": (
-        dspy.OutputField(desc="distortions that are visible, the most visible first; empty where none is"),
-        list[DistortionFinding],
-    )
-}
-"""Outputs that a form adds to signatures without them: field and type."""
+_FINDINGS: Any = dspy.OutputField(desc="distortions that are visible, the most visible first; empty where none is")
 
 
 @lru_cache(maxsize=64)
-def _alone(signature: type[dspy.Signature], outputs: tuple[str, ...]) -> type[dspy.Signature]:
-    for name in signature.output_fields.keys() - set(outputs):
-        signature = signature.delete(name)
-    return signature
-
-
-@lru_cache(maxsize=64)
-def _in_order(signature: type[dspy.Signature], order: tuple[str, ...]) -> type[dspy.Signature]:
-    """Return a signature with these outputs in order: a new one goes before its follower, a late one to the end."""
+def _shaped(signature: type[dspy.Signature], order: tuple[str, ...], *, is_alone: bool) -> type[dspy.Signature]:
+    """Return a signature with outputs in order: findings go before what follows them, what is early to the end."""
+    if is_alone:
+        for name in signature.output_fields.keys() - set(order):
+            signature = signature.delete(name)
     for name, follower in pairwise(order):
-        if name in _ADDED and name not in signature.output_fields:
+        if name == "findings" and name not in signature.output_fields:
             place = [*signature.output_fields, follower].index(follower)
-            signature = signature.insert(place, name, *_ADDED[name])
-    for name, follower in pairwise(order):
+            signature = signature.insert(place, name, _FINDINGS, list[DistortionFinding])
         outputs = list(signature.output_fields)
-        if name in outputs and follower in outputs and outputs.index(follower) < outputs.index(name):
+        if {name, follower} <= set(outputs) and outputs.index(follower) < outputs.index(name):
             field = signature.output_fields[follower]
             signature = signature.delete(follower).append(follower, field, field.annotation)
     return signature

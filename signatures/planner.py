@@ -31,5 +31,5 @@ class PlanAssessment(dspy.Signature):
 
 PLAN = QuestionForm(
     {"plan": {"query_type": "IQA", "query_scope": [GLOBAL], "distortions": [], "required_tools": []}},
-    max_tokens=300,
+    300,
 )

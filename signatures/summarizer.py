@@ -103,48 +103,33 @@ class ClassifyQuality(_Judged):
     )
 
 
-# The questions that are put with these signatures
+# The questions that are put with these signatures: a valid answer, and the tokens that it may take
 
-_REASONS = {"quality_reasoning": "Moderate blur softens edges; the tool score of 2.6 agrees."}
 _LEVEL = {"quality_level": "fair"}
-_PROBABILITIES = {"quality_probs": {"bad": 0.02, "poor": 0.13, "fair": 0.6, "good": 0.2, "excellent": 0.05}}
+_REASONS = {"quality_reasoning": "Moderate blur softens edges; the tool score of 2.6 agrees."}
 _FINDINGS = {"findings": [{"type": "Blurs", "severity": "moderate", "explanation": "Edges appear soft."}]}
+_PROBABILITIES = {"quality_probs": {"bad": 0.02, "poor": 0.13, "fair": 0.6, "good": 0.2, "excellent": 0.05}}
 _LETTER = {"final_answer": "B"}
 
-PROBABILITIES = QuestionForm(
-    {**_REASONS, **_PROBABILITIES}, max_tokens=300, order=("quality_reasoning", "quality_probs")
-)
-PROBABILITIES_WITH_FINDINGS = QuestionForm(
-    {**_FINDINGS, **_REASONS, **_PROBABILITIES},
-    max_tokens=600,
-    order=("findings", "quality_reasoning", "quality_probs"),
-)
-LEVEL_WORD = QuestionForm(_LEVEL, max_tokens=8, is_alone=True)
-"""Eight tokens: all the pieces of a word."""
-LEVEL_AND_REASONS = QuestionForm({**_LEVEL, **_REASONS}, max_tokens=250, order=("quality_level", "quality_reasoning"))
+PROBABILITIES = QuestionForm({**_REASONS, **_PROBABILITIES}, 300)
+PROBABILITIES_WITH_FINDINGS = QuestionForm({**_FINDINGS, **_REASONS, **_PROBABILITIES}, 600)
+
+LEVEL_WORD = QuestionForm(_LEVEL, 8, is_alone=True)  # eight tokens: all the pieces of a word
+LEVEL_AND_REASONS = QuestionForm({**_LEVEL, **_REASONS}, 250)
 LEVEL_THAT_COUNTS = replace(LEVEL_AND_REASONS, decisive_field="quality_level")
-"""Its reasons are not read: where the level comes first, the answer is cut after it."""
-LEVEL_FINDINGS_AND_REASONS = QuestionForm(
-    {**_FINDINGS, **_LEVEL, **_REASONS},
-    max_tokens=550,
-    order=("quality_level", "findings", "quality_reasoning"),
-)
 REASONS_THEN_LEVEL = replace(LEVEL_AND_REASONS, order=("quality_reasoning", "quality_level"))
-FINDINGS_REASONS_THEN_LEVEL = replace(
-    LEVEL_FINDINGS_AND_REASONS, order=("findings", "quality_reasoning", "quality_level")
-)
-OPTION_LETTER = QuestionForm(_LETTER, max_tokens=8, is_alone=True)
-OPTION_AND_REASONS = QuestionForm(
-    {**_LETTER, "quality_reasoning": "Moderate blur, and a tool score of 2.6."},
-    max_tokens=350,
-    order=("final_answer", "quality_reasoning"),
-)
+_FOUND_LEVEL = QuestionForm({**_FINDINGS, **_LEVEL, **_REASONS}, 550)
+LEVEL_FINDINGS_AND_REASONS = replace(_FOUND_LEVEL, order=("quality_level", "findings", "quality_reasoning"))
+FINDINGS_REASONS_THEN_LEVEL = replace(_FOUND_LEVEL, order=("findings", "quality_reasoning", "quality_level"))
+
+OPTION_LETTER = QuestionForm(_LETTER, 8, is_alone=True)
+OPTION_AND_REASONS = QuestionForm({**_LETTER, "quality_reasoning": "Moderate blur, and a tool score of 2.6."}, 350)
 OPTION_THAT_COUNTS = replace(OPTION_AND_REASONS, decisive_field="final_answer")
+
 EXPLANATION = QuestionForm(
     {
         "final_answer": "The image is moderately blurred.",
         "quality_reasoning": "Edges are soft; the tool score is 2.6.",
     },
-    max_tokens=350,
-    order=("final_answer", "quality_reasoning"),
+    350,
 )

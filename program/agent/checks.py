@@ -241,10 +241,10 @@ def _features(lm: dspy.LM, title: str) -> list[Check]:
     if not traits.takes_schema:
         gap = traits.refused.get("response_format", "not known of this model")
         schema = schema._replace(status="note", detail=f"answers are read from text: {gap}")
-    given = f"{traits.token_probabilities} alternatives with each token"
-    logprobs = Check(f"{title}: token probabilities", "ok", given)
-    if not traits.token_probabilities:
-        gap = traits.refused.get("logprobs", "none came" if traits.token_probabilities == 0 else "not asked yet")
+    given = traits.token_probabilities
+    logprobs = Check(f"{title}: token probabilities", "ok", f"{given} alternatives with each token")
+    if not given:
+        gap = traits.refused.get("logprobs", "none came" if given == 0 else "not asked yet")
         logprobs = logprobs._replace(status="note", detail=f"{gap}; without them levels are asked for in numbers")
     context = f"{traits.context_tokens:,} tokens" if traits.context_tokens else "not said"
     others = [f"no {name}" for name in traits.refused if name not in {"response_format", "logprobs"}]

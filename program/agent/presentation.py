@@ -78,6 +78,10 @@ class ForExpert(_Presentation):
         """Return what is fused of the tools: what they read; labels move the expert's own belief."""
         return evidence.readings
 
+    def summary(self, reasons: str) -> str:
+        """Return the reasons of an explanation as a person reads them: figures, which the answer says in words."""
+        return ""
+
 
 class ForLanguageModel(_Presentation):
     """Words, with the gist first; regions beside the whole."""
@@ -126,6 +130,10 @@ class ForLanguageModel(_Presentation):
         if predicted is None:
             return evidence.readings
         return ToolReadings([predicted], [self.corrections.by_kind[view.model.kind].precision])
+
+    def summary(self, reasons: str) -> str:
+        """Return the reasons of an explanation as a person reads them."""
+        return reasons
 
 
 def _crops(image: ImageRef, boxes: Mapping[str, Box]) -> dict[str, ImageRef]:

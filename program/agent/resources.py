@@ -177,8 +177,8 @@ def _with_entry(capabilities: Mapping[str, Any], entry: BackendSettings) -> Mapp
         params -= {"logprobs", "top_logprobs"}
     if not entry.structured_output:
         params.discard("response_format")
-    takes_schema = capabilities["supports_response_schema"] and entry.structured_output
-    return {**capabilities, "supports_response_schema": takes_schema, "supported_params": frozenset(params)}
+    by_schema = capabilities["supports_response_schema"] and entry.structured_output
+    return {**capabilities, "supports_response_schema": by_schema, "supported_params": frozenset(params)}
 
 
 def _allowed(name: str, options: Mapping[str, Any]) -> dict[str, Any]:
@@ -308,9 +308,13 @@ class Resources:
 
         It does not where it reads no images, and where only a score is asked of it, to save its calls.
         """
-        if self._is_spared("executor") or self.traits("executor").reads_images is False:
+        if self._is_spared("executor") or not self._sees:
             return self.expert
         return self.lm("executor")
+
+    @property
+    def _sees(self) -> bool:
+        return self.traits("executor").reads_images is not False
 
     def _is_spared(self, role: Role) -> bool:
         """Whether a model is asked for scores and options alone, as each call has a price."""
@@ -323,9 +327,7 @@ class Resources:
         if self.distortion_model is lm:
             return None
         name = getattr(getattr(lm, "engine", None), "name", None) or lm.model
-        why = "is asked for a score only"
-        if self.traits("executor").reads_images is False:
-            why = "reads no images"
+        why = "is asked for a score only" if self._sees else "reads no images"
         return f"{name} {why}: the embedded expert's findings are used"
 
     @property

@@ -208,8 +208,7 @@ class Summarizer(rating.Rater):
         if answer.value is None:
             return rating.failed_answer(answer)
         text, reasoning = answer.value
-        # The embedded expert's reasons are figures: its explanations say in words what these mean.
-        summary = "" if form is EXPLANATION and self._judge.embedded else reasoning
+        summary = self.presentation.summary(reasoning) if form is EXPLANATION else reasoning
         return SummarizerOutput(final_answer=text, quality_reasoning=reasoning, summary=summary, rung=answer.attempt)
 
     def _completed(
