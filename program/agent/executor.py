@@ -127,13 +127,13 @@ class Executor(dspy.Module):
                     "question names is not looked at for itself"
                 )
                 work.failed_steps.append("plan")
-            for view in work.views() if diagnoses else ():
-                self._diagnose(work, view)
+            if diagnoses:
+                for view in work.views():
+                    self._diagnose(work, view)
             # A tool that the user named and that cannot be used is never replaced in silence.
             work.notes += state.unusable_tools
-            work.notes += [
-                f"region {region!r}: no box is known, so no tool measures it" for region in work.unboxed_regions
-            ]
+            for region in work.unboxed_regions:
+                work.notes.append(f"region {region!r}: no box is known, so no tool measures it")
             chosen = self._chosen_tools(work)
             with stage("tools"):
                 self._measure(work, chosen)
@@ -153,18 +153,22 @@ class Executor(dspy.Module):
 
     def tool_names(self, reference: ImageRef | None, avoid: Sequence[str] = ()) -> list[str]:
         """Return the tools that are ready for an image, those that compare with a reference first."""
-        modes: tuple[Mode, ...] = ("NR",) if reference is None else ("FR", "NR")
-        return [spec.name for mode in modes for spec in self.resources.runner.ready(mode) if spec.name not in avoid]
+        ready = self.resources.runner.ready("NR")
+        if reference is not None:
+            ready = [*self.resources.runner.ready("FR"), *ready]
+        return [spec.name for spec in ready if spec.name not in avoid]
 
     def _locate(self, work: _Work) -> None:
         """Ask the model for the boxes (in pixels) of the plan's regions that nobody gave."""
-        if regions := work.unboxed_regions:
-            inputs = {"image": work.image, "query": work.query, "regions": regions}
-            width, height = work.image.width, work.image.height
-            for place in self._ask(work, None, self.locate, inputs, PLACES) or ():
-                if place.region in regions:
-                    box = (place.x0 * width, place.y0 * height, place.x1 * width, place.y1 * height)
-                    work.boxes[place.region] = box
+        regions = work.unboxed_regions
+        if not regions:
+            return
+        inputs = {"image": work.image, "query": work.query, "regions": regions}
+        width, height = work.image.width, work.image.height
+        for place in self._ask(work, None, self.locate, inputs, PLACES) or ():
+            if place.region in regions:
+                box = (place.x0 * width, place.y0 * height, place.x1 * width, place.y1 * height)
+                work.boxes[place.region] = box
 
     def _diagnose(self, work: _Work, view: _View) -> None:
         plan = work.plan
@@ -188,10 +192,11 @@ class Executor(dspy.Module):
         sets = self._ask(work, "detection", self.detect, inputs, DETECTION)
         if sets is None:
             return {}
-        return {
-            region: list(dict.fromkeys(name for entry in entries for name in entry.distortions))
-            for region, entries in _by_region(work, view, sets).items()
-        }
+        present: dict[str, list[str]] = {}
+        for region, entries in _by_region(work, view, sets).items():
+            names = [name for entry in entries for name in entry.distortions]
+            present[region] = list(dict.fromkeys(names))
+        return present
 
     def _analyse(self, work: _Work, view: _View, present: dict[str, list[str]]) -> None:
         """Add findings, and what they name to the distortions of regions where none was named."""
@@ -205,8 +210,9 @@ class Executor(dspy.Module):
         if answer is None:
             return
         for region, entries in _by_region(work, view, answer).items():
-            findings = work.findings[region] = [Finding.of(entry) for entry in entries]
-            present.setdefault(region, list(dict.fromkeys(f.type for f in findings if f.severity != "none")))
+            work.findings[region] = [Finding.of(entry) for entry in entries]
+            visible = [entry.type for entry in entries if entry.severity != "none"]
+            present.setdefault(region, list(dict.fromkeys(visible)))
 
     def _ask(
         self,
@@ -241,46 +247,51 @@ class Executor(dspy.Module):
         mode: Mode = "FR" if plan.reference_mode == "Full-Reference" else "NR"
         ready = [spec for spec in self.resources.runner.ready(mode) if spec.name not in work.avoid]
         if plan.required_tools and plan.tool_execute:
-            tools = self._named_tools(work, ready)
-            if tools and not regions:
-                work.notes.append(f"the whole image is measured with {', '.join(tools)} instead")
-            labels = {OVERALL if len(tools) == 1 else f"{OVERALL} ({tool})": tool for tool in tools}
-            return {region: dict(labels) for region in regions or [GLOBAL] if labels}
-        if not (plan.tool_selection or (work.boxes and plan.distortion_analysis)) or not regions:
+            return self._named_tools(work, ready, regions)
+        is_wanted = plan.tool_selection or (work.boxes and plan.distortion_analysis)
+        if not is_wanted or not regions:
             return {}
         if not ready:
             work.notes.append("no tool is ready for this image")
             return {}
         # In the categories' fixed order, so that equal sets ask the model the same question.
-        wanted: dict[str, list[str]] = {
-            region: [c for c in DISTORTION_CATEGORIES if c in work.distortions.get(region, ())] for region in regions
-        }
+        wanted: dict[str, list[str]] = {}
+        for region in regions:
+            present = work.distortions.get(region, ())
+            wanted[region] = [category for category in DISTORTION_CATEGORIES if category in present]
         choices: Sequence[Any] = ()
         if not work.is_brief:
             inputs = {"distortion_set": compact_json(wanted), "tools": _listed(ready, wanted)}
             choices = self._ask(work, "tool selection", self.select_tools, inputs, TOOL_CHOICE) or ()
         picked = {(c.region, c.distortion): c.tool for c in reversed(choices)}  # of two for one, the first
-        return {
-            region: {
-                distortion: self._checked(work, picked.get((region, distortion)), distortion, ready)
-                for distortion in distortions or [OVERALL]
-            }
-            for region, distortions in wanted.items()
-        }
+        chosen: dict[str, dict[str, str]] = {}
+        for region, distortions in wanted.items():
+            chosen[region] = {}
+            for distortion in distortions or [OVERALL]:
+                name = picked.get((region, distortion))
+                chosen[region][distortion] = self._checked(work, name, distortion, ready)
+        return chosen
 
     def _checked(self, work: _Work, name: str | None, distortion: str, ready: Sequence[ToolSpec]) -> str:
         """Return the picked tool if it is ready and measures this at all, else the registry's best one, saying so."""
         category = None if distortion == OVERALL else distortion
-        spec, best = self.resources.registry.find(name) if name else None, self.resources.registry.best(category, ready)
-        if spec is not None and spec in ready and spec.strength(category) >= _LEAST_SHARE * best.strength(category):
-            return spec.name
-        if name:
-            why = "too weak for it" if spec is not None and spec in ready else "not ready for this image"
-            work.notes.append(f"tool {name!r}: {why}; {best.name} measures {distortion} instead")
+        best = self.resources.registry.best(category, ready)
+        if not name:
+            return best.name
+        spec = self.resources.registry.find(name)
+        why = "not ready for this image"
+        if spec is not None and spec in ready:
+            if spec.strength(category) >= _LEAST_SHARE * best.strength(category):
+                return spec.name
+            why = "too weak for it"
+        work.notes.append(f"tool {name!r}: {why}; {best.name} measures {distortion} instead")
         return best.name
 
-    def _named_tools(self, work: _Work, ready: Sequence[ToolSpec]) -> list[str]:
-        """Return the tools the user named; one that failed before gives its place to the best ready one."""
+    def _named_tools(self, work: _Work, ready: Sequence[ToolSpec], regions: Sequence[str]) -> dict[str, dict[str, str]]:
+        """Return the tools that the user named, of each region, else of the whole image.
+
+        One that failed before gives its place to the best ready one.
+        """
         tools: list[str] = []
         for tool in work.plan.required_tools:
             others = [spec for spec in ready if spec.name not in {*work.plan.required_tools, *tools}]
@@ -289,26 +300,38 @@ class Executor(dspy.Module):
             elif others:
                 tools.append(self.resources.registry.best(None, others).name)
                 work.notes.append(f"tool {tool!r}: failed on this image; {tools[-1]} measures instead")
-        return tools
+        if not tools:
+            return {}
+        if not regions:
+            work.notes.append(f"the whole image is measured with {', '.join(tools)} instead")
+        labels = {f"{OVERALL} ({tool})": tool for tool in tools}
+        if len(tools) == 1:
+            labels = {OVERALL: tools[0]}
+        return {region: dict(labels) for region in regions or [GLOBAL]}
 
     def _measure(self, work: _Work, chosen: Mapping[str, Mapping[str, str]]) -> None:
-        runner = self.resources.runner
-        for region, tool, distortion in [(r, tool, d) for r, tools in chosen.items() for d, tool in tools.items()]:
-            target = work.reference if self.resources.registry.get(tool).mode == "FR" else None
-            reading = runner.measure(tool, work.image, target, box=work.boxes.get(region), category=distortion)
-            log = ToolLog(**{**dict(reading), "tool": tool, "region": region, "distortion": distortion})
-            if reading.error:
-                log.alternative = self._alternative(work, tool, distortion)
-                logger.warning("tool %s failed for %s in %s: %s", tool, distortion, region, reading.error)
-            elif reading.score is not None:
-                work.scores.setdefault(region, {})[distortion] = (tool, reading.score)
-            work.logs.append(log)
+        for region, tools in chosen.items():
+            for distortion, tool in tools.items():
+                self._read(work, region, distortion, tool)
         scored = [log for log in work.logs if log.score is not None]
-        shares = runner.precisions([(log.tool, log.distortion) for log in scored])
+        shares = self.resources.runner.precisions([(log.tool, log.distortion) for log in scored])
         for log, share in zip(scored, shares, strict=True):
-            log.precision = None if share is None else round(self._added(log.tool) * share, 6)
+            if share is not None:
+                log.precision = round(self._added(log.tool) * share, 6)
         if work.logs and not work.scores:
             work.failed_steps.append("tools")
+
+    def _read(self, work: _Work, region: str, distortion: str, tool: str) -> None:
+        runner, box = self.resources.runner, work.boxes.get(region)
+        target = work.reference if self.resources.registry.get(tool).mode == "FR" else None
+        reading = runner.measure(tool, work.image, target, box=box, category=distortion)
+        log = ToolLog(**{**dict(reading), "tool": tool, "region": region, "distortion": distortion})
+        if reading.error:
+            log.alternative = self._alternative(work, tool, distortion)
+            logger.warning("tool %s failed for %s in %s: %s", tool, distortion, region, reading.error)
+        elif reading.score is not None:
+            work.scores.setdefault(region, {})[distortion] = (tool, reading.score)
+        work.logs.append(log)
 
     def _added(self, tool: str) -> float:
         """Return what a reading adds to the model's belief, as part of what it adds to knowing nothing.
@@ -333,14 +356,15 @@ def _listed(ready: Sequence[ToolSpec], wanted: Mapping[str, Sequence[str]]) -> s
     def strengths(spec: ToolSpec) -> dict[str, float]:
         return {category: round(spec.strength(category), 2) for category in categories}
 
-    strongest = sorted(ready, key=lambda spec: max([spec.general, *strengths(spec).values()]), reverse=True)
-    return compact_json(
-        [
-            {"name": spec.name, "description": spec.description, "strengths": strengths(spec),
-             "general": round(spec.general, 2)}
-            for spec in strongest[:_LISTED_TOOLS]
-        ]
-    )  # fmt: skip
+    def best(spec: ToolSpec) -> float:
+        return max([spec.general, *strengths(spec).values()])
+
+    def facts(spec: ToolSpec) -> dict[str, Any]:
+        general = round(spec.general, 2)
+        return {"name": spec.name, "description": spec.description, "strengths": strengths(spec), "general": general}
+
+    strongest = sorted(ready, key=best, reverse=True)
+    return compact_json(list(map(facts, strongest[:_LISTED_TOOLS])))
 
 
 def _lost_tools(work: _Work, earlier: ExecutorOutput) -> list[str]:
@@ -369,11 +393,14 @@ def _by_region(work: _Work, view: _View, answer: Sequence[_Entry]) -> dict[str, 
     entries: dict[str, list[_Entry]] = {}
     for entry in answer:
         # An entry that names nothing speaks of what was asked about, where that is one region.
-        unnamed = "region" not in entry.model_fields_set and len(view.regions) == 1
-        region = view.regions[0] if unnamed else names.get(_folded(entry.region))
+        region = names.get(_folded(entry.region))
+        if "region" not in entry.model_fields_set and len(view.regions) == 1:
+            region = view.regions[0]
         if region is not None:
             entries.setdefault(region, []).append(entry)
-        elif (note := f"the model spoke of {entry.region!r}, which is no region of the question") not in work.notes:
+            continue
+        note = f"the model spoke of {entry.region!r}, which is no region of the question"
+        if note not in work.notes:
             work.notes.append(note)
     return entries
 

@@ -149,7 +149,7 @@ def quality_line(mean: float) -> str:
     lower = min(int(mean), len(LEVEL_WORDS) - 1)
     words = LEVEL_WORDS[lower - 1], LEVEL_WORDS[lower]
     near = round(4 * (mean - lower))
-    named = words[0] if near == 0 else words[1] if near == 4 else f"between {words[0]} and {words[1]}"
+    named = {0: words[0], 4: words[1]}.get(near, f"between {words[0]} and {words[1]}")
     return f"Measured quality: {named} ({mean:.1f} of 5)."
 
 
@@ -169,23 +169,33 @@ def findings_in_words(analysis: Mapping[str, Sequence[Finding]] | None) -> str |
     >>> findings_in_words({"Global": [blur, Finding(type="Noise", severity="none")]})
     'Strong blur smears it; no Noise'
     """
-    if not any(finding.fault for findings in (analysis or {}).values() for finding in findings):
-        return findings_json(analysis)
-    texts = {region: "; ".join(map(finding_in_words, findings)) for region, findings in (analysis or {}).items()}
-    return "\n".join(words if region == GLOBAL else f"{region}: {words}" for region, words in texts.items() if words)
+    lines, has_faults = [], False
+    for region, findings in (analysis or {}).items():
+        has_faults = has_faults or any(finding.fault for finding in findings)
+        place = "" if region == GLOBAL else f"{region}: "
+        if findings:
+            lines.append(f"{place}{'; '.join(map(finding_in_words, findings))}")
+    return "\n".join(lines) if has_faults else findings_json(analysis)
 
 
 def finding_in_words(finding: Finding) -> str:
     """Return a fault's words alone; of another finding its severity, category and explanation."""
-    words = re.split("[:：]", finding.explanation, maxsplit=1)
-    if finding.fault and len(words) > 1:
-        return words[0]
-    named = f"{'no' if finding.severity == 'none' else finding.severity} {finding.fault or finding.type}"
-    return f"{named} ({finding.explanation.rstrip('.')})" if finding.fault and finding.explanation else named
+    strength = "no" if finding.severity == "none" else finding.severity
+    named = f"{strength} {finding.fault or finding.type}"
+    if not finding.fault or not finding.explanation:
+        return named
+    words, *figures = re.split("[:：]", finding.explanation, maxsplit=1)
+    if figures:
+        return words
+    return f"{named} ({finding.explanation.rstrip('.')})"
 
 
 def scores_json(scores: Mapping[str, Mapping[str, tuple[str, float]]] | None) -> str | None:
     """Render calibrated scores as `{"Global": {"Blurs": ["VIF", 2.6]}}`, in hundredths; None when there are none."""
     if not scores or not any(scores.values()):
         return None
-    return compact_json({r: {d: [tool, round(s, 2)] for d, (tool, s) in by.items()} for r, by in scores.items() if by})
+    rounded = {}
+    for region, readings in scores.items():
+        if readings:
+            rounded[region] = {name: [tool, round(score, 2)] for name, (tool, score) in readings.items()}
+    return compact_json(rounded)

@@ -135,15 +135,18 @@ class Rater(dspy.Module):
     ) -> SummarizerOutput:
         """Return the answer that a belief and the tools' scores make together."""
         fusion, chinese = self.fusion, is_chinese(str(inputs["query"]))
-        (scores, precisions), read = tools, self.tools_mean(evidence)
-        mean, probabilities = self.mean_of(tools), belief.probabilities
+        scores, precisions = tools
+        mean, as_read = self.mean_of(tools), self.tools_mean(evidence)
+        probabilities = belief.probabilities
         if probabilities and self.neighbours:
             probabilities = even_out(probabilities, self.neighbours.even_share)
         score = fusion.fuse_scores(scores, probabilities, precisions)
         weights = fusion.compute_perceptual_weights(scores, precisions)
         logger.info("fusion: tool mean %s, alpha %s, p %s, q %.4f", mean, weights, probabilities, score)
         findings = findings_note(evidence, belief.reasoning, chinese=chinese)
-        shift = "" if mean is None or read is None else moved_note(read, mean, chinese=chinese)
+        shift = ""
+        if mean is not None and as_read is not None:
+            shift = moved_note(as_read, mean, chinese=chinese)
         made_of = fusion_note(fusion, score, scores, probabilities, precisions, chinese=chinese)
         gap = disagreement(mean, probabilities, chinese=chinese)
         low, high = fusion.interval(score, scores, probabilities, precisions)
@@ -278,30 +281,38 @@ def findings_note(output: ExecutorOutput, text: str, *, chinese: bool = False) -
 
     Who wrote a text has seen the faults that have words of their own; without a text, these are its sentences.
     """
-    visible = [(region, finding) for region, finding in output.findings() if finding.severity != "none"]
-    names = [
-        _phrase(finding, region, chinese=chinese)
-        for region, finding in visible
-        if not finding.fault and _short(finding.type, chinese=chinese) not in text.casefold()
-    ]
-    faults = [] if text else [
-        finding_in_words(finding) if region == GLOBAL else f"{region}: {finding_in_words(finding)}"
-        for region, finding in visible if finding.fault
-    ]  # fmt: skip
-    found = f"检测到：{'、'.join(names)}。" if chinese else f"Found: {', '.join(names)}."
-    end = "。" if chinese else ". "
-    return "".join((*(f"{fault.rstrip('.。')}{end}" for fault in faults), found if names else "")).rstrip(" ")
+    faults, names = [], []
+    for region, finding in output.findings():
+        if finding.severity == "none":
+            continue
+        if finding.fault and not text:
+            place = "" if region == GLOBAL else f"{region}: "
+            faults.append(f"{place}{finding_in_words(finding)}".rstrip(".。"))
+        elif not finding.fault and _short(finding.type, chinese=chinese) not in text.casefold():
+            names.append(_phrase(finding, region, chinese=chinese))
+    if chinese:
+        named = f"检测到：{'、'.join(names)}。"
+        sentences = [f"{fault}。" for fault in faults]
+    else:
+        named = f"Found: {', '.join(names)}."
+        sentences = [f"{fault}. " for fault in faults]
+    if names:
+        sentences.append(named)
+    return "".join(sentences).rstrip(" ")
 
 
 def _short(category: DistortionCategory, *, chinese: bool) -> str:
-    return CATEGORIES_CHINESE[category][:2] if chinese else category.split()[0].casefold().rstrip("s")
+    if chinese:
+        return CATEGORIES_CHINESE[category][:2]
+    return category.split()[0].casefold().rstrip("s")
 
 
 def _phrase(finding: Finding, region: str, *, chinese: bool) -> str:
     if chinese:
         place = "" if region == GLOBAL else f"“{region}”的"
         return f"{place}{SEVERITIES_CHINESE[finding.severity]}{CATEGORIES_CHINESE[finding.type]}"
-    return f"{finding.severity} {finding.type}" + ("" if region == GLOBAL else f" in {region}")
+    place = "" if region == GLOBAL else f" in {region}"
+    return f"{finding.severity} {finding.type}{place}"
 
 
 def predict_of(predictor: dspy.Module) -> dspy.Predict:
