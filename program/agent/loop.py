@@ -61,15 +61,15 @@ class AgenticIQA(ProgramModule):
         name. Raises ImageError, ToolError or another InputError, one line each, for input that cannot be used.
         """
         settings = self.resources.settings
-        test = _opened(image, settings.images.max_pixels)
-        original = _opened(reference, settings.images.max_pixels) if reference is not None else None
+        test, original = _opened_pair(image, reference, settings.images.max_pixels)
         state = _initial_state(query, test, original, options, regions, settings)
         if original is not None:
-            given, original = original, IMAGES.match_size(original, test, resample=settings.tools.resize_reference)
+            given = original
+            original = IMAGES.match_size(given, test, resample=settings.tools.resize_reference)
             if original is not given:
-                state.image_notes = [*state.image_notes, f"reference resampled from {given.size} to {test.size}"]
+                state.image_notes.append(f"reference resampled from {given.size} to {test.size}")
             if not show_the_same(test, original):
-                state.image_notes = [*state.image_notes, f"the reference {given.name!r} seems to show something else"]
+                state.image_notes.append(f"the reference {given.name!r} seems to show something else")
         elif self.resources.known_traits("summarizer").embedded:
             _look(state, test, self.resources.viewer)
         with meter() as usage, wire_scope(settings):
@@ -111,8 +111,7 @@ class AgenticIQA(ProgramModule):
         from program.expert import heatmap
 
         settings = self.resources.settings
-        test = _opened(image, settings.images.max_pixels)
-        original = _opened(reference, settings.images.max_pixels) if reference is not None else None
+        test, original = _opened_pair(image, reference, settings.images.max_pixels)
         if original is not None:
             original = IMAGES.match_size(original, test, resample=settings.tools.resize_reference)
         return heatmap(test, original, distortion)
@@ -225,6 +224,13 @@ def _opened(source: "ImageSource | dspy.Image", max_pixels: int) -> ImageRef:
     return IMAGES.add(given, max_pixels=max_pixels)
 
 
+def _opened_pair(
+    image: "ImageSource | dspy.Image", reference: "ImageSource | dspy.Image | None", max_pixels: int
+) -> tuple[ImageRef, ImageRef | None]:
+    test = _opened(image, max_pixels)
+    return test, None if reference is None else _opened(reference, max_pixels)
+
+
 def _initial_state(
     query: str,
     image: ImageRef,
@@ -234,9 +240,10 @@ def _initial_state(
     settings: Settings,
 ) -> AssessmentState:
     """Return the state that an assessment starts from. Raises InputError for a question or boxes of no use."""
-    if not isinstance(query, str) or not query.strip():
-        kind = "is empty" if isinstance(query, str) else "is no text"
-        raise InputError(f"query {query!r}: {kind}; ask something, as {DEFAULT_QUERY!r}")
+    if not isinstance(query, str):
+        raise InputError(f"query {query!r}: is no text; ask something, as {DEFAULT_QUERY!r}")
+    if not query.strip():
+        raise InputError(f"query {query!r}: is empty; ask something, as {DEFAULT_QUERY!r}")
     try:
         reading = read_query(query, options)
     except ValueError as error:
@@ -246,14 +253,17 @@ def _initial_state(
     for name, box in (regions or {}).items():
         if fault := _fault_of_box(box, image.width, image.height):
             raise InputError(f"region {name!r}: box {tuple(box)} {fault}")
-    too_small = f"{image.size} pixels are too few to judge by: a score is a guess"
+    notes = list(image.notes)
+    if image.too_small:
+        notes.append(f"{image.size} pixels are too few to judge by: a score is a guess")
+    boxes = {name: tuple(box) for name, box in (regions or {}).items()}
     return AssessmentState(
         query=query.strip(),
         image_path=image.name,
-        image_notes=[*image.notes, *([too_small] if image.too_small else [])],
+        image_notes=notes,
         reference_path=reference.name if reference else None,
         options=reading.options if options else None,
-        regions={name: tuple(box) for name, box in regions.items()} if regions else None,
+        regions=boxes or None,
         max_replan_iterations=settings.assessment.max_replan_iterations,
     )
 
@@ -266,7 +276,7 @@ def _look(state: AssessmentState, image: ImageRef, viewer: "Viewer") -> None:
     state.kind, state.subject_sharp = kind_of(view), sharpness_of(view)
     if not KINDS[state.kind]:
         note = f"{state.kind}: the faults of photographs are not looked for, and the score is a guess"
-        state.image_notes = [*state.image_notes, note]
+        state.image_notes.append(note)
 
 
 def _fault_of_box(box: Box, width: int, height: int) -> str | None:

@@ -57,20 +57,21 @@ class Summarizer(rating.Rater):
             if not state.has(needed):
                 raise ValueError(f"the state has no {needed}; run the stages before the Summarizer")
         reading = read_query(state.query, state.options)
-        logger.info(
-            "summarizer: %s (%s), %d findings, %d tool scores, image %s, reference %s",
-            reading.type.value, reading.rule, len(state.evidence.findings()),
-            len(state.evidence.readings.scores), image.name, reference.name if reference else None,
-        )  # fmt: skip
+        evidence = state.evidence
+        asked = reading.type.value, reading.rule
+        counts = len(evidence.findings()), len(evidence.readings.scores)
+        names = image.name, getattr(reference, "name", None)
+        text = "summarizer: %s (%s), %d findings, %d tool scores, image %s, reference %s"
+        logger.info(text, *asked, *counts, *names)
         image, reference, crops = self.presentation.images(state, image, reference)
         inputs = {
             "image": image,
             "reference": reference,
             "region_crops": crops or None,
             "query": state.query,
-            **self.presentation.evidence(state.evidence, self.tools_mean(state.evidence)),
+            **self.presentation.evidence(evidence, self.tools_mean(evidence)),
         }
-        tools = self.tool_readings(state.evidence, image, reference)
+        tools = self.tool_readings(evidence, image, reference)
         with stage("summarizer"):
             answer = self._answered(state, reading, inputs, tools)
         if image.too_small and answer.score_interval and not state.evidence.same_pixels:
