@@ -75,15 +75,22 @@ def build_lm(role: RoleSettings, *, cache_dir: Path | None) -> dspy.LM:
         raise ModelError(f"model {role.backend!r}: its key_env {entry.key_env} is not set; export it first")
     if api_base is None and not entry.key_env:
         use_keys(keys_named_after(name.partition("/")[0]))
-    connection = _hosted(name, key) if api_base is None else _at_address(name, api_base, key)
+    if api_base is None:
+        connection = _hosted(name, key)
+    else:
+        connection = _at_address(name, api_base, key)
     if connection is None:
         _check_provider(role.backend, name)
-        return dspy.LM(name, **_allowed(name, options), **({"api_key": key} if key else {}))
+        allowed = _allowed(name, options)
+        if key:
+            allowed["api_key"] = key
+        return dspy.LM(name, **allowed)
     able = _with_entry(connection.capabilities, entry)
     record = record_of(connection.lm_name, api_base, cache_dir, _declared(entry, able, api_base))
     if not connection.is_asked:
         as_listed(record, connection.wire_model or connection.lm_name)
-    connection, secrets = connection._replace(capabilities=able), {variable: key} if key else {}
+    connection = connection._replace(capabilities=able)
+    secrets = {variable: key} if key else {}
     engine = ReferenceEngine(connection, role.images or ImageLimits(), record, role.backend, api_base, secrets)
     answers_async = AsyncReferenceEngine(engine)
     return dspy.LM(connection.lm_name, engine=engine, async_engine=answers_async, **_allowed(name, options))
@@ -92,12 +99,16 @@ def build_lm(role: RoleSettings, *, cache_dir: Path | None) -> dspy.LM:
 def _declared(entry: BackendSettings, able: Mapping[str, Any], api_base: str | None) -> dict[str, Any]:
     """Return what configuration and client say of a model, which goes before what its service says."""
     params = able["supported_params"]
-    return {
-        "takes_references": True, "takes_bounds": api_base is not None,
+    declared: dict[str, Any] = {
+        "takes_references": True,
+        "takes_bounds": api_base is not None,
         "knows_schemas": bool(able["supports_response_schema"]) and "response_format" in params,
-        **({} if entry.vision is None else {"reads_images": entry.vision}),
-        **({} if "logprobs" in params else {"token_probabilities": 0}),
-    }  # fmt: skip
+    }
+    if entry.vision is not None:
+        declared["reads_images"] = entry.vision
+    if "logprobs" not in params:
+        declared["token_probabilities"] = 0
+    return declared
 
 
 def role_model(role: RoleSettings) -> str:
