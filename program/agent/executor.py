@@ -13,18 +13,7 @@ from program.images.store import IMAGES, Box, ImageRef
 from program.lms.ask import ask
 from program.lms.call import stage
 from program.tools.registry import Mode, ToolSpec
-from signatures.executor import (
-    ANALYSIS,
-    DETECTION,
-    DIAGNOSIS,
-    PLACES,
-    TOOL_CHOICE,
-    AnalyseDistortions,
-    DetectDistortions,
-    DiagnoseDistortions,
-    LocateRegions,
-    SelectTools,
-)
+from signatures import executor as questions
 from signatures.forms import QuestionForm
 from signatures.schemas import DISTORTION_CATEGORIES, GLOBAL, DistortionFinding, Plan, RegionDistortions
 
@@ -93,11 +82,11 @@ class Executor(dspy.Module):
     def __init__(self, resources: Resources) -> None:
         super().__init__()
         self.resources = resources
-        self.detect = dspy.Predict(DetectDistortions)
-        self.analyse = dspy.Predict(AnalyseDistortions)
-        self.diagnose = dspy.Predict(DiagnoseDistortions)
-        self.select_tools = dspy.Predict(SelectTools)
-        self.locate = dspy.Predict(LocateRegions)
+        self.detect = dspy.Predict(questions.DetectDistortions)
+        self.analyse = dspy.Predict(questions.AnalyseDistortions)
+        self.diagnose = dspy.Predict(questions.DiagnoseDistortions)
+        self.select_tools = dspy.Predict(questions.SelectTools)
+        self.locate = dspy.Predict(questions.LocateRegions)
 
     def forward(
         self,
@@ -165,7 +154,7 @@ class Executor(dspy.Module):
             return
         inputs = {"image": work.image, "query": work.query, "regions": regions}
         width, height = work.image.width, work.image.height
-        for place in self._ask(work, None, self.locate, inputs, PLACES) or ():
+        for place in self._ask(work, None, self.locate, inputs, questions.PLACES) or ():
             if place.region in regions:
                 box = (place.x0 * width, place.y0 * height, place.x1 * width, place.y1 * height)
                 work.boxes[place.region] = box
@@ -189,7 +178,7 @@ class Executor(dspy.Module):
 
     def _detected(self, work: _Work, view: _View) -> dict[str, list[str]]:
         inputs = view.inputs(work.query, regions=list(view.regions))
-        sets = self._ask(work, "detection", self.detect, inputs, DETECTION)
+        sets = self._ask(work, "detection", self.detect, inputs, questions.DETECTION)
         if sets is None:
             return {}
         present: dict[str, list[str]] = {}
@@ -203,10 +192,10 @@ class Executor(dspy.Module):
         listed = compact_json(present) if present else None
         if self.resources.settings.assessment.diagnosis == "separate" and listed:
             inputs = view.inputs(work.query, distortion_set=listed)
-            answer = self._ask(work, "analysis", self.analyse, inputs, ANALYSIS)
+            answer = self._ask(work, "analysis", self.analyse, inputs, questions.ANALYSIS)
         else:
             inputs = view.inputs(work.query, regions=list(view.regions), distortion_set=listed)
-            answer = self._ask(work, "analysis", self.diagnose, inputs, DIAGNOSIS)
+            answer = self._ask(work, "analysis", self.diagnose, inputs, questions.DIAGNOSIS)
         if answer is None:
             return
         for region, entries in _by_region(work, view, answer).items():
@@ -262,7 +251,7 @@ class Executor(dspy.Module):
         choices: Sequence[Any] = ()
         if not work.is_brief:
             inputs = {"distortion_set": compact_json(wanted), "tools": _listed(ready, wanted)}
-            choices = self._ask(work, "tool selection", self.select_tools, inputs, TOOL_CHOICE) or ()
+            choices = self._ask(work, "tool selection", self.select_tools, inputs, questions.TOOL_CHOICE) or ()
         picked = {(c.region, c.distortion): c.tool for c in reversed(choices)}  # of two for one, the first
         chosen: dict[str, dict[str, str]] = {}
         for region, distortions in wanted.items():

@@ -8,14 +8,7 @@ import dspy
 from program.agent.labels import Corrections, Neighbours
 from program.agent.presentation import ForExpert, ForLanguageModel, Inputs, finding_in_words
 from program.agent.resources import Resources
-from program.agent.state import (
-    BeliefSource,
-    Columns,
-    ExecutorOutput,
-    Finding,
-    SummarizerOutput,
-    ToolReadings,
-)
+from program.agent.state import BeliefSource, Columns, ExecutorOutput, Finding, SummarizerOutput, ToolReadings
 from program.common.text import in_sentences, is_chinese
 from program.fusion import ScoreFusion, level_in_text
 from program.fusion.levels import expected_level, level_masses, tokens_of
@@ -24,24 +17,8 @@ from program.images.store import ImageRef
 from program.lms.ask import Answer, ask
 from program.lms.call import CallAllowance
 from program.lms.traits import MOST_ALTERNATIVES, ModelTraits, own_record, traits_of
-from signatures.schemas import (
-    CATEGORIES_CHINESE,
-    GLOBAL,
-    SEVERITIES_CHINESE,
-    DistortionCategory,
-)
-from signatures.summarizer import (
-    FINDINGS_REASONS_THEN_LEVEL,
-    LEVEL_AND_REASONS,
-    LEVEL_FINDINGS_AND_REASONS,
-    LEVEL_THAT_COUNTS,
-    LEVEL_WORD,
-    PROBABILITIES,
-    PROBABILITIES_WITH_FINDINGS,
-    REASONS_THEN_LEVEL,
-    ClassifyQuality,
-    ScoreQuality,
-)
+from signatures import summarizer as questions
+from signatures.schemas import CATEGORIES_CHINESE, GLOBAL, SEVERITIES_CHINESE, DistortionCategory
 
 logger = logging.getLogger(__name__)
 
@@ -73,8 +50,8 @@ class Rater(dspy.Module):
     def __init__(self, resources: Resources) -> None:
         super().__init__()
         self.resources = resources
-        self.score = dspy.Predict(ScoreQuality)
-        self.classify = dspy.Predict(ClassifyQuality)
+        self.score = dspy.Predict(questions.ScoreQuality)
+        self.classify = dspy.Predict(questions.ClassifyQuality)
         self.fitted: FittedFusion | None = None
         """The fusion a compile fitted; saved with the program."""
         self.neighbours: Neighbours | None = None
@@ -126,12 +103,7 @@ class Rater(dspy.Module):
         return fused.model_copy(update={"status": "degraded", "error": last_error(answer)})
 
     def _fused(
-        self,
-        inputs: Inputs,
-        evidence: ExecutorOutput,
-        belief: LevelBelief,
-        tools: ToolReadings,
-        attempt: str | None,
+        self, inputs: Inputs, evidence: ExecutorOutput, belief: LevelBelief, tools: ToolReadings, attempt: str | None
     ) -> SummarizerOutput:
         """Return the answer that a belief and the tools' scores make together."""
         fusion, chinese = self.fusion, is_chinese(str(inputs["query"]))
@@ -223,20 +195,20 @@ class Rater(dspy.Module):
                 masses, source = self._named(level), "classification"
             return _belief(p, masses, source, reasoning_of(p))
 
-        form = PROBABILITIES_WITH_FINDINGS if with_findings else PROBABILITIES
+        form = questions.PROBABILITIES_WITH_FINDINGS if with_findings else questions.PROBABILITIES
         return ask(self.score, inputs, form, read, lm=self.resources.lm("summarizer"), calls=calls)
 
     def _named_level(self, inputs: Inputs, calls: CallAllowance, *, with_findings: bool) -> Answer[LevelBelief]:
         """Ask for a level's word, which only text is read of: its probabilities are smoothed."""
         if self.resources.one_word(str(inputs["query"])):
-            form = LEVEL_WORD
+            form = questions.LEVEL_WORD
         elif with_findings:
-            form = FINDINGS_REASONS_THEN_LEVEL
+            form = questions.FINDINGS_REASONS_THEN_LEVEL
         else:
-            form = REASONS_THEN_LEVEL
+            form = questions.REASONS_THEN_LEVEL
 
         def read(p: dspy.Prediction) -> LevelBelief:
-            reasoning = "" if form is LEVEL_WORD else reasoning_of(p)
+            reasoning = "" if form is questions.LEVEL_WORD else reasoning_of(p)
             return self._smoothed(p, reasoning)
 
         return ask(self.classify, inputs, form, read, lm=self.resources.lm("summarizer"), calls=calls)
@@ -244,14 +216,14 @@ class Rater(dspy.Module):
     def _level_by_tokens(self, inputs: Inputs, calls: CallAllowance, *, with_findings: bool) -> Answer[LevelBelief]:
         """Ask for a level's word with its tokens' probabilities; where none came, they are smoothed."""
         if self.resources.one_word(str(inputs["query"])):
-            form = LEVEL_WORD
+            form = questions.LEVEL_WORD
         elif with_findings:
-            form = LEVEL_FINDINGS_AND_REASONS
+            form = questions.LEVEL_FINDINGS_AND_REASONS
         elif self.answer_part == "decision":
-            form = LEVEL_THAT_COUNTS
+            form = questions.LEVEL_THAT_COUNTS
         else:
-            form = LEVEL_AND_REASONS
-        is_level_all = form is LEVEL_WORD or form is LEVEL_THAT_COUNTS
+            form = questions.LEVEL_AND_REASONS
+        is_level_all = form is questions.LEVEL_WORD or form is questions.LEVEL_THAT_COUNTS
 
         def read(p: dspy.Prediction) -> LevelBelief:
             reasoning = "" if is_level_all else reasoning_of(p)

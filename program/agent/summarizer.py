@@ -11,28 +11,15 @@ from program.agent.presentation import NOTHING_STANDS_OUT, Inputs
 from program.agent.query import QueryReading, QueryType, read_query
 from program.agent.replan import contradiction, find_gap
 from program.agent.resources import Resources
-from program.agent.state import (
-    AssessmentState,
-    ExecutorOutput,
-    SummarizerOutput,
-    ToolReadings,
-    answer_of_same_pixels,
-)
+from program.agent.state import AssessmentState, ExecutorOutput, SummarizerOutput, ToolReadings, answer_of_same_pixels
 from program.common.text import in_sentences, is_chinese, normalise_choice, options_text
 from program.fusion.scores import level_note
 from program.images.store import ImageRef
 from program.lms.ask import Answer, ask
 from program.lms.call import stage
+from signatures import summarizer as questions
 from signatures.forms import QuestionForm
 from signatures.schemas import GLOBAL
-from signatures.summarizer import (
-    EXPLANATION,
-    OPTION_AND_REASONS,
-    OPTION_LETTER,
-    OPTION_THAT_COUNTS,
-    AnswerQuestion,
-    ExplainQuality,
-)
 
 logger = logging.getLogger(__name__)
 
@@ -44,8 +31,8 @@ class Summarizer(rating.Rater):
 
     def __init__(self, resources: Resources) -> None:
         super().__init__(resources)
-        self.answer = dspy.Predict(AnswerQuestion)
-        self.explain = dspy.Predict(ExplainQuality)
+        self.answer = dspy.Predict(questions.AnswerQuestion)
+        self.explain = dspy.Predict(questions.ExplainQuality)
 
     def forward(self, state: AssessmentState, image: ImageRef, reference: ImageRef | None = None) -> SummarizerOutput:
         """Return the answer for a state that holds a plan and evidence (either may be None).
@@ -172,11 +159,11 @@ class Summarizer(rating.Rater):
         beside = self.presentation.beside_answers(inputs, query, options)
         inputs = {**beside, "options": options_text(options)}
         if self.resources.one_word(query, options):
-            form = OPTION_LETTER
+            form = questions.OPTION_LETTER
         elif self.answer_part == "whole":
-            return self._ask_in_words(self.answer, inputs, OPTION_AND_REASONS, letter_in)
+            return self._ask_in_words(self.answer, inputs, questions.OPTION_AND_REASONS, letter_in)
         else:
-            form = OPTION_THAT_COUNTS
+            form = questions.OPTION_THAT_COUNTS
         chinese = is_chinese(query)
         reasons = rating.findings_note(evidence, "", chinese=chinese) or NOTHING_STANDS_OUT[chinese]
         return self._ask_in_words(self.answer, inputs, form, letter_in, reasons)
@@ -187,16 +174,12 @@ class Summarizer(rating.Rater):
                 raise ValueError("the answer is empty")
             return text.strip()
 
-        return self._ask_in_words(self.explain, inputs, EXPLANATION, stripped)
+        return self._ask_in_words(self.explain, inputs, questions.EXPLANATION, stripped)
 
     def _ask_in_words(
-        self,
-        predictor: dspy.Predict,
-        inputs: Inputs,
-        form: QuestionForm,
-        read: Callable[[str], str],
+        self, predictor: dspy.Predict, inputs: Inputs, form: QuestionForm, read: Callable[[str], str],
         reasons: str | None = None,
-    ) -> SummarizerOutput:
+    ) -> SummarizerOutput:  # fmt: skip
         """Ask for an answer in words; `read` turns its text into what counts, or raises ValueError.
 
         Where `reasons` are known, the model's own are not read.
@@ -209,7 +192,7 @@ class Summarizer(rating.Rater):
         if answer.value is None:
             return rating.failed_answer(answer)
         text, reasoning = answer.value
-        summary = self.presentation.summary(reasoning) if form is EXPLANATION else reasoning
+        summary = self.presentation.summary(reasoning) if form is questions.EXPLANATION else reasoning
         return SummarizerOutput(final_answer=text, quality_reasoning=reasoning, summary=summary, rung=answer.attempt)
 
     def _completed(
