@@ -27,6 +27,8 @@ class _Presentation:
     resources: Resources
     neighbours: Neighbours | None
     corrections: Corrections | None
+    tools_mean: float | None
+    """As they read the image, 1..5."""
 
     def _view_of_whole(self, inputs: Inputs) -> "View":
         """Return the view of what is judged: of a region, which the whole says something of, the whole."""
@@ -51,14 +53,14 @@ class ForExpert(_Presentation):
             reference = IMAGES.crop(reference, boxes[region])
         return crops[region], reference, {GLOBAL: image, **crops}
 
-    def evidence(self, evidence: ExecutorOutput, tools_mean: float | None) -> dict[str, str | None]:
+    def evidence(self, evidence: ExecutorOutput) -> dict[str, str | None]:
         """Return readings and findings as JSON."""
         return {
             "quality_scores": scores_json(evidence.quality_scores),
             "distortion_analysis": findings_json(evidence.distortion_analysis),
         }
 
-    def beside_ratings(self, inputs: Inputs, tools_mean: float | None) -> Inputs:
+    def beside_ratings(self, inputs: Inputs) -> Inputs:
         """Return inputs with the shift that labels of other photographs give the score."""
         inputs = {**inputs, "similar_photographs": None}
         if self.corrections is not None:
@@ -72,11 +74,9 @@ class ForExpert(_Presentation):
             shares = self.neighbours.option_shares(self._view_of_whole(inputs), query, options)
         return {**inputs, "similar_photographs": shares}
 
-    def readings(
-        self, evidence: ExecutorOutput, tools_mean: float | None, image: ImageRef, reference: ImageRef | None
-    ) -> ToolReadings:
+    def readings(self, read: ToolReadings, image: ImageRef, reference: ImageRef | None) -> ToolReadings:
         """Return what is fused of the tools: what they read; labels move the expert's own belief."""
-        return evidence.readings
+        return read
 
     def summary(self, reasons: str) -> str:
         """Return the reasons of an explanation as a person reads them: figures, which the answer says in words."""
@@ -90,24 +90,24 @@ class ForLanguageModel(_Presentation):
         """Return the regions beside the whole, which models see reduced."""
         return image, reference, _crops(image, state.evidence.region_boxes or {})
 
-    def evidence(self, evidence: ExecutorOutput, tools_mean: float | None) -> dict[str, str | None]:
+    def evidence(self, evidence: ExecutorOutput) -> dict[str, str | None]:
         """Return readings and findings in words."""
         readings = scores_json(evidence.quality_scores)
-        if readings and tools_mean is not None:
-            readings = f"{quality_line(tools_mean)}\n{readings}"
+        if readings and self.tools_mean is not None:
+            readings = f"{quality_line(self.tools_mean)}\n{readings}"
         findings = findings_in_words(evidence.distortion_analysis)
         if evidence.distortion_analysis and not findings:
             findings = NOTHING_STANDS_OUT[0]
         return {"quality_scores": readings, "distortion_analysis": findings}
 
-    def beside_ratings(self, inputs: Inputs, tools_mean: float | None) -> Inputs:
+    def beside_ratings(self, inputs: Inputs) -> Inputs:
         """Return inputs with how people rated others, in words.
 
         All others where something was fitted on their labels, else the nearest.
         """
         text = None
         if self.corrections is not None:
-            text = self.corrections.level_text(self._view_of_whole(inputs), tools_mean)
+            text = self.corrections.level_text(self._view_of_whole(inputs), self.tools_mean)
         if text is None and self.neighbours is not None:
             text = self.neighbours.levels_text(self._view_of_whole(inputs))
         return {**inputs, "similar_photographs": text}
@@ -119,16 +119,14 @@ class ForLanguageModel(_Presentation):
             text = self.neighbours.option_text(self._view_of_whole(inputs), query, options)
         return {**inputs, "similar_photographs": text}
 
-    def readings(
-        self, evidence: ExecutorOutput, tools_mean: float | None, image: ImageRef, reference: ImageRef | None
-    ) -> ToolReadings:
+    def readings(self, read: ToolReadings, image: ImageRef, reference: ImageRef | None) -> ToolReadings:
         """Return what is fused of the tools: what labels predict of the image by their mean, else what they read."""
-        if tools_mean is None or self.corrections is None:
-            return evidence.readings
+        if self.tools_mean is None or self.corrections is None:
+            return read
         view = self.resources.viewer.view(image, reference)
-        predicted = self.corrections.predict(view, tools_mean)
+        predicted = self.corrections.predict(view, self.tools_mean)
         if predicted is None:
-            return evidence.readings
+            return read
         return ToolReadings([predicted], [self.corrections.by_kind[view.model.kind].precision])
 
     def summary(self, reasons: str) -> str:

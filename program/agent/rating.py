@@ -65,12 +65,13 @@ class Rater(dspy.Module):
         """How tool scores and level probabilities become one score."""
         return self.fitted or self.resources.fusion
 
-    @property
-    def presentation(self) -> ForExpert | ForLanguageModel:
-        """How image, evidence and labels are shown to the model."""
+    def presentation(self, evidence: ExecutorOutput) -> ForExpert | ForLanguageModel:
+        """Return how image, evidence and labels are shown to the model."""
+        learned = self.resources, self.neighbours, self.corrections
+        mean = self.tools_mean(evidence)
         if self._judge.embedded:
-            return ForExpert(self.resources, self.neighbours, self.corrections)
-        return ForLanguageModel(self.resources, self.neighbours, self.corrections)
+            return ForExpert(*learned, mean)
+        return ForLanguageModel(*learned, mean)
 
     def tools_mean(self, evidence: ExecutorOutput) -> float | None:
         """Return the tools' mean (1..5) as they read the image; None without a score."""
@@ -82,7 +83,7 @@ class Rater(dspy.Module):
 
     def tool_readings(self, evidence: ExecutorOutput, image: ImageRef, reference: ImageRef | None) -> ToolReadings:
         """Return what is fused of the tools: what they read, or what labels predict of the image by it."""
-        return self.presentation.readings(evidence, self.tools_mean(evidence), image, reference)
+        return self.presentation(evidence).readings(evidence.readings, image, reference)
 
     def _rate(
         self, inputs: Inputs, evidence: ExecutorOutput, answer: Answer[LevelBelief], tools: ToolReadings

@@ -50,15 +50,16 @@ class Summarizer(rating.Rater):
         names = image.name, getattr(reference, "name", None)
         text = "summarizer: %s (%s), %d findings, %d tool scores, image %s, reference %s"
         logger.info(text, *asked, *counts, *names)
-        image, reference, crops = self.presentation.images(state, image, reference)
+        shown = self.presentation(evidence)
+        image, reference, crops = shown.images(state, image, reference)
         inputs = {
             "image": image,
             "reference": reference,
             "region_crops": crops or None,
             "query": state.query,
-            **self.presentation.evidence(evidence, self.tools_mean(evidence)),
+            **shown.evidence(evidence),
         }
-        tools = self.tool_readings(evidence, image, reference)
+        tools = shown.readings(evidence.readings, image, reference)
         with stage("summarizer"):
             answer = self._answered(state, reading, inputs, tools)
         if image.too_small and answer.score_interval and not state.evidence.same_pixels:
@@ -82,7 +83,7 @@ class Summarizer(rating.Rater):
         if reading.type is QueryType.MCQ and reading.options:
             answer = self._choose(inputs, reading.options, state.evidence)
         else:
-            answer = self._explain(inputs)
+            answer = self._explain(inputs, state.evidence)
         if state.evidence.same_pixels:
             return answer.with_rating(undistorted)
         if self._judge.embedded and _is_iqa(state):
@@ -101,17 +102,15 @@ class Summarizer(rating.Rater):
 
     def _score(self, inputs: Inputs, evidence: ExecutorOutput, tools: ToolReadings) -> SummarizerOutput:
         """Return the answer to a question for a score, from the evidence."""
-        answer = self._level_belief(self._beside_ratings(inputs, evidence))
+        answer = self._level_belief(self.presentation(evidence).beside_ratings(inputs))
         return self._rate(inputs, evidence, answer, tools)
 
     def _score_with_findings(self, inputs: Inputs, state: AssessmentState, tools: ToolReadings) -> SummarizerOutput:
         """Return the answer to a question for a score; the distortions that it names join the state's evidence."""
-        answer = self._level_belief(self._beside_ratings(inputs, state.evidence), with_findings=True)
+        inputs = self.presentation(state.evidence).beside_ratings(inputs)
+        answer = self._level_belief(inputs, with_findings=True)
         evidence = state.executor_evidence = _with_findings(state.evidence, answer)
         return self._rate(inputs, evidence, answer, tools)
-
-    def _beside_ratings(self, inputs: Inputs, evidence: ExecutorOutput) -> Inputs:
-        return self.presentation.beside_ratings(inputs, self.tools_mean(evidence))
 
     def names_distortions(self, state: AssessmentState) -> bool:
         """Return whether the question for the score asks for the distortions too, in place of one before it.
@@ -156,7 +155,7 @@ class Summarizer(rating.Rater):
             return letter
 
         query = str(inputs["query"])
-        beside = self.presentation.beside_answers(inputs, query, options)
+        beside = self.presentation(evidence).beside_answers(inputs, query, options)
         inputs = {**beside, "options": options_text(options)}
         if self.resources.one_word(query, options):
             form = questions.OPTION_LETTER
@@ -168,13 +167,17 @@ class Summarizer(rating.Rater):
         reasons = rating.findings_note(evidence, "", chinese=chinese) or NOTHING_STANDS_OUT[chinese]
         return self._ask_in_words(self.answer, inputs, form, letter_in, reasons)
 
-    def _explain(self, inputs: Inputs) -> SummarizerOutput:
+    def _explain(self, inputs: Inputs, evidence: ExecutorOutput) -> SummarizerOutput:
         def stripped(text: str) -> str:
             if not text.strip():
                 raise ValueError("the answer is empty")
             return text.strip()
 
-        return self._ask_in_words(self.explain, inputs, questions.EXPLANATION, stripped)
+        answer = self._ask_in_words(self.explain, inputs, questions.EXPLANATION, stripped)
+        if answer.status == "failed":
+            return answer
+        summary = self.presentation(evidence).summary(answer.quality_reasoning)
+        return answer.model_copy(update={"summary": summary})
 
     def _ask_in_words(
         self, predictor: dspy.Predict, inputs: Inputs, form: QuestionForm, read: Callable[[str], str],
@@ -192,8 +195,7 @@ class Summarizer(rating.Rater):
         if answer.value is None:
             return rating.failed_answer(answer)
         text, reasoning = answer.value
-        summary = self.presentation.summary(reasoning) if form is questions.EXPLANATION else reasoning
-        return SummarizerOutput(final_answer=text, quality_reasoning=reasoning, summary=summary, rung=answer.attempt)
+        return SummarizerOutput(final_answer=text, quality_reasoning=reasoning, summary=reasoning, rung=answer.attempt)
 
     def _completed(
         self, answer: SummarizerOutput, state: AssessmentState, reading: QueryReading, tools: ToolReadings
