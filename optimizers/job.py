@@ -72,7 +72,7 @@ class Job:
     def embedded(self) -> bool:
         """Whether the embedded expert plays all roles to optimize: at no cost, and by no wording."""
         resources = Resources(self.settings, self.lm)
-        return all(resources.known_traits(role).embedded for role in self.roles)
+        return all(resources.known_traits(role).embedded for role in ROLES if role in self.roles)
 
     @property
     def optimizer(self) -> str:

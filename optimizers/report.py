@@ -282,8 +282,8 @@ _FEW = 100
 """Training samples below which more of them are worth more than another recipe."""
 _AGREED, _COARSE = 0.85, 0.03
 """An SRCC above which little is left to learn, and half of an interval above which small gains cannot be told."""
-_UNTRIED_FOR_EXPERT = ("finetune,fusion", "rubric", "nearest")
-_UNTRIED = ("nearest,fusion", "rubric,gepa", "random-search", "bootstrap")
+_UNTRIED_FOR_EXPERT: tuple[str, ...] = ("finetune,fusion", "rubric", "nearest")
+_UNTRIED: tuple[str, ...] = ("nearest,fusion", "rubric,gepa", "random-search", "bootstrap")
 """Recipes that are worth a trial for a language model."""
 _ASKED = {"score": "scores", "classify": "levels", "answer": "questions", "explain": "explanations"}
 """What the Summarizer's predictors are asked for."""

@@ -144,7 +144,7 @@ class Executor(dspy.Module):
         """Return the tools that are ready for an image, those that compare with a reference first."""
         ready = self.resources.runner.ready("NR")
         if reference is not None:
-            ready = [*self.resources.runner.ready("FR"), *ready]
+            ready = self.resources.runner.ready("FR") + ready
         return [spec.name for spec in ready if spec.name not in avoid]
 
     def _locate(self, work: _Work) -> None:
