@@ -38,7 +38,7 @@ from program.lms.call import (
 )
 from program.lms.dspy_private import CUSTOM_TYPE_START_IDENTIFIER
 from program.lms.limits import image_limits_of
-from program.lms.reference_engine import inline, inline_demo
+from program.lms.reference_engine import inline
 from program.lms.traits import known_traits, traits_of
 from signatures.forms import QuestionForm
 from signatures.inputs import FACTS, with_facts, with_steps
@@ -134,8 +134,8 @@ def _question(
     demos = [with_references(demo) for demo in complete_demos(predictor.demos, signature)]
     if not traits.takes_references:
         limits = image_limits_of(lm)
-        sent = {name: inline(value, limits) for name, value in sent.items()}
-        demos = [inline_demo(demo, limits) for demo in demos]
+        sent = inline(sent, limits)
+        demos = [inline(dict(demo), limits) for demo in demos]
     if facts and traits.embedded:
         signature = with_facts(signature, tuple(facts))  # type: ignore[arg-type]  # likewise
         sent |= facts

@@ -26,11 +26,12 @@ from program.lms import traits
 from program.lms.adapter import events_of
 from program.lms.call import FeatureRefused, note_change, note_image
 from program.lms.dspy_private import LM15Engine, StdlibTransport
+from program.lms.refusals import OMITTABLE, fewer_alternatives, refused, words_of
 from program.lms.traits import ModelRecord, ModelTraits
 
 
 def inline(value: Any, limits: ImageLimits) -> Any:
-    """Return an input with images in place of references, for a model that knows none."""
+    """Return inputs or demos with images in place of references, for a model that knows none."""
     if isinstance(value, list):
         return [inline(item, limits) for item in value]
     if isinstance(value, dict):
@@ -41,14 +42,8 @@ def inline(value: Any, limits: ImageLimits) -> Any:
     return value
 
 
-def inline_demo(demo: Any, limits: ImageLimits) -> dict[str, Any]:
-    """Return a demo with its images themselves."""
-    images = {name: inline(demo[name], limits) for name in ("image", "reference") if name in demo}
-    return {**demo, **images}
-
-
 def encoded_image(ref: ImageRef, limits: ImageLimits) -> EncodedImage:
-    """Return an image as a service takes it, and record that; ImageError where there is no such picture."""
+    """Return an image as a service takes it, and record that; ImageError where no picture fits."""
     image = sending.encode(ref, limits)
     note_image(image.record)
     return image
@@ -82,14 +77,13 @@ class ServerTransport(StdlibTransport):
     """The client's own transport to one server; to one of this machine without a proxy."""
 
     def __init__(self, address: str) -> None:
-        """Look up the environment's proxy once, which takes 0.1 ms."""
-        proxies = proxies_for(address)
+        proxies = proxies_for(address)  # once, as it takes 0.1 ms
         proxy = proxies.get(urlsplit(address).scheme) or proxies.get("all")
         super().__init__(proxy=proxy or None, trust_env=False)
 
 
 class ImageTransport(ServerTransport):
-    """A transport that puts a request's images in."""
+    """A transport that puts images into requests, in place of their tokens."""
 
     def stream(self, request: Any) -> Any:
         """Send one request."""
@@ -211,15 +205,11 @@ class ReferenceEngine:
         if self.transport is not None:
             self.transport.close()
 
-    def _on_the_wire(
-        self,
-        request: lm15.Request,
-        images: dict[bytes, bytes] | None = None,
-    ) -> lm15.Request:
+    def _on_the_wire(self, request: lm15.Request, images: dict[bytes, bytes] | None) -> lm15.Request:
         """Return a request as it is sent, without refused features.
 
-        Its images are bytes, or tokens under which `images` gets the bytes, in base64. Raises ImageError
-        when an image is unknown here or has changed since it was opened.
+        Its images are bytes, or tokens under which `images` gets the bytes, in base64. Raises
+        ImageError when an image is unknown here or has changed since it was opened.
         """
         limits = self._limits_of(request)
         messages = []
@@ -227,25 +217,21 @@ class ReferenceEngine:
             parts = tuple(_sent_part(part, limits, images) for part in message.parts)
             messages.append(replace(message, parts=parts))
         known = self.record.known
-        left_out: dict[str, Any] = {}
+        changed: dict[str, Any] = {}
         for name, words in known.refused.items():
             if getattr(request.config, name, None) is not None:
-                left_out[name] = None
+                changed[name] = None
                 note_change(f"{self.title}: {name} left out ({words})")
         if request.config.logprobs and known.token_probabilities:
-            left_out.setdefault("logprobs", min(request.config.logprobs, known.token_probabilities))
-        config = replace(request.config, **left_out) if left_out else request.config
+            changed.setdefault("logprobs", min(request.config.logprobs, known.token_probabilities))
+        config = replace(request.config, **changed)
         model = self.connection.wire_model or request.model
         if known.wire_model:
             model = f"{request.model.partition('/')[0]}/{known.wire_model}"
         return replace(request, messages=tuple(messages), config=config, model=model)
 
     def _limits_of(self, request: lm15.Request) -> ImageLimits:
-        shown = []
-        for message in request.messages:
-            shown += [IMAGES.find(part.url) for part in message.parts if _is_reference(part)]
-        if len(shown) < 2:
-            return self.limits
+        shown = [IMAGES.find(part.url) for part in _images_of(request) if _is_reference(part)]
         return limits_of_request(shown, self.limits)
 
     def _cause(self, request: lm15.Request, error: lm15.LM15Error) -> Exception | None:
@@ -253,53 +239,50 @@ class ReferenceEngine:
 
         FeatureRefused: the request can go without something. Else asking again would meet the same.
         """
-        words, known = redact(traits.words_of(error), self.secrets), self.record.known
-        parts = [part for message in request.messages for part in message.parts]
-        has_images = any(isinstance(part, lm15.ImagePart) for part in parts)
-        if has_images and traits.names_images(words):
+        words, known = redact(words_of(error), self.secrets), self.record.known
+        named = refused(words, error.status)
+        if isinstance(error, lm15.ContextLengthError):
+            named = ["context"]
+        if "images" in named and _images_of(request):
             self.record.learn(reads_images=False)
             return ImagesRefused(f"{self.name} reads no images")
-        if self._learn_refusal(request, error, words):
+        if self._goes_without(named, request.config, words, error.status):
             return FeatureRefused(error)
-        if traits.context_is_full(error):
+        if "context" in named:
             size = f" of {known.context_tokens:,} tokens" if known.context_tokens else ""
             mend = "show fewer demos (compile with --demos 4)"
             return EndpointError(f"{self.name}: the context{size} is full; {mend}")
-        is_refused = isinstance(error, lm15.TransportError) and "refused" in words.casefold()
-        if is_refused and not self.has_answered:
-            return self._unreachable()
-        if traits.model_is_missing(error):
+        is_unreachable = isinstance(error, lm15.TransportError) and "refused" in words.casefold()
+        if is_unreachable and not self.has_answered:
+            if self.address is None:
+                wrong = "its service takes no connection; check the network connection"
+                return EndpointError(f"{self.title}: {wrong}")
+            mend = "start it, or check --api-base"
+            return EndpointError(f"no server answers at {self.address}; {mend}")
+        if "model" in named:
             there = f"; it has {', '.join(known.models[:8])}" if known.models else ""
             wrong = f"the model is not on the server{there}"
             return EndpointError(f"{self.title}: {wrong}; name another one with --lm")
         return None
 
-    def _unreachable(self) -> EndpointError:
-        if self.address is None:
-            wrong = "its service takes no connection"
-            return EndpointError(f"{self.title}: {wrong}; check the network connection")
-        return EndpointError(f"no server answers at {self.address}; start it, or check --api-base")
-
-    def _learn_refusal(self, request: lm15.Request, error: lm15.LM15Error, words: str) -> bool:
-        """Remember what an error refuses of a request; False where it cannot go without that."""
-        other = {"max_tokens": "max_completion_tokens", "max_completion_tokens": "max_tokens"}
-        limit = self.record.known.max_tokens_field
-        if self.address is not None and traits.wants_other_limit(error, limit):
-            self.record.learn(max_tokens_field=other[limit])
+    def _goes_without(self, named: list[str], config: lm15.Config, words: str, status: int | None) -> bool:
+        """Remember what is refused of a request; False where it cannot go without that."""
+        known = self.record.known
+        if self.address is not None and known.max_tokens_field in named:
+            other = {"max_tokens": "max_completion_tokens", "max_completion_tokens": "max_tokens"}
+            self.record.learn(max_tokens_field=other[known.max_tokens_field])
             return True
-        refused = traits.refused_fields(error)
-        names = [name for name in refused if getattr(request.config, name) is not None]
-        most = traits.largest_choice(words) if "logprobs" in names else None
-        if most is not None and most < (request.config.logprobs or 0):
-            self.record.learn(token_probabilities=most)
-            return True
-        for name in names:
-            self.record.refuse(name, f"HTTP {error.status}: {words[:120]}")
-            said = words[:120]
+        fields = [name for name in OMITTABLE if name in named and getattr(config, name) is not None]
+        if "logprobs" in fields:
+            fewer = fewer_alternatives(words, config.logprobs or 0) or 0
+            self.record.learn(token_probabilities=fewer)
+            if fewer:
+                return True
+        said = words[:120]
+        for name in fields:
+            self.record.refuse(name, f"HTTP {status}: {said}")
             logger.warning("%s does not take %s and is asked without (%s)", self.title, name, said)
-        if "logprobs" in names:
-            self.record.learn(token_probabilities=0)
-        return bool(names)
+        return bool(fields)
 
     def _explain(self, error: lm15.LM15Error) -> None:
         """Make an error name the model as its user does, what sets a missing key, and no key."""
@@ -323,8 +306,15 @@ class ReferenceEngine:
             note_change(f"{self.title}: logprobs asked for, none came with the answer")
 
 
+def _images_of(request: lm15.Request) -> list[lm15.ImagePart]:
+    images = []
+    for message in request.messages:
+        images += [part for part in message.parts if isinstance(part, lm15.ImagePart)]
+    return images
+
+
 def _is_reference(part: Any) -> bool:
-    return isinstance(part, lm15.ImagePart) and bool(part.url) and str(part.url).startswith(HOST)
+    return isinstance(part, lm15.ImagePart) and str(part.url or "").startswith(HOST)
 
 
 def _sent_part(part: Any, limits: ImageLimits, images: dict[bytes, bytes] | None) -> Any:

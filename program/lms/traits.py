@@ -1,5 +1,6 @@
 """What a model can do, in one record: an engine declares it, a service is asked and learnt from."""
 
+import base64
 import hashlib
 import io
 import json
@@ -32,12 +33,12 @@ MOST_ALTERNATIVES = 20
 
 def inquire(engine: Any) -> None:
     """Fill the record of an engine's model in; EndpointError where nothing answers under its name."""
-    record, address = engine.record, engine.address
-    found = listed_traits(address, engine.model, engine.secrets)
-    names = found.get("models", ())
-    if names and engine.model not in names and len(names) == 1:
-        found["wire_model"] = names[0]
-    record.learn(**found)
+    record = engine.record
+    listed = listed_traits(engine.address, engine.model, engine.secrets)
+    names = listed.get("models", ())
+    if engine.model not in names and len(names) == 1:
+        listed["wire_model"] = names[0]
+    record.learn(**listed)
     sighted = record.traits.reads_images is None
     is_open = sighted or record.traits.token_probabilities is None
     if is_open and not _probe(engine, sighted=sighted):
@@ -46,7 +47,7 @@ def inquire(engine: Any) -> None:
     logger.info("%s: %s", engine.name, record.traits.model_dump_json(exclude_defaults=True))
 
 
-_LENGTHS = ("max_model_len", "context_length", "max_context_length")
+_LENGTHS = ("max_model_len", "context_length", "max_context_length", "meta.n_ctx")
 
 
 def listed_traits(address: str, model: str, secrets: Mapping[str, str]) -> dict[str, Any]:
@@ -57,47 +58,49 @@ def listed_traits(address: str, model: str, secrets: Mapping[str, str]) -> dict[
     """
     root = re.sub(r"/v\d+$", "", address)
     listing = _page(f"{address}/models", secrets, must_answer=True)
-    entries = [entry for entry in (listing or {}).get("data") or () if isinstance(entry, Mapping)]
-    names = tuple(str(entry.get("id")) for entry in entries)
-    found: dict[str, Any] = {"models": names} if names else {}
+    entries = [entry for entry in listing.get("data") or () if isinstance(entry, Mapping)]
     only: Mapping[str, Any] = entries[0] if len(entries) == 1 else {}
     entry = next((each for each in entries if each.get("id") == model), only)
-    modalities = (entry.get("architecture") or {}).get("input_modalities")
-    if isinstance(modalities, list) and modalities:
-        found["reads_images"] = "image" in modalities
-    lengths = [entry.get(name) for name in _LENGTHS]
-    lengths.append((entry.get("meta") or {}).get("n_ctx"))
-    if entry.get("owned_by") == "llamacpp" or "n_ctx" in (entry.get("meta") or {}):
-        properties = _page(f"{root}/props", secrets) or {}
-        vision = (properties.get("modalities") or {}).get("vision")
-        if isinstance(vision, bool):
-            found["reads_images"] = vision
-        lengths.insert(0, (properties.get("default_generation_settings") or {}).get("n_ctx"))
+    reads_images = _is_among(_at(entry, "architecture.input_modalities"), "image")
+    lengths = [_at(entry, path) for path in _LENGTHS]
+    if entry.get("owned_by") == "llamacpp" or _at(entry, "meta.n_ctx") is not None:
+        page = _page(f"{root}/props", secrets)
+        vision = _at(page, "modalities.vision")
+        reads_images = vision if isinstance(vision, bool) else reads_images
+        lengths.insert(0, _at(page, "default_generation_settings.n_ctx"))
     elif entry.get("owned_by") == "library":  # Ollama's models
-        shown = _page(f"{root}/api/show", secrets, {"model": model}) or {}
-        if isinstance(able := shown.get("capabilities"), list) and able:
-            found["reads_images"] = "vision" in able
-        for name, length in (shown.get("model_info") or {}).items():
+        page = _page(f"{root}/api/show", secrets, {"model": model})
+        reads_images = _is_among(page.get("capabilities"), "vision")
+        for name, length in (page.get("model_info") or {}).items():
             if name.endswith(".context_length"):
                 lengths.append(length)
-    known = [length for length in lengths if isinstance(length, int) and length > 0]
-    if known:
-        found["context_tokens"] = known[0]
-    return found
+    known_lengths = [length for length in lengths if isinstance(length, int) and length > 0]
+    found = {
+        "models": tuple(str(entry.get("id")) for entry in entries) or None,
+        "reads_images": reads_images,
+        "context_tokens": next(iter(known_lengths), None),
+    }
+    return {name: value for name, value in found.items() if value is not None}
 
 
-def _page(
-    url: str,
-    secrets: Mapping[str, str],
-    body: Mapping[str, Any] | None = None,
-    *,
-    must_answer: bool = False,
-) -> dict[str, Any] | None:
-    """Return the JSON object at an address, without the key; None for anything else.
+def _at(page: Any, path: str) -> Any:
+    """Return what stands at a path in a page, or None."""
+    for name in path.split("."):
+        page = page.get(name) if isinstance(page, Mapping) else None
+    return page
+
+
+def _is_among(kinds: Any, kind: str) -> bool | None:
+    """Return whether a page lists a kind; None where it lists nothing."""
+    return kind in kinds if isinstance(kinds, list) and kinds else None
+
+
+def _page(url: str, secrets: Mapping[str, str], body: Any = None, *, must_answer: bool = False) -> dict[str, Any]:
+    """Return the JSON object at an address, without the key; an empty one for anything else.
 
     With `must_answer` something has to, and to take the key: EndpointError else.
     """
-    variable, key = next(iter(secrets.items()), ("AGENTICIQA_API_KEY", None))
+    variable, key = next(iter(secrets.items()), ("AGENTICIQA_API_KEY", ""))
     headers = {"Content-Type": "application/json"}
     if key:
         headers["Authorization"] = f"Bearer {key}"
@@ -109,7 +112,7 @@ def _page(
         with opener.open(request, timeout=LISTING_TIMEOUT_S) as answer:
             page = json.loads(redact(answer.read(4 << 20).decode("utf-8", "replace"), secrets))
     except ValueError:
-        return None
+        return {}
     except OSError as error:
         server, status = url.removesuffix("/models"), getattr(error, "code", None)
         if must_answer and status in {401, 403}:
@@ -119,8 +122,8 @@ def _page(
             reason = getattr(error, "reason", None) or error
             mend = "start it, or give its address with --api-base"
             raise EndpointError(f"no server answers at {server} ({reason}); {mend}") from None
-        return None
-    return page if isinstance(page, dict) else None
+        return {}
+    return page if isinstance(page, dict) else {}
 
 
 _BUSY = {429, 503, 529}
@@ -129,12 +132,11 @@ _BUSY = {429, 503, 529}
 
 def _probe(engine: Any, *, sighted: bool) -> bool:
     """Ask for one token, with a picture where it is open whether any are read; False where it is busy."""
-    text = lm15.TextPart(text="Is this picture good or bad? Answer with one word.")
-    parts: tuple[Any, ...] = (text,)
+    parts: list[Any] = [lm15.TextPart(text="Is this picture good or bad? Answer with one word.")]
     if sighted:
-        parts = (text, lm15.ImagePart(data=_dot(), media_type="image/png"))
+        parts.append(lm15.ImagePart(data=_dot(), media_type="image/png"))
     config = lm15.Config(max_tokens=1, temperature=0.0, logprobs=MOST_ALTERNATIVES)
-    message = lm15.Message(role="user", parts=parts)
+    message = lm15.Message(role="user", parts=tuple(parts))
     request = lm15.Request(model=engine.connection.lm_name, messages=(message,), config=config)
     try:
         response = engine.complete(request)
@@ -143,119 +145,23 @@ def _probe(engine: Any, *, sighted: bool) -> bool:
             return _probe(engine, sighted=False)
         if isinstance(error, lm15.AuthError):
             raise
-        logger.info(
-            "%s: the question of one token failed (%s)",
-            engine.name,
-            " ".join(redact(str(error), engine.secrets).split())[:200],
-        )
+        words = " ".join(redact(str(error), engine.secrets).split())
+        logger.info("%s: the question of one token failed (%s)", engine.name, words[:200])
         return getattr(error, "status", None) not in _BUSY
-    tokens = response.logprobs or ()
-    alternatives = max((len(token.top or ()) for token in tokens), default=0)
-    found: dict[str, Any] = {"token_probabilities": alternatives}
+    alternatives = max((len(token.top or ()) for token in response.logprobs or ()), default=0)
+    engine.record.learn(token_probabilities=alternatives)
     if sighted:
-        found["reads_images"] = True
-    engine.record.learn(**found)
+        engine.record.learn(reads_images=True)
     return True
 
 
 def _dot() -> str:
     """Return a grey square of 64 px as PNG in base64; smaller ones are refused by some models."""
-    import base64
-
     from PIL import Image
 
     buffer = io.BytesIO()
     Image.new("RGB", (64, 64), (128, 128, 128)).save(buffer, "PNG")
     return base64.b64encode(buffer.getvalue()).decode("ascii")
-
-
-_IMAGES = re.compile(
-    r"image input is not supported|mmproj|unsupported content part|content type.{0,20}image"
-    r"|not a multimodal model|(?:does|do)(?: not|n't) support (?:image|vision|multimodal)"
-    r"|support image input|(?:image|vision)\S* (?:input )?"
-    r"(?:is|are) not supported|no endpoints found that support image"
-    r"|image_url.{0,40}(?:not|invalid|unsupported|expected)"
-    r"|(?:invalid|unsupported|unknown).{0,40}image_url"
-    r"|at most 0 image|cannot (?:read|process|see) images?",
-    re.IGNORECASE,
-)
-"""llama.cpp, vLLM, LM Studio, OpenRouter, LiteLLM's proxy and OpenAI, each in its own words."""
-_CONTEXT = re.compile(
-    r"context[ _](?:length|size|window)|maximum context|exceeds? (?:the )?(?:available )?context"
-    r"|prompt is too long|too many (?:input )?tokens",
-    re.IGNORECASE,
-)
-_MODEL = re.compile(
-    r"model\b.{0,120}(?:not found|does not exist|not exist|not loaded|unknown|no such)"
-    r"|(?:no such|unknown|invalid) model|model_not_found",
-    re.IGNORECASE | re.DOTALL,
-)
-_FIELDS = {
-    "response_format": r"response_?format|json_?schema|structured|guided|grammar|schema",
-    "logprobs": r"log_?prob",
-    "temperature": r"temperature",
-    "seed": r"\bseed\b",
-}
-"""What a request can do without, and the words a refusal names it by."""
-_STATUSES = frozenset({400, 404, 415, 422, 500, 501})
-"""Of unknown or unsupported fields; llama.cpp gives 500 for a schema it cannot use."""
-
-
-def words_of(error: lm15.LM15Error) -> str:
-    """Return what a service said, on one line."""
-    return " ".join(f"{error.message} {error.provider_code or ''}".split())
-
-
-def names_images(words: str) -> bool:
-    """Return whether a refusal of a request with images says that the model reads none.
-
-    >>> names_images("image input is not supported - hint: you may need to provide the mmproj")
-    True
-    >>> names_images("too many requests")
-    False
-    """
-    return bool(_IMAGES.search(words))
-
-
-def context_is_full(error: lm15.LM15Error) -> bool:
-    """Return whether a request was longer than the model's context."""
-    full = error.status in _STATUSES and _CONTEXT.search(words_of(error))
-    return isinstance(error, lm15.ContextLengthError) or bool(full)
-
-
-def model_is_missing(error: lm15.LM15Error) -> bool:
-    """Return whether a server has no model of that name."""
-    return error.status in {400, 404, 422, 500} and bool(_MODEL.search(words_of(error)))
-
-
-def refused_fields(error: lm15.LM15Error) -> list[str]:
-    """Return the fields of a request that an error refuses by name."""
-    if error.status not in _STATUSES or isinstance(error, lm15.ContextLengthError | lm15.AuthError):
-        return []
-    words = words_of(error)
-    return [name for name, pattern in _FIELDS.items() if re.search(pattern, words, re.IGNORECASE)]
-
-
-def wants_other_limit(error: lm15.LM15Error, field: str) -> bool:
-    """Return whether an error refuses `max_tokens` or `max_completion_tokens`.
-
-    OpenAI's names the other one, too: "Use 'max_completion_tokens' instead."
-    """
-    words = words_of(error)
-    refusal = r"not supported|unsupported|unknown|unrecognized|unexpected|not permitted|instead"
-    names_it = re.search(rf"(?<![a-z_]){field}\b", words)
-    return error.status in _STATUSES and bool(names_it and re.search(refusal, words, re.IGNORECASE))
-
-
-def largest_choice(words: str) -> int | None:
-    """Return the most alternatives that a refusal of `top_logprobs` allows.
-
-    >>> largest_choice("Invalid value: 'top_logprobs' must be less than or equal to 5")
-    5
-    """
-    numbers = map(int, re.findall(r"\d+", words.partition("top_logprobs")[2]))
-    limits = [number for number in numbers if 1 <= number < MOST_ALTERNATIVES]
-    return max(limits, default=None)
 
 
 class ModelTraits(BaseModel):
@@ -317,7 +223,6 @@ class ModelRecord:
     def __init__(self, file: Path | None = None, declared: Mapping[str, Any] | None = None) -> None:
         self.lock = threading.RLock()
         self._file, self._declared = file, dict(declared or {})
-
         self.known = _read(file) or ModelTraits()
         """What the service said, or its refusals."""
 
@@ -326,10 +231,10 @@ class ModelRecord:
         """What is known, under what flags and configuration declare."""
         return self.known.model_copy(update=self._declared) if self._declared else self.known
 
-    def learn(self, **found: Any) -> None:
+    def learn(self, **traits: Any) -> None:
         """Correct the record, and keep it."""
         with self.lock:
-            self.known = self.known.model_copy(update=found)
+            self.known = self.known.model_copy(update=traits)
             if self._file is None:
                 return
             try:
@@ -348,19 +253,11 @@ _RECORDS: dict[tuple[Any, ...], ModelRecord] = {}
 """One for each model and address: roles and copies of a program share what one learns."""
 
 
-def record_of(
-    model: str,
-    address: str | None,
-    cache_dir: Path | None,
-    declared: Mapping[str, Any] | None = None,
-) -> ModelRecord:
-    """Return the record of a model, kept below `cache_dir`, if any.
-
-    `declared` traits go before what is found.
-    """
+def record_of(model: str, address: str | None, cache_dir: Path | None, declared: Mapping[str, Any]) -> ModelRecord:
+    """Return the record of a model, kept below `cache_dir`, if any; `declared` traits go first."""
     name = hashlib.sha256(f"{address} {model}".encode()).hexdigest()[:16]
     file = cache_dir / MODEL_RECORDS / f"{name}.json" if cache_dir is not None else None
-    key = (model, address, file, json.dumps(declared or {}, sort_keys=True))
+    key = (model, address, file, json.dumps(declared, sort_keys=True))
     return _RECORDS.setdefault(key, ModelRecord(file, declared))
 
 
@@ -376,8 +273,7 @@ def traits_of(lm: dspy.BaseLM | None) -> ModelTraits:
 def known_traits(lm: dspy.BaseLM | None) -> ModelTraits:
     """Return what a model's engine declares, or what is known of its service; nothing is asked."""
     engine = getattr(lm, "engine", None)
-    record = getattr(engine, "record", None)
-    traits = record.traits if isinstance(record, ModelRecord) else getattr(engine, "traits", None)
+    traits = getattr(getattr(engine, "record", engine), "traits", None)
     return traits if isinstance(traits, ModelTraits) else _NOTHING_KNOWN
 
 
