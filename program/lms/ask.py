@@ -46,7 +46,6 @@ from signatures.inputs import FACTS, with_facts, with_steps
 logger = logging.getLogger(__name__)
 
 T = TypeVar("T")
-_Key = tuple[str, str]
 Check = Callable[[dspy.Prediction], T]
 """Turns a prediction into a value; raises ValueError for one that will not do."""
 
@@ -103,9 +102,7 @@ def ask(
     key = _key(question)
     if key is None:
         return _answered(question, asked, check, example)
-    if (answer := _recalled(key, question, check)) is not None:
-        return answer
-    with single_flight(key):  # another thread may have asked the same meanwhile
+    with single_flight(key):  # another thread may be asking the same
         answer = _recalled(key, question, check)
         if answer is None:
             answer = _answered(question, asked, check, example)
@@ -118,13 +115,9 @@ def _question(
 ) -> Question:
     """Return a question as it is sent: without what is absent, or images that the model does not read."""
     traits = traits_of(lm)
-    given = {}
-    facts = {}
-    for name, value in inputs.items():
-        if value is not None and name in FACTS:
-            facts[name] = value
-        elif value is not None:
-            given[name] = clean(value)
+    known = {name: value for name, value in inputs.items() if value is not None}
+    facts = {name: known.pop(name) for name in FACTS if name in known}
+    given = clean(known)
     sent = dict(given)
     if traits.reads_images is False:
         sent = {name: value for name, value in given.items() if not _shows(value)}
@@ -144,14 +137,14 @@ def _question(
 
 
 _MOST_ANSWERS = 1024
-_FIXED_ANSWERS: LRUCache[_Key, dict[str, Any]] = LRUCache(_MOST_ANSWERS)
-"""Of the embedded expert."""
-_ANSWERS: WeakKeyDictionary[Any, LRUCache[_Key, dict[str, Any]]] = WeakKeyDictionary()
+_FIXED_ANSWERS: LRUCache[str, dict[str, Any]] = LRUCache(_MOST_ANSWERS)
+"""Of deterministic models."""
+_ANSWERS: WeakKeyDictionary[Any, LRUCache[str, dict[str, Any]]] = WeakKeyDictionary()
 """Of the others, for each cache of DSPy's."""
 _ANSWERS_LOCK = threading.Lock()
 
 
-def _answers_of(lm: dspy.BaseLM) -> LRUCache[_Key, dict[str, Any]]:
+def _answers_of(lm: dspy.BaseLM) -> LRUCache[str, dict[str, Any]]:
     """Return the memory of an LM's answers: none of it outlives what DSPy's cache has in memory."""
     if known_traits(lm).embedded:
         return _FIXED_ANSWERS
@@ -162,28 +155,27 @@ def _answers_of(lm: dspy.BaseLM) -> LRUCache[_Key, dict[str, Any]]:
     return answers
 
 
-def _key(question: Question) -> _Key | None:
+def _key(question: Question) -> str | None:
     """Return what a text-only question is known by; None where nothing is to be kept."""
     lm = question.lm
     is_in_cache = lm.cache and (dspy.cache.enable_memory_cache or dspy.cache.enable_disk_cache)
-    shows_image = any(map(_shows, question.inputs.values()))
-    # Answers with token probabilities are large: DSPy's own cache keeps those.
-    if shows_image or question.config.get("logprobs") or not _is_ours(lm):
+    if not is_in_cache and not known_traits(lm).embedded:
         return None
-    if not known_traits(lm).embedded and not is_in_cache:
+    # Answers with token probabilities are large: DSPy's own cache keeps those.
+    if _shows(question.inputs) or question.config.get("logprobs") or not _is_ours(lm):
         return None
     parts = (
         _text_of(question.signature), lm.model, getattr(lm, "model_type", None), lm.kwargs, question.inputs,
         question.demos, question.config, question.predictor.config, question.first_field_only,
     )  # fmt: skip
-    return "agentic_iqa", hashlib.sha256(repr(parts).encode("utf-8", "replace")).hexdigest()
+    return hashlib.sha256(repr(parts).encode("utf-8", "replace")).hexdigest()
 
 
 _text_of: Callable[[Any], str] = functools.lru_cache(maxsize=256)(repr)
 """A signature as text: two threads may each have built the same one, and classes are not equal."""
 
 
-def _keep(key: _Key, question: Question, answer: Answer[Any]) -> None:
+def _keep(key: str, question: Question, answer: Answer[Any]) -> None:
     """Keep the answer to a question that was understood as it is."""
     if answer.prediction is None or answer.attempt != ATTEMPTS[0]:
         return
@@ -192,7 +184,7 @@ def _keep(key: _Key, question: Question, answer: Answer[Any]) -> None:
         _answers_of(question.lm)[key] = copy.deepcopy(fields)
 
 
-def _recalled(key: _Key, question: Question, check: Check[T]) -> Answer[T] | None:
+def _recalled(key: str, question: Question, check: Check[T]) -> Answer[T] | None:
     """Return the answer kept for a question, traced as DSPy does; None where somebody watches."""
     if _is_watched(question):
         return None
@@ -201,7 +193,7 @@ def _recalled(key: _Key, question: Question, check: Check[T]) -> Answer[T] | Non
     if fields is None:
         return None
     prediction = dspy.Prediction.from_completions([fields], question.signature)
-    add_to_trace(question.predictor, question.traced_inputs, prediction)
+    add_to_trace(question, prediction)
     try:
         value = check(prediction)
     except ValueError:  # another check than the one that it passed
@@ -235,7 +227,12 @@ def _answered(
     for attempt, addition in attempts:
         if question.calls.left == 0:
             break
-        signature = _wording(question, asked, addition)
+        if addition:
+            signature = _with_addition(question.signature, addition)  # type: ignore[arg-type]  # a class is hashable
+        elif _is_ours(question.lm):
+            signature = question.signature
+        else:
+            signature = asked  # absent inputs too: `dspy.Refine` knows a predictor by it
         # As DSPy's own adapters do, the model is asked for JSON where its answer could not be read.
         adapter = None if addition else _asking_once(dspy.settings.adapter)
         try:
@@ -274,26 +271,15 @@ def _bear(error: LMError, question: Question) -> None:
     question.config.pop("top_logprobs", None)
 
 
-def _wording(question: Question, asked: type[dspy.Signature], addition: str) -> type[dspy.Signature]:
-    """Return what a question asks in one of its calls."""
-    if addition:
-        instructions = question.signature.instructions + addition
-        return _worded(question.signature, instructions)  # type: ignore[arg-type]  # a class is hashable
-    if _is_ours(question.lm):
-        return question.signature
-    return asked  # absent inputs too: `dspy.Refine` knows a predictor by it
-
-
 def _is_ours(lm: dspy.BaseLM) -> bool:
     """Return whether a model is asked in JSON, not through an adapter in DSPy's settings."""
     return adapter_for(lm) is not dspy.settings.adapter
 
 
 @functools.lru_cache(maxsize=256)
-def _worded(signature: type[dspy.Signature], instructions: str) -> type[dspy.Signature]:
-    """Return a signature with other instructions, the same one each time: prompts are kept by it."""
-    worded: type[dspy.Signature] = signature.with_instructions(instructions)
-    return worded
+def _with_addition(signature: type[dspy.Signature], addition: str) -> Any:
+    """Return a signature with longer instructions, the same one each time: prompts are kept by it."""
+    return signature.with_instructions(signature.instructions + addition)
 
 
 def _predict_of(predictor: dspy.Module, form: QuestionForm) -> tuple[dspy.Predict, type[dspy.Signature]]:
@@ -341,7 +327,7 @@ def _asking_once(adapter: dspy.Adapter | None) -> dspy.Adapter | None:
 
 
 def _shows(value: Any) -> bool:
-    """Return whether an input is an image, or several."""
+    """Return whether an input is an image, or holds several."""
     if isinstance(value, dict):
         return any(map(_shows, value.values()))
     return isinstance(value, dspy.Image)
@@ -388,21 +374,18 @@ def complete_demos(demos: Sequence[Any], signature: type[dspy.Signature]) -> lis
 
     An output that may stay unanswered may do so in a demo, too. Which outputs demos lack is said once.
     """
-    images = [name for name in signature.input_fields if name in {"image", "reference"}]
-    optional = {name for name, field in signature.output_fields.items() if _may_be_none(field)}
+    images = {"image", "reference"} & signature.input_fields.keys()
+    outputs = signature.output_fields
+    optional = {name for name in outputs if type(None) in get_args(outputs[name].annotation)}
     complete = []
     for demo in demos:
-        lacking = [name for name in signature.output_fields if demo.get(name) is None]
+        lacking = [name for name in outputs if demo.get(name) is None]
         is_shown = optional.issuperset(lacking)
         if lacking:
-            _warn_of_demos(tuple(signature.output_fields), tuple(lacking), is_shown=is_shown)
+            _warn_of_demos(tuple(outputs), tuple(lacking), is_shown=is_shown)
         if is_shown and all(demo.get(name) is not None for name in images):
             complete.append(demo)
     return complete
-
-
-def _may_be_none(field: Any) -> bool:
-    return type(None) in get_args(field.annotation)
 
 
 @functools.cache

@@ -5,8 +5,8 @@ import random
 import re
 import time
 from collections import deque
-from collections.abc import Callable, Collection, Iterator, Mapping
-from contextlib import contextmanager, nullcontext
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from contextvars import ContextVar
 from dataclasses import dataclass, field, replace
 from typing import Any
@@ -19,20 +19,14 @@ from dspy.utils.exceptions import LMError, LMProviderError, LMUnexpectedError, i
 
 from program.common.backends import StageUsage, Usage, WireImage
 from program.common.errors import InputError
-from program.common.keys import (
-    keys_among,
-    keys_named_after,
-    scrub,
-    strip_bytes,
-    usable_options,
-    use_keys,
-    without_keys,
-)
+from program.common.keys import keys_among, keys_named_after, scrub, strip_bytes, usable_options, use_keys, without_keys
 from program.common.text import answer_span, breaks_off
 from program.lms.adapter import adapter_for, events_of
 from program.lms.dspy_private import estimated_cost_usd, retry_after_s, sync_send_to_stream
-from program.lms.limits import current_budget, gate_of, settings_in_force
+from program.lms.limits import Budget, current_budget, gate_of, settings_in_force
 from program.lms.traits import known_traits, own_record
+
+logger = logging.getLogger(__name__)
 
 _USAGE: ContextVar[Usage | None] = ContextVar("agentic_iqa_usage", default=None)
 _STAGE: ContextVar[str | None] = ContextVar("agentic_iqa_stage", default=None)
@@ -85,7 +79,7 @@ def _announce(name: str) -> None:
 
 @dataclass
 class _Receipt:
-    """What one request came to. As created, it is that of a request that failed."""
+    """What one request came to; as created, one that failed."""
 
     answered: bool = False
     from_cache: bool = False
@@ -152,30 +146,36 @@ _LEFT_OUT = "(left out: only the last calls are kept whole)"
 _WHOLE_CALLS: deque[dict[str, Any]] = deque()
 
 
+@dataclass
+class CallAllowance:
+    """How many calls of a model a question may still cost: at first `wire.attempts`."""
+
+    left: int = field(default_factory=lambda: settings_in_force().wire.attempts)
+
+    def take(self) -> bool:
+        """Take one call; False where none is left."""
+        if self.left == 0:
+            return False
+        self.left -= 1
+        return True
+
+
 class ModelCall:
     """The context of one call: each request is charged, admitted, made, priced and booked by itself.
 
     It takes the place of the LM's engine, below DSPy's cache, so only requests that go out count.
     Where DSPy chooses the engine (a user's own LM), the whole call counts as one request, and is
     refunded if the cache answered it.
+
+    `calls` is what the question may still cost: it is asked again where its answer is cut. Without
+    it nobody asks again, and DSPy warns of such an answer.
     """
 
-    def __init__(
-        self,
-        lm: dspy.BaseLM,
-        take_call: Callable[[], bool] = lambda: True,
-        *,
-        warns_of_cuts: bool = True,
-    ) -> None:
-        """Prepare a call of an LM; `take_call` takes one more call from the question's allowance.
-
-        `warns_of_cuts`: whether DSPy is to warn of an answer that ends for want of tokens.
-        """
-        self._lm, self._take_call, self._warns_of_cuts = lm, take_call, warns_of_cuts
+    def __init__(self, lm: dspy.BaseLM, calls: CallAllowance | None = None) -> None:
+        self._lm, self._calls = lm, calls
         self._engine: Any = getattr(lm, "engine", None)
         self._embedded = known_traits(lm).embedded
-        self._gate = None if self._embedded else gate_of(lm)
-        self._budget = None if self._embedded else current_budget()
+        self._budget = current_budget()
         self._keeps_history = not dspy.settings.disable_history
         self._whole_call: _Receipt | None = None
         self._requests = self._answers = self._answered_tokens = 0
@@ -214,7 +214,7 @@ class ModelCall:
                 with self._request() as receipt:
                     return self._attempt(request, receipt)
             except FeatureRefused as refusal:
-                if not self._take_call():
+                if self._calls is not None and not self._calls.take():
                     raise refusal.error from None
 
     def stream(self, request: lm15.Request) -> Iterator[Any]:
@@ -226,60 +226,63 @@ class ModelCall:
         response: lm15.Response = attempt(request)
         if not isinstance(response, lm15.Response):  # DSPy refuses it
             return response
-        receipt.answered, receipt.cost_usd = True, self._cost_usd(request, response)
+        receipt.answered = True
+        if not self._embedded:
+            # DSPy applies its list to its own engines alone.
+            connection = getattr(self._engine, "connection", None)
+            provider, model = getattr(connection, "priced_as", None) or (None, request.model)
+            receipt.cost_usd = estimated_cost_usd(response, provider=provider, model=model, request=request)
         receipt.input_tokens = response.usage.input_tokens or 0
         receipt.output_tokens = response.usage.output_tokens or 0
         self.is_cut = response.finish_reason == "length"
-        if self.is_cut and not self._warns_of_cuts:
+        if self.is_cut and self._calls is not None:
             return replace(response, finish_reason="stop")
         return response
-
-    def _cost_usd(self, request: lm15.Request, response: lm15.Response) -> float | None:
-        """Return what an answer cost by DSPy's list, which it applies to its own engines alone."""
-        if self._embedded:
-            return None
-        priced_as = getattr(getattr(self._engine, "connection", None), "priced_as", None)
-        provider, model = priced_as or (None, request.model)
-        return estimated_cost_usd(response, provider=provider, model=model, request=request)
 
     @contextmanager
     def _request(self) -> Iterator[_Receipt]:
         """Let one request out once budget and gate allow it; settle its account however it ends."""
+        receipt = _Receipt()
+        if self._embedded:
+            self._requests += 1
+            yield receipt
+            return
+        gate = gate_of(self._lm)
         if self._budget is not None:
             self._budget.charge()
         self._requests += 1
-        receipt = _Receipt()
         try:
-            with nullcontext() if self._gate is None else self._gate.admit():
+            with gate.admit():
                 yield receipt
         finally:
-            self._settle(receipt)
-
-    def _settle(self, receipt: _Receipt) -> None:
-        tokens = receipt.input_tokens + receipt.output_tokens
-        if not self._embedded:
             _book(receipt)
-        if self._gate is not None and receipt.answered and not receipt.from_cache:
-            self._gate.count_tokens(tokens)
-        if self._budget is None:
-            return
+            if receipt.answered and not receipt.from_cache:
+                gate.count_tokens(receipt.input_tokens + receipt.output_tokens)
+            if self._budget is not None:
+                self._settle(self._budget, receipt)
+
+    def _settle(self, budget: Budget, receipt: _Receipt) -> None:
         model = str(self._lm.model)
         if receipt.from_cache:
-            self._budget.refund()
+            budget.refund()
         elif receipt.answered:
-            self._budget.settle(receipt.cost_usd, tokens or None, model)
+            tokens = receipt.input_tokens + receipt.output_tokens
+            budget.settle(receipt.cost_usd, tokens or None, model)
         else:
-            self._budget.settle(0.0, 0, model)
+            budget.settle(0.0, 0, model)
 
     def _note(self, entry: dict[str, Any]) -> None:
         """Take what DSPy would note in its histories: they may be off, and hold no images."""
         if self._whole_call is not None:
             self._read(entry, self._whole_call)
             self._take_keys_out(entry)
-        outputs, response = entry.get("outputs") or [], entry.get("response")
         self._answers += 1
-        texts = [o.get("text") if isinstance(o, Mapping) else o for o in outputs]
-        self.answer_text = " ".join(map(str, texts))
+        texts = []
+        for output in entry.get("outputs") or []:
+            text = output.get("text") if isinstance(output, Mapping) else output
+            texts.append(str(text))
+        self.answer_text = " ".join(texts)
+        response = entry.get("response")
         if isinstance(response, lm15.Response):  # of one that its cache gave DSPy counts no tokens
             usage = response.usage
             self._answered_tokens += (usage.input_tokens or 0) + (usage.output_tokens or 0)
@@ -290,10 +293,8 @@ class ModelCall:
         """Fill in the receipt of a whole call; DSPy notes no tokens for what its cache answered."""
         usage = entry.get("usage") or {}
         receipt.answered = True
-        asked = usage.get("prompt_tokens") or usage.get("input_tokens") or 0
-        answered = usage.get("completion_tokens") or usage.get("output_tokens") or 0
-        receipt.input_tokens += int(asked)
-        receipt.output_tokens += int(answered)
+        receipt.input_tokens += int(usage.get("prompt_tokens") or usage.get("input_tokens") or 0)
+        receipt.output_tokens += int(usage.get("completion_tokens") or usage.get("output_tokens") or 0)
         has_tokens = receipt.input_tokens + receipt.output_tokens > 0
         receipt.from_cache = bool(self._lm.cache) and not has_tokens
         if not receipt.from_cache and entry.get("cost") is not None:
@@ -324,26 +325,10 @@ class ModelCall:
         self._lm.update_history(entry)
 
 
-logger = logging.getLogger(__name__)
-
 MAX_TEXT = 8_000
 """Characters kept of a text field: a model that runs away must not fill records and traces."""
 MAX_TOKENS_OF_FIRST_FIELD = 16
 """Of an answer that is cut after it; a level or a letter in JSON takes 7 to 13."""
-
-
-@dataclass
-class CallAllowance:
-    """How many calls of a model a question may still cost: at first `wire.attempts`."""
-
-    left: int = field(default_factory=lambda: settings_in_force().wire.attempts)
-
-    def take(self) -> bool:
-        """Take one call; False where none is left."""
-        if self.left == 0:
-            return False
-        self.left -= 1
-        return True
 
 
 @dataclass
@@ -372,8 +357,8 @@ class Question:
 def put(question: Question, signature: type[dspy.Signature]) -> dspy.Prediction:
     """Call the model, again after a transport fault as long as calls are left.
 
-    Raises BudgetSpent before a call that would pass the budget, ValueError for an answer without
-    all its texts, AdapterParseError for one that cannot be read, and LMError for none.
+    Raises BudgetSpent before a call that would pass the budget, ValueError for an answer that is
+    cut or lacks a field, AdapterParseError for one that cannot be read, and LMError for none.
     """
     while True:
         question.calls.take()
@@ -403,8 +388,7 @@ def _wait(error: LMError, question: Question) -> None:
 def _call(question: Question, signature: type[dspy.Signature]) -> dspy.Prediction:
     """Put a question once: DSPy repeats nothing here."""
     lm = question.lm
-    # Of an answer that is cut `ask` says how it goes on.
-    model_call = ModelCall(lm, question.calls.take, warns_of_cuts=False)
+    model_call = ModelCall(lm, question.calls)
     adapter = adapter_for(lm, first_field_only=question.first_field_only)
     callbacks = list(dspy.settings.callbacks)
     if not known_traits(lm).embedded:
@@ -424,8 +408,10 @@ def _call(question: Question, signature: type[dspy.Signature]) -> dspy.Predictio
         if isinstance(error.__cause__, InputError):
             raise error.__cause__ from None
         raise
-    _tidy(prediction, signature.output_fields)
-    add_to_trace(question.predictor, question.traced_inputs, prediction)
+    for name in signature.output_fields:
+        if isinstance(prediction.get(name), str):
+            prediction[name] = _bounded(prediction[name])
+    add_to_trace(question, prediction)
     if question.first_field_only:
         return prediction
     if model_call.is_cut:
@@ -440,15 +426,12 @@ def _call(question: Question, signature: type[dspy.Signature]) -> dspy.Predictio
     return prediction
 
 
-def _tidy(prediction: dspy.Prediction, outputs: Collection[str]) -> None:
-    """Bound an answer's texts, and take out of them what no UTF-8 holds."""
-    for name in outputs:
-        if isinstance(prediction.get(name), str):
-            text = encodable(prediction[name])
-            if len(text) > MAX_TEXT:
-                left_out = len(text) - MAX_TEXT
-                text = f"{text[:MAX_TEXT]} ... ({left_out} characters left out)"
-            prediction[name] = text
+def _bounded(text: str) -> str:
+    """Return an answer's text without what no UTF-8 holds, and its beginning alone where it is long."""
+    text = encodable(text)
+    if len(text) <= MAX_TEXT:
+        return text
+    return f"{text[:MAX_TEXT]} ... ({len(text) - MAX_TEXT} characters left out)"
 
 
 def _more_tokens(question: Question, text: str) -> int | None:
@@ -462,9 +445,8 @@ def _more_tokens(question: Question, text: str) -> int | None:
 
 
 def _config_of(question: Question) -> dict[str, Any]:
-    most, limit = question.lm.kwargs.get("max_tokens"), question.max_tokens
-    if question.first_field_only:
-        limit = MAX_TOKENS_OF_FIRST_FIELD
+    most = question.lm.kwargs.get("max_tokens")
+    limit = MAX_TOKENS_OF_FIRST_FIELD if question.first_field_only else question.max_tokens
     if limit is None or most is None:
         return dict(question.config)
     return {**question.config, "max_tokens": min(most, limit)}
@@ -476,11 +458,7 @@ def is_unusable(error: LMError, lm: dspy.BaseLM) -> bool:
     return has_answer and not known_traits(lm).embedded
 
 
-def add_to_trace(
-    predictor: dspy.Predict,
-    inputs: Mapping[str, Any],
-    prediction: dspy.Prediction,
-) -> None:
+def add_to_trace(question: Question, prediction: dspy.Prediction) -> None:
     """Add a question to DSPy's trace, if there is one, without its tokens' log-probabilities.
 
     Optimizers save demos made of a trace and write it whole into prompts, which some 30,000 tokens
@@ -492,7 +470,7 @@ def add_to_trace(
     if "logprobs" in prediction:
         fields = {name: value for name, value in prediction.items() if name != "logprobs"}
         prediction = dspy.Prediction(**fields)
-    trace.append((predictor, dict(inputs), prediction))
+    trace.append((question.predictor, dict(question.traced_inputs), prediction))
     del trace[: max(0, len(trace) - dspy.settings.max_trace_size)]
 
 
@@ -500,11 +478,9 @@ def _refuse_unusable(text: str, outputs: Mapping[str, Any]) -> None:
     """Raise ValueError where an answer's JSON breaks off or leaves a text field null."""
     start, stop = answer_span(text, outputs)
     text = text[start:stop]
-    nulls = []
-    for name, field_info in outputs.items():
-        # DSPy hands a null on as the word "None".
-        if field_info.annotation is str and re.search(rf'"{name}"\s*:\s*null\b', text):
-            nulls.append(name)
+    texts = [name for name, output in outputs.items() if output.annotation is str]
+    # DSPy hands a null on as the word "None".
+    nulls = [name for name in texts if re.search(rf'"{name}"\s*:\s*null\b', text)]
     if nulls:
         raise ValueError(f"{', '.join(nulls)} is null")
     if breaks_off(text):
