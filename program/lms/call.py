@@ -55,7 +55,8 @@ def meter() -> Iterator[Usage]:
 def stage(name: str) -> Iterator[None]:
     """Book time and calls of what runs inside under a stage; `dspy.streamify` says which."""
     started = time.perf_counter()
-    _announce(name)
+    if dspy.settings.send_stream is not None:
+        _announce(name)
     token = _STAGE.set(name)
     try:
         yield
@@ -67,14 +68,11 @@ def stage(name: str) -> Iterator[None]:
 
 
 def _announce(name: str) -> None:
-    stream = dspy.settings.send_stream
-    if stream is None:
-        return
     for callback in dspy.settings.callbacks:
         provider = getattr(callback, "status_message_provider", None)
         if type(provider) not in {type(None), StatusMessageProvider}:  # the user's own decides
             return
-    sync_send_to_stream(stream, StatusMessage(f"{name}: {_DOING[name]}"))
+    sync_send_to_stream(dspy.settings.send_stream, StatusMessage(f"{name}: {_DOING[name]}"))
 
 
 @dataclass
@@ -178,7 +176,7 @@ class ModelCall:
         self._budget = current_budget()
         self._keeps_history = not dspy.settings.disable_history
         self._whole_call: _Receipt | None = None
-        self._requests = self._answers = self._answered_tokens = 0
+        self._requests, self._answers, self._answered_tokens = 0, 0, 0
         self.answer_text = ""
         self.is_cut = False
         """Whether the last answer ended for want of tokens."""
@@ -275,7 +273,7 @@ class ModelCall:
         """Take what DSPy would note in its histories: they may be off, and hold no images."""
         if self._whole_call is not None:
             self._read(entry, self._whole_call)
-            self._take_keys_out(entry)
+            _take_keys_out(entry, keys_among(self._lm.kwargs))
         self._answers += 1
         texts = []
         for output in entry.get("outputs") or []:
@@ -300,17 +298,6 @@ class ModelCall:
         if not receipt.from_cache and entry.get("cost") is not None:
             receipt.cost_usd = (receipt.cost_usd or 0.0) + float(entry["cost"])
 
-    def _take_keys_out(self, entry: dict[str, Any]) -> None:
-        """Take keys that a service repeats out of an answer, before anything else has it.
-
-        But for DSPy's cache: where a user configured that, it has the answer as it came.
-        """
-        secrets = keys_among(self._lm.kwargs)
-        if entry.get("outputs"):
-            entry["outputs"][:] = without_keys(entry["outputs"], secrets)  # DSPy hands out this list
-        for name in ("response", "response_model"):
-            entry[name] = without_keys(entry.get(name), secrets)
-
     def _remember(self, entry: dict[str, Any]) -> None:
         """Add the call to DSPy's histories, without images that a user's own LM was sent inline."""
         if not known_traits(self._lm).takes_references:
@@ -323,6 +310,14 @@ class ModelCall:
             message = {"role": "user", "content": _LEFT_OUT}
             oldest.update(messages=[message], outputs=[_LEFT_OUT], response=None, kwargs={})
         self._lm.update_history(entry)
+
+
+def _take_keys_out(entry: dict[str, Any], secrets: Mapping[str, str]) -> None:
+    """Take keys that a service repeats out of an answer, before anything but DSPy's cache has it."""
+    if entry.get("outputs"):
+        entry["outputs"][:] = without_keys(entry["outputs"], secrets)  # DSPy hands out this list
+    for name in ("response", "response_model"):
+        entry[name] = without_keys(entry.get(name), secrets)
 
 
 MAX_TEXT = 8_000
@@ -373,15 +368,17 @@ def put(question: Question, signature: type[dspy.Signature]) -> dspy.Prediction:
 def _wait(error: LMError, question: Question) -> None:
     """Wait as the host asks, or longer with every repeat; raise the error where that is too long."""
     wire, hint = settings_in_force().wire, retry_after_s(error)
-    if hint is not None and hint > wire.longest_wait_s:
-        raise error
     backoff = min(wire.backoff_s * 2**question.repeats, wire.longest_wait_s)
     question.repeats += 1
-    # Spread, so that threads which failed together do not return together; it guards nothing.
-    seconds = hint if hint is not None else backoff * random.uniform(0.5, 1)
-    logger.info("%s; asking again in %.2f s", one_line(str(error)), seconds)
-    if hint is not None:
+    if hint is None:
+        # Spread, so that threads which failed together do not return together; it guards nothing.
+        seconds = backoff * random.uniform(0.5, 1)
+    elif hint > wire.longest_wait_s:
+        raise error
+    else:
+        seconds = hint
         gate_of(question.lm).pause(hint)
+    logger.info("%s; asking again in %.2f s", one_line(str(error)), seconds)
     time.sleep(seconds)
 
 
@@ -461,8 +458,7 @@ def is_unusable(error: LMError, lm: dspy.BaseLM) -> bool:
 def add_to_trace(question: Question, prediction: dspy.Prediction) -> None:
     """Add a question to DSPy's trace, if there is one, without its tokens' log-probabilities.
 
-    Optimizers save demos made of a trace and write it whole into prompts, which some 30,000 tokens
-    an answer would fill.
+    Optimizers write traces whole into prompts, which some 30,000 tokens an answer would fill.
     """
     trace = dspy.settings.trace
     if trace is None:

@@ -6,7 +6,7 @@ import time
 from collections import deque
 from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, contextmanager, nullcontext
-from typing import Any
+from typing import Any, cast
 from urllib.parse import urlsplit
 
 import dspy
@@ -15,25 +15,18 @@ from program.common.backends import ImageLimits
 from program.common.errors import InputError
 from program.common.settings import Settings, WireSettings, load_settings
 
-_SETTINGS = "agentic_iqa_settings"
-"""The program's name among DSPy's settings: `dspy.Parallel` and optimizers pass these to threads."""
-
-_BUDGET = "agentic_iqa_budget"
-"""The budget's, in the same place."""
+_SETTINGS, _BUDGET = "agentic_iqa_settings", "agentic_iqa_budget"
+"""Names among DSPy's settings: `dspy.Parallel` and optimizers pass these to threads."""
 
 
-def wire_scope(settings: Settings) -> AbstractContextManager[object]:
+def wire_scope(settings: Settings) -> AbstractContextManager[Any]:
     """Return a context in which these settings hold for every question."""
-    context: AbstractContextManager[object] = dspy.context(**{_SETTINGS: settings})
-    return context
+    return cast("AbstractContextManager[Any]", dspy.context(**{_SETTINGS: settings}))
 
 
 def settings_in_force() -> Settings:
     """Return the settings of the innermost scope, the usual ones outside any."""
-    settings: Settings | None = dspy.settings.get(_SETTINGS)
-    if settings is None:
-        return load_settings()
-    return settings
+    return dspy.settings.get(_SETTINGS) or load_settings()
 
 
 class BudgetSpent(InputError):  # noqa: N818 (it ends a run as planned)
@@ -48,6 +41,7 @@ class _Sum:
         self._unit, self._unknown, self._flag = unit, unknown, flag
         self._known, self._most = 0, 0.0
         self._model: str | None = None
+        """One whose calls come to nobody knows what."""
 
     def add(self, amount: float | None, model: str) -> None:
         """Add what one call came to: None where that is unknown, 0 where it gave no answer."""
@@ -63,8 +57,7 @@ class _Sum:
         if self.limit is None:
             return True
         if self._model is not None:
-            unknown = self._unknown.format(self._model)
-            raise BudgetSpent(f"budget: {unknown} limit can hold; use --max-calls")
+            raise BudgetSpent(f"budget: {self._unknown.format(self._model)} limit can hold; use --max-calls")
         left = self.limit - self.total
         if left <= 0 or self._most > left:
             spent = f"{round(self.total, 4):.12g} of {self.limit:.12g} {self._unit} are spent"
@@ -83,23 +76,15 @@ class Budget:
     """
 
     def __init__(
-        self,
-        max_calls: int | None = None,
-        max_cost_usd: float | None = None,
-        max_tokens: int | None = None,
+        self, max_calls: int | None = None, max_cost_usd: float | None = None, max_tokens: int | None = None
     ) -> None:
         for limit, unit in ((max_calls, "calls"), (max_cost_usd, "USD"), (max_tokens, "tokens")):
             if limit is not None and not limit > 0:
                 raise InputError(f"budget: {limit} {unit} allow nothing; give more than 0")
-        self.limits = {
-            "max_calls": max_calls,
-            "max_cost_usd": max_cost_usd,
-            "max_tokens": max_tokens,
-        }
+        self.limits = {"max_calls": max_calls, "max_cost_usd": max_cost_usd, "max_tokens": max_tokens}
         self.calls, self._in_flight = 0, 0
-        unpriced, uncounted = "the price of {!r} is unknown, so no cost", "{!r} counts no tokens, so no token"
-        self._usd = _Sum(max_cost_usd, "USD", unpriced, "--max-cost")
-        self._tokens = _Sum(max_tokens, "tokens", uncounted, "--max-tokens")
+        self._usd = _Sum(max_cost_usd, "USD", "the price of {!r} is unknown, so no cost", "--max-cost")
+        self._tokens = _Sum(max_tokens, "tokens", "{!r} counts no tokens, so no token", "--max-tokens")
         self._changed = threading.Condition()
         self._chain: tuple[Budget, ...] = (self,)
         self._context: Any = None
@@ -154,15 +139,13 @@ class Budget:
     def _admits(self) -> bool:
         limit = self.limits["max_calls"]
         if limit is not None and self.calls >= limit:
-            spent = f"budget: {self.calls} model calls are spent"
-            raise BudgetSpent(f"{spent}; allow more with --max-calls")
+            raise BudgetSpent(f"budget: {self.calls} model calls are spent; allow more with --max-calls")
         return all(total.admits(self._in_flight, self.calls) for total in (self._usd, self._tokens))
 
 
 def current_budget() -> Budget | None:
     """Return the innermost budget in force."""
-    budget: Budget | None = dspy.settings.get(_BUDGET)
-    return budget
+    return cast("Budget | None", dspy.settings.get(_BUDGET))
 
 
 def budget_from(arguments: argparse.Namespace) -> AbstractContextManager[object]:
@@ -180,8 +163,7 @@ class Gate:
         self.limits = limits
         self._window_s = window_s
         self._changed = threading.Condition()
-        self._in_flight = 0
-        self._paused_until = 0.0
+        self._in_flight, self._paused_until = 0, 0.0
         self._starts: deque[tuple[float, int]] = deque()
         self._spent: deque[tuple[float, int]] = deque()
         self._calls, self._tokens = 0, 0

@@ -52,14 +52,10 @@ def is_word(signature: type[dspy.Signature]) -> bool:
 def bounded_schema(schema: Mapping[str, Any]) -> dict[str, Any]:
     """Return an answer's JSON schema with limits on items and characters, and without titles."""
     bounded = dict(schema)
-    for name, most_chars in (("properties", MOST_CHARS), ("$defs", MOST_CHARS_INSIDE)):
-        if name in schema:
-            bounded[name] = _all_bounded(schema[name], most_chars)
+    for place, most_chars in (("properties", MOST_CHARS), ("$defs", MOST_CHARS_INSIDE)):
+        if place in schema:
+            bounded[place] = {name: _bounded(part, most_chars) for name, part in schema[place].items()}
     return bounded
-
-
-def _all_bounded(parts: Mapping[str, Any], most_chars: int) -> dict[str, Any]:
-    return {name: _bounded(part, most_chars) for name, part in parts.items()}
 
 
 def _bounded(part: Any, most_chars: int) -> Any:
@@ -68,17 +64,16 @@ def _bounded(part: Any, most_chars: int) -> Any:
         return [_bounded(each, most_chars) for each in part]
     if not isinstance(part, dict):
         return part
-    bounded = {name: value for name, value in part.items() if name not in {"title", "description"}}
+    bounded: dict[str, Any] = {}
+    for name, value in part.items():
+        if name in {"properties", "$defs"}:
+            bounded[name] = {inner: _bounded(each, MOST_CHARS_INSIDE) for inner, each in value.items()}
+        elif name not in {"title", "description"}:
+            bounded[name] = _bounded(value, MOST_CHARS_INSIDE)
     if part.get("type") == "array":
         bounded.setdefault("maxItems", MOST_ITEMS)
     if part.get("type") == "string" and "enum" not in part and "const" not in part:
         bounded.setdefault("maxLength", most_chars)
-    for name in ("items", "anyOf", "$ref"):
-        if name in bounded:
-            bounded[name] = _bounded(bounded[name], MOST_CHARS_INSIDE)
-    for name in ("properties", "$defs"):
-        if name in bounded:
-            bounded[name] = _all_bounded(bounded[name], MOST_CHARS_INSIDE)
     return bounded
 
 
