@@ -98,14 +98,3 @@ def test_a_proxy_gets_the_requests(loopback, picture, monkeypatch):
     lm = AgenticIQA(load_settings().with_model("openai/small-vlm", ADDRESS)).resources.lm("planner")
     with pytest.raises(dspy.utils.exceptions.LMError, match="not served here"):
         lm.copy(num_retries=0)("hello")  # the loopback server sees the whole address, as a proxy does, and serves none
-
-
-def test_closing_an_engine_closes_its_connections(loopback):
-    server = loopback()
-    lm = AgenticIQA(load_settings().with_model("openai/small-vlm", server.base)).resources.lm("planner")
-    lm.copy(num_retries=0)("Give a JSON object")
-    engine = lm.engine
-    assert isinstance(engine.transport, ImageTransport)
-    assert engine.transport.pool_stats()
-    engine.close()
-    assert engine.transport._closed

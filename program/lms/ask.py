@@ -10,7 +10,7 @@ import hashlib
 import json
 import logging
 import threading
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Annotated, Any, Generic, TypeVar, get_args
 from weakref import WeakKeyDictionary
@@ -204,37 +204,21 @@ def _recalled(key: str, question: Question, check: Check[T]) -> Answer[T] | None
 
 def _is_watched(question: Question) -> bool:
     """Return whether callbacks (MLflow's spans), a stream or a debug log want to see a question asked."""
-    watchers = (dspy.settings, question.lm, question.predictor, adapter_for(question.lm))
-    return (
-        any(getattr(watcher, "callbacks", None) for watcher in watchers)
-        or dspy.settings.send_stream is not None
-        or not known_traits(question.lm).takes_references
-        or logger.isEnabledFor(logging.DEBUG)
-    )
+    if dspy.settings.send_stream is not None or logger.isEnabledFor(logging.DEBUG):
+        return True
+    watched = (dspy.settings, question.lm, question.predictor, adapter_for(question.lm))
+    return any(getattr(each, "callbacks", None) for each in watched) or not known_traits(question.lm).takes_references
 
 
 def _answered(
     question: Question, asked: type[dspy.Signature], check: Check[T], example: Mapping[str, Any]
 ) -> Answer[T]:
-    """Put a question until its answer passes the check, once more where it is cut after its first field."""
-    hint = "\n\nReturn ONLY valid JSON."
-    shown = f" An example of a valid answer:\n{json.dumps(example, ensure_ascii=False)}"
-    attempts = list(zip(ATTEMPTS, ("", hint, hint + shown), strict=True))
-    if question.first_field_only:
-        attempts.insert(0, attempts[0])
+    """Put a question until its answer passes the check, or no call is left."""
     errors: list[str] = []
     raw = ""
-    for attempt, addition in attempts:
+    for attempt, signature, adapter in _wordings(question, asked, example):
         if question.calls.left == 0:
             break
-        if addition:
-            signature = _with_addition(question.signature, addition)  # type: ignore[arg-type]  # a class is hashable
-        elif _is_ours(question.lm):
-            signature = question.signature
-        else:
-            signature = asked  # absent inputs too: `dspy.Refine` knows a predictor by it
-        # As DSPy's own adapters do, the model is asked for JSON where its answer could not be read.
-        adapter = None if addition else _asking_once(dspy.settings.adapter)
         try:
             with dspy.context(adapter=adapter):
                 _log_prompt(attempt, signature, question)
@@ -242,22 +226,40 @@ def _answered(
             raw = _raw_text(prediction, signature)
             logger.debug("response (%s): %s", attempt, raw[:_LOGGED_CHARS])
             return Answer(check(prediction), attempt, raw, tuple(errors), prediction)
+        except InputError:  # a spent budget, an image that was altered: no other wording mends it
+            raise
         except AdapterParseError as error:
             raw = encodable(str(error.lm_response or "")).strip() or raw
             reason = str(error.args[0]).partition("\n")[0] if error.args else ""
-            reason = reason or "no JSON object with the asked fields"
-            errors.append(one_line(f"not readable: {reason}"))
-        except InputError:  # a spent budget, an image that was altered: no other wording mends it
-            raise
-        except (ValidationError, ValueError) as error:
-            errors.append(one_line(str(error)))
-        except LMError as error:
-            _bear(error, question)
+            errors.append(one_line(f"not readable: {reason or 'no JSON object with the asked fields'}"))
+        except (ValueError, LMError) as error:  # pydantic's are ValueErrors
+            if isinstance(error, LMError):
+                _bear(error, question)
             errors.append(one_line(str(error)))
         fields = list(question.signature.output_fields)
         logger.warning("question for %s: %s gave no usable answer: %s", fields, attempt, errors[-1])
         question.first_field_only = False
     return Answer(None, None, raw, tuple(errors))
+
+
+def _wordings(
+    question: Question, asked: type[dspy.Signature], example: Mapping[str, Any]
+) -> Iterator[tuple[str, Any, dspy.Adapter | None]]:
+    """Yield each attempt at a question, with its signature and its adapter."""
+    # Absent inputs too where the adapter is the user's: `dspy.Refine` knows a predictor by it.
+    as_it_is = question.signature if _is_ours(question.lm) else asked
+    adapter = dspy.settings.adapter
+    if getattr(adapter, "use_json_adapter_fallback", False):  # it would ask a second time by itself
+        adapter = copy.copy(adapter)
+        adapter.use_json_adapter_fallback = False
+    if question.first_field_only:
+        yield ATTEMPTS[0], as_it_is, adapter  # it is asked in full where that fails
+    yield ATTEMPTS[0], as_it_is, adapter
+    # As DSPy's own adapters do, the model is asked for JSON where its answer could not be read.
+    hint = "\n\nReturn ONLY valid JSON."
+    yield ATTEMPTS[1], _with_addition(question.signature, hint), None  # type: ignore[arg-type]  # a class is hashable
+    hint += f" An example of a valid answer:\n{json.dumps(example, ensure_ascii=False)}"
+    yield ATTEMPTS[2], _with_addition(question.signature, hint), None  # type: ignore[arg-type]  # likewise
 
 
 def _bear(error: LMError, question: Question) -> None:
@@ -292,8 +294,7 @@ def _predict_of(predictor: dspy.Module, form: QuestionForm) -> tuple[dspy.Predic
     asked = form.shape(predict.signature)
     missing = ", ".join(name for name in form.example if name not in asked.output_fields)
     if missing:
-        mend = "build on the one in `signatures`"
-        raise InputError(f"{wanted} has a signature without {missing}: {mend}")
+        raise InputError(f"{wanted} has a signature without {missing}: build on the one in `signatures`")
     added = tuple(name for name in asked.output_fields if name not in {*form.example, "reasoning"})
     if added:
         asked = _optional(asked, added)  # type: ignore[arg-type]  # a class is hashable
@@ -302,7 +303,7 @@ def _predict_of(predictor: dspy.Module, form: QuestionForm) -> tuple[dspy.Predic
 
 @functools.lru_cache(maxsize=256)
 def _optional(signature: type[dspy.Signature], names: tuple[str, ...]) -> type[dspy.Signature]:
-    """Return a signature of which these outputs may stay unanswered: the program does not need them."""
+    """Return a signature of which these outputs may stay unanswered."""
     for name in names:
         annotation = signature.output_fields[name].annotation
         readable = Annotated[annotation, WrapValidator(_read_or_none)]  # type: ignore[valid-type]  # known at run time
@@ -311,19 +312,10 @@ def _optional(signature: type[dspy.Signature], names: tuple[str, ...]) -> type[d
 
 
 def _read_or_none(value: Any, read: ValidatorFunctionWrapHandler) -> Any:
-    """Return a value as its type has it, or None for one of another type."""
     try:
         return read(value)
     except ValidationError:
         return None
-
-
-def _asking_once(adapter: dspy.Adapter | None) -> dspy.Adapter | None:
-    """Return an adapter that asks no second time by itself: `ask` does, and counts its calls."""
-    if adapter is not None and getattr(adapter, "use_json_adapter_fallback", False):
-        adapter = copy.copy(adapter)
-        adapter.use_json_adapter_fallback = False
-    return adapter
 
 
 def _shows(value: Any) -> bool:
@@ -349,9 +341,8 @@ def _raw_text(prediction: dspy.Prediction, signature: type[dspy.Signature]) -> s
 
 def _log_prompt(attempt: str, signature: type[dspy.Signature], question: Question) -> None:
     if logger.isEnabledFor(logging.DEBUG):
-        adapter = adapter_for(question.lm)
-        messages = strip_bytes(adapter.format(signature, question.demos, question.traced_inputs))
-        text = json.dumps(messages, ensure_ascii=False)
+        messages = adapter_for(question.lm).format(signature, question.demos, question.traced_inputs)
+        text = json.dumps(strip_bytes(messages), ensure_ascii=False)
         logger.debug("prompt (%s, %d demos): %s", attempt, len(question.demos), text)
 
 
@@ -390,17 +381,15 @@ def complete_demos(demos: Sequence[Any], signature: type[dspy.Signature]) -> lis
 
 @functools.cache
 def _warn_of_demos(outputs: tuple[str, ...], lacking: tuple[str, ...], *, is_shown: bool) -> None:
-    fate = "shown without" if is_shown else "left out"
     question, fields = ", ".join(outputs), ", ".join(lacking)
+    fate = "shown without" if is_shown else "left out"
     logger.warning("question for %s: demos that lack %s are %s; compile again", question, fields, fate)
 
 
 def with_references(demo: Any) -> Any:
     """Return a demo with references in place of images that are given as data URIs."""
-    inlined: dict[str, Any] = {}
     for name in ("image", "reference"):
-        image = demo.get(name)
-        url = getattr(image, "url", image)
+        url = getattr(demo.get(name), "url", demo.get(name))
         if isinstance(url, str) and url.startswith("data:"):
-            inlined[name] = dspy.Image(IMAGES.add(url).url)
-    return {**demo, **inlined} if inlined else demo
+            demo = {**demo, name: dspy.Image(IMAGES.add(url).url)}
+    return demo

@@ -157,12 +157,6 @@ class ReferenceEngine:
         """The model as its user calls it, and where it is."""
         return f"{self.title} at {self.address}" if self.address else self.title
 
-    @property
-    def transport(self) -> ImageTransport | None:
-        """What puts the images into requests, where that is ours."""
-        transport = self.inner.config.transport
-        return transport if isinstance(transport, ImageTransport) else None
-
     def complete(self, request: lm15.Request) -> lm15.Response:
         """Answer one request in one attempt, or in one more for each feature that is refused."""
         while True:
@@ -177,7 +171,8 @@ class ReferenceEngine:
         Raises FeatureRefused where another one would go without a feature.
         """
         inner = self.inner
-        with images_by_token() if self.transport else nullcontext() as images:
+        by_token = isinstance(inner.config.transport, ImageTransport)
+        with images_by_token() if by_token else nullcontext() as images:
             sent = self._on_the_wire(request, images)
             try:
                 response: lm15.Response = inner.complete(sent)
@@ -199,19 +194,14 @@ class ReferenceEngine:
         """Answer one request as a stream of events."""
         yield from events_of(self.complete(request))
 
-    def close(self) -> None:
-        """Close the wrapped engine's connections."""
-        self.inner.close()
-        if self.transport is not None:
-            self.transport.close()
-
     def _on_the_wire(self, request: lm15.Request, images: dict[bytes, bytes] | None) -> lm15.Request:
         """Return a request as it is sent, without refused features.
 
         Its images are bytes, or tokens under which `images` gets the bytes, in base64. Raises
         ImageError when an image is unknown here or has changed since it was opened.
         """
-        limits = self._limits_of(request)
+        shown = [IMAGES.find(part.url) for part in _images_of(request) if _is_reference(part)]
+        limits = limits_of_request(shown, self.limits)
         messages = []
         for message in request.messages:
             parts = tuple(_sent_part(part, limits, images) for part in message.parts)
@@ -230,10 +220,6 @@ class ReferenceEngine:
             model = f"{request.model.partition('/')[0]}/{known.wire_model}"
         return replace(request, messages=tuple(messages), config=config, model=model)
 
-    def _limits_of(self, request: lm15.Request) -> ImageLimits:
-        shown = [IMAGES.find(part.url) for part in _images_of(request) if _is_reference(part)]
-        return limits_of_request(shown, self.limits)
-
     def _cause(self, request: lm15.Request, error: lm15.LM15Error) -> Exception | None:
         """Return what is wrong, where the service's words say it, and remember it; else None.
 
@@ -250,15 +236,13 @@ class ReferenceEngine:
             return FeatureRefused(error)
         if "context" in named:
             size = f" of {known.context_tokens:,} tokens" if known.context_tokens else ""
-            mend = "show fewer demos (compile with --demos 4)"
-            return EndpointError(f"{self.name}: the context{size} is full; {mend}")
+            return EndpointError(f"{self.name}: the context{size} is full; show fewer demos (compile with --demos 4)")
         is_unreachable = isinstance(error, lm15.TransportError) and "refused" in words.casefold()
         if is_unreachable and not self.has_answered:
-            if self.address is None:
-                wrong = "its service takes no connection; check the network connection"
-                return EndpointError(f"{self.title}: {wrong}")
-            mend = "start it, or check --api-base"
-            return EndpointError(f"no server answers at {self.address}; {mend}")
+            if self.address is not None:
+                return EndpointError(f"no server answers at {self.address}; start it, or check --api-base")
+            wrong = "its service takes no connection"
+            return EndpointError(f"{self.title}: {wrong}; check the network connection")
         if "model" in named:
             there = f"; it has {', '.join(known.models[:8])}" if known.models else ""
             wrong = f"the model is not on the server{there}"

@@ -9,6 +9,7 @@ import re
 import threading
 import urllib.request
 from collections.abc import Mapping
+from contextlib import suppress
 from datetime import UTC, datetime
 from functools import lru_cache
 from pathlib import Path
@@ -39,9 +40,9 @@ def inquire(engine: Any) -> None:
     if engine.model not in names and len(names) == 1:
         listed["wire_model"] = names[0]
     record.learn(**listed)
-    sighted = record.traits.reads_images is None
-    is_open = sighted or record.traits.token_probabilities is None
-    if is_open and not _probe(engine, sighted=sighted):
+    with_picture = record.traits.reads_images is None
+    is_open = with_picture or record.traits.token_probabilities is None
+    if is_open and not _probe(engine, with_picture=with_picture):
         return  # it is asked again with the next question
     record.learn(asked=datetime.now(UTC).date().isoformat())
     logger.info("%s: %s", engine.name, record.traits.model_dump_json(exclude_defaults=True))
@@ -130,10 +131,10 @@ _BUSY = {429, 503, 529}
 """Statuses of a service that says nothing of the model, as while it loads it."""
 
 
-def _probe(engine: Any, *, sighted: bool) -> bool:
+def _probe(engine: Any, *, with_picture: bool) -> bool:
     """Ask for one token, with a picture where it is open whether any are read; False where it is busy."""
     parts: list[Any] = [lm15.TextPart(text="Is this picture good or bad? Answer with one word.")]
-    if sighted:
+    if with_picture:
         parts.append(lm15.ImagePart(data=_dot(), media_type="image/png"))
     config = lm15.Config(max_tokens=1, temperature=0.0, logprobs=MOST_ALTERNATIVES)
     message = lm15.Message(role="user", parts=tuple(parts))
@@ -141,8 +142,8 @@ def _probe(engine: Any, *, sighted: bool) -> bool:
     try:
         response = engine.complete(request)
     except (lm15.LM15Error, ImagesRefused) as error:
-        if sighted and engine.record.traits.reads_images is False:
-            return _probe(engine, sighted=False)
+        if with_picture and engine.record.traits.reads_images is False:
+            return _probe(engine, with_picture=False)
         if isinstance(error, lm15.AuthError):
             raise
         words = " ".join(redact(str(error), engine.secrets).split())
@@ -150,7 +151,7 @@ def _probe(engine: Any, *, sighted: bool) -> bool:
         return getattr(error, "status", None) not in _BUSY
     alternatives = max((len(token.top or ()) for token in response.logprobs or ()), default=0)
     engine.record.learn(token_probabilities=alternatives)
-    if sighted:
+    if with_picture:
         engine.record.learn(reads_images=True)
     return True
 
@@ -223,8 +224,11 @@ class ModelRecord:
     def __init__(self, file: Path | None = None, declared: Mapping[str, Any] | None = None) -> None:
         self.lock = threading.RLock()
         self._file, self._declared = file, dict(declared or {})
-        self.known = _read(file) or ModelTraits()
+        self.known = ModelTraits()
         """What the service said, or its refusals."""
+        if file is not None:
+            with suppress(OSError, ValidationError):  # none yet, or not ours: it is asked again
+                self.known = ModelTraits.model_validate_json(file.read_bytes())
 
     @property
     def traits(self) -> ModelTraits:
@@ -304,10 +308,3 @@ def _is_listed_with_vision(name: str) -> bool:
 
     costs = litellm.model_cost
     return bool((costs.get(name) or costs.get(name.partition("/")[2]) or {}).get("supports_vision"))
-
-
-def _read(file: Path | None) -> ModelTraits | None:
-    try:
-        return ModelTraits.model_validate_json(file.read_bytes()) if file is not None else None
-    except (OSError, ValidationError):  # none yet, or not ours: it is asked again
-        return None
