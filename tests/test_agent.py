@@ -102,8 +102,8 @@ def test_what_an_assessment_cost_is_told(scripted_iqa, picture):
     assert usage.seconds["total"] >= usage.seconds["executor"] >= usage.seconds["tools"] >= 0
 
 
-@pytest.mark.spec("D3")
-@pytest.mark.spec("D6")
+@pytest.mark.spec("D3/the-type-of-a-final-answer")
+@pytest.mark.spec("D6/which-words-decide-the-query-type")
 @pytest.mark.parametrize(
     ("query", "options", "answer"),
     [
@@ -122,7 +122,7 @@ def test_other_queries_end_in_the_answer(scripted_iqa, picture, query, options, 
     assert asked(iqa.engine) == [*ALL_CALLS[:3], "final_answer"]
 
 
-@pytest.mark.spec("D14")
+@pytest.mark.spec("D14/questions-about-something-else")
 @pytest.mark.parametrize("query", ["What emotion does it convey?", RATE])
 def test_other_plans_cost_two_questions_and_no_tool(scripted_iqa, fake_runner, picture, query):
     runner = fake_runner()
@@ -148,7 +148,7 @@ def test_image_and_reference_reach_the_model(scripted_iqa, picture, tmp_path):
     assert result.state.plan.reference_mode == "Full-Reference"
 
 
-@pytest.mark.spec("D13")
+@pytest.mark.spec("D13/local-regions")
 @pytest.mark.parametrize("planned", ["car", "Car"])
 def test_a_callers_region_is_scored_under_its_name(scripted_iqa, fake_runner, picture, planned):
     runner = fake_runner({"PIQE": 1.4})
@@ -165,7 +165,7 @@ def test_a_callers_region_is_scored_under_its_name(scripted_iqa, fake_runner, pi
     assert result.used_evidence["readings"][0]["region"] == "car"
 
 
-@pytest.mark.spec("D13")
+@pytest.mark.spec("D13/local-regions")
 def test_a_named_tool_measures_the_whole_image_where_nobody_finds_the_region(scripted_iqa, fake_runner, picture):
     runner = fake_runner({"PIQE": 1.4})
     script = {
@@ -186,7 +186,7 @@ def test_a_named_tool_measures_the_whole_image_where_nobody_finds_the_region(scr
 
 
 @pytest.mark.spec("003/7-worked-example")
-@pytest.mark.spec("D15")
+@pytest.mark.spec("D15/the-worked-example")
 def test_the_worked_example_on_the_embedded_model(tmp_path):
     from data.distortions import distort, generator_for
     from data.quickstart import load_photograph
@@ -206,8 +206,8 @@ def test_the_worked_example_on_the_embedded_model(tmp_path):
 # Replanning
 
 
-@pytest.mark.spec("D10")
-@pytest.mark.spec("D12")
+@pytest.mark.spec("D10/gaps-count-against-the-plan")
+@pytest.mark.spec("D12/a-replan-that-changes-nothing")
 def test_a_plan_that_rightly_runs_no_tools_is_not_planned_again(scripted_iqa, fake_runner, picture):
     runner = fake_runner()
     script = {
@@ -223,8 +223,8 @@ def test_a_plan_that_rightly_runs_no_tools_is_not_planned_again(scripted_iqa, fa
     assert "no box is known" in result.quality_reasoning
 
 
-@pytest.mark.spec("D12")
-@pytest.mark.spec("D21")
+@pytest.mark.spec("D12/a-replan-that-changes-nothing")
+@pytest.mark.spec("D21/a-gap-that-stays")
 @pytest.mark.spec("001/contradictory-evidence")
 @pytest.mark.spec("001/detect-insufficient-evidence")
 def test_the_same_plan_again_stops_and_says_so(scripted_iqa, picture):
@@ -245,7 +245,7 @@ def test_the_same_plan_again_stops_and_says_so(scripted_iqa, picture):
 @pytest.mark.spec("001/return-state-update")
 @pytest.mark.spec("003/4-reflection-and-replanning")
 @pytest.mark.spec("000/6-graph-conditional-edge-strategy")
-@pytest.mark.spec("D11")
+@pytest.mark.spec("D11/replans-are-counted-and-end")
 def test_a_replan_closes_the_gap_and_is_remembered(scripted_iqa, picture, caplog):
     caplog.set_level(logging.INFO, logger="program")
     explicit = {
@@ -277,7 +277,7 @@ def test_a_replan_closes_the_gap_and_is_remembered(scripted_iqa, picture, caplog
 
 @pytest.mark.spec("001/respect-max-iterations")
 @pytest.mark.spec("000/7-iteration-tracking")
-@pytest.mark.spec("D11")
+@pytest.mark.spec("D11/replans-are-counted-and-end")
 @pytest.mark.parametrize("limit", [0, 1, 2, 3])
 def test_the_loop_ends_at_the_limit(scripted_iqa, picture, caplog, limit):
     other = {**PLAN, "distortion_source": "explicit", "distortions": {"Global": ["Blurs"]}}
@@ -299,8 +299,8 @@ REGIONS = ["vehicle", "background"]
 
 
 @pytest.mark.spec("001/missing-query-scope-coverage")
-@pytest.mark.spec("D19")
-@pytest.mark.spec("D21")
+@pytest.mark.spec("D19/when-a-region-is-covered")
+@pytest.mark.spec("D21/a-gap-that-stays")
 @pytest.mark.parametrize("diagnosis", ["merged", "separate"])
 def test_a_region_that_the_analysis_leaves_out_is_a_gap(scripted_iqa, picture, diagnosis):
     named = {region: ["Noise"] for region in REGIONS}
@@ -322,7 +322,7 @@ def test_a_region_that_the_analysis_leaves_out_is_a_gap(scripted_iqa, picture, d
     assert (result.state.iteration_count, result.usage.replans, result.status) == (1, 1, "ok")
 
 
-@pytest.mark.spec("D19")
+@pytest.mark.spec("D19/when-a-region-is-covered")
 def test_a_region_without_distortion_is_covered_by_saying_so(scripted_iqa, picture):
     clean = {"region": "background", "type": "Noise", "severity": "none", "explanation": "No noise."}
     script = {
@@ -336,7 +336,7 @@ def test_a_region_without_distortion_is_covered_by_saying_so(scripted_iqa, pictu
     assert (result.unresolved_gap, result.state.iteration_count) == (None, 0)
 
 
-@pytest.mark.spec("D19")
+@pytest.mark.spec("D19/when-a-region-is-covered")
 def test_a_finding_is_never_filed_under_another_region_than_its_own(scripted_iqa, picture):
     elsewhere = {"region": "vehicle", "type": "Noise", "severity": "extreme", "explanation": "Grain."}
     script = {
@@ -352,7 +352,7 @@ def test_a_finding_is_never_filed_under_another_region_than_its_own(scripted_iqa
     assert "background" in result.unresolved_gap
 
 
-@pytest.mark.spec("D20")
+@pytest.mark.spec("D20/what-counts-as-degraded")
 def test_without_a_usable_plan_the_named_tool_and_box_still_count(scripted_iqa, fake_runner, picture):
     runner = fake_runner({"PIQE": 2.0, "NIQE": 4.0}, ready=("PIQE", "NIQE"))
     iqa = scripted_iqa({**SCRIPT, "plan": "%%%", "findings": {"findings": [{**BLUR, "region": "car"}]}}, runner)
@@ -367,13 +367,13 @@ def test_without_a_usable_plan_the_named_tool_and_box_still_count(scripted_iqa, 
     assert "FancyIQA" in unknown.quality_reasoning
 
 
-@pytest.mark.spec("D20")
+@pytest.mark.spec("D20/what-counts-as-degraded")
 def test_an_assessment_whose_every_tool_failed_is_degraded(scripted_iqa, fake_runner, picture):
     result = scripted_iqa(SCRIPT, fake_runner(failing=["PIQE"], ready=("PIQE",)))(image=picture(), query=RATE)
     assert (result.status, result.error) == ("degraded", "every tool of the plan failed")
 
 
-@pytest.mark.spec("D22")
+@pytest.mark.spec("D22/logs-of-a-fusion")
 def test_a_fusion_is_in_the_log_and_in_the_result(scripted_iqa, picture, caplog):
     caplog.set_level(logging.INFO, logger="program")
     result = scripted_iqa(SCRIPT)(image=picture(), query=RATE)
@@ -385,8 +385,8 @@ def test_a_fusion_is_in_the_log_and_in_the_result(scripted_iqa, picture, caplog)
         assert part in line
 
 
-@pytest.mark.spec("D10")
-@pytest.mark.spec("D11")
+@pytest.mark.spec("D10/gaps-count-against-the-plan")
+@pytest.mark.spec("D11/replans-are-counted-and-end")
 def test_a_failed_tool_is_avoided_and_the_other_one_measures(scripted_iqa, fake_runner, picture):
     runner = fake_runner({"PSNR": 3.0}, failing=["VIF"])
     script = {
@@ -406,7 +406,7 @@ def test_a_failed_tool_is_avoided_and_the_other_one_measures(scripted_iqa, fake_
     assert "VIF" not in json.loads(second)
 
 
-@pytest.mark.spec("D10")
+@pytest.mark.spec("D10/gaps-count-against-the-plan")
 def test_a_named_tool_that_failed_gives_its_place_to_another(scripted_iqa, fake_runner, picture):
     runner = fake_runner({"PSNR": 3.0}, failing=["VIF"])
     made = {**PLAN, "reference_mode": "Full-Reference", "required_tools": ["VIF"], "tool_selection": False}
@@ -426,8 +426,8 @@ def test_a_named_tool_that_failed_is_told_even_when_the_next_plan_forgets_it(scr
     assert "tool 'NIQE' was asked for and gave no score (failed; use another tool)" in result.quality_reasoning
 
 
-@pytest.mark.spec("D8")
-@pytest.mark.spec("D10")
+@pytest.mark.spec("D8/all-three-calls-fail")
+@pytest.mark.spec("D10/gaps-count-against-the-plan")
 def test_a_failed_tool_without_another_is_reported_once(scripted_iqa, fake_runner, picture):
     runner = fake_runner(failing=["PIQE"])
     iqa = scripted_iqa(SCRIPT, runner)
@@ -439,7 +439,7 @@ def test_a_failed_tool_without_another_is_reported_once(scripted_iqa, fake_runne
 
 
 @pytest.mark.spec("001/fallback-on-all-retries-failed")
-@pytest.mark.spec("D8")
+@pytest.mark.spec("D8/all-three-calls-fail")
 def test_an_unreadable_model_never_loops_and_never_scores(scripted_iqa, fake_runner, picture):
     names = ("plan", "findings", "selected_tools", "quality_probs")
     iqa = scripted_iqa(dict.fromkeys(names, "%%%"), fake_runner(ready=[]))
@@ -546,7 +546,7 @@ FULL = {**PLAN, "reference_mode": "Full-Reference"}
 BAD = {"quality_probs": {"bad": 1, "poor": 0, "fair": 0, "good": 0, "excellent": 0}, "quality_reasoning": "Awful."}
 
 
-@pytest.mark.spec("D30")
+@pytest.mark.spec("D30/image-and-reference-are-the-same")
 def test_an_image_that_is_its_own_reference_scores_5_whatever_model_tools_and_fusion_say(
     scripted_iqa, fake_runner, picture
 ):
@@ -572,7 +572,7 @@ def test_an_image_that_is_its_own_reference_scores_5_whatever_model_tools_and_fu
     assert iqa(image=pixels, query=RATE).final_answer < 3
 
 
-@pytest.mark.spec("D30")
+@pytest.mark.spec("D30/image-and-reference-are-the-same")
 def test_questions_on_an_image_that_is_its_own_reference_are_still_answered(scripted_iqa, picture):
     pixels = picture(1, 64, 64)
     iqa = scripted_iqa({**SCRIPT, "plan": {"plan": FULL}})
@@ -583,7 +583,7 @@ def test_questions_on_an_image_that_is_its_own_reference_are_still_answered(scri
         assert [finding.severity for _, finding in result.state.evidence.findings()] == ["none"]
 
 
-@pytest.mark.spec("D30")
+@pytest.mark.spec("D30/image-and-reference-are-the-same")
 def test_an_image_that_is_its_own_reference_scores_5_where_model_and_tools_fail(scripted_iqa, fake_runner, picture):
     pixels = picture(1, 64, 64)
     iqa = scripted_iqa(dict.fromkeys(SCRIPT, "%%%"), fake_runner(failing=["VIF", "PSNR", "PIQE"]))
@@ -592,7 +592,7 @@ def test_an_image_that_is_its_own_reference_scores_5_where_model_and_tools_fail(
     assert [finding.severity for _, finding in result.state.evidence.findings()] == ["none"]
 
 
-@pytest.mark.spec("D30")
+@pytest.mark.spec("D30/image-and-reference-are-the-same")
 def test_no_lossy_version_scores_above_the_picture_itself(rng):
     grid = np.mgrid[:96, :128] / 20.0
     pixels = np.clip(128 + 90 * np.sin(grid[0])[..., None] + rng.normal(0, 12, (96, 128, 3)), 0, 255).astype(np.uint8)
@@ -608,7 +608,7 @@ def test_no_lossy_version_scores_above_the_picture_itself(rng):
 @pytest.mark.spec("001/empty-executor-evidence")
 @pytest.mark.spec("001/handle-missing-executor-evidence")
 @pytest.mark.spec("001/log-summarizer-invocation")
-@pytest.mark.spec("D16")
+@pytest.mark.spec("D16/missing-evidence")
 def test_without_any_evidence_the_answer_rests_on_the_image_and_says_so(scripted_iqa, fake_runner, picture, caplog):
     caplog.set_level(logging.INFO, logger="program")
     iqa = scripted_iqa({**SCRIPT, "findings": "%%%"}, fake_runner(ready=[]))

@@ -122,7 +122,7 @@ def clean():
     return []
 
 
-@pytest.mark.spec("D7")
+@pytest.mark.spec("D7/three-calls-for-level-probabilities")
 @pytest.mark.parametrize("way", WRAPPINGS)
 def test_whatever_stands_around_an_answer_it_costs_the_calls_of_a_clean_one(assess, clean, way):
     if not clean:
@@ -159,7 +159,7 @@ def _choosing(*answers):
     return wrapped
 
 
-@pytest.mark.spec("D8")
+@pytest.mark.spec("D8/all-three-calls-fail")
 @pytest.mark.parametrize(
     ("answers", "letter"),
     [
@@ -180,7 +180,7 @@ def test_an_option_is_read_as_it_is_named_or_asked_for_again(assess, answers, le
     assert calls["final_answer"] == (answers.index("A") + 1 if "A" in answers else len(answers))
 
 
-@pytest.mark.spec("D7")
+@pytest.mark.spec("D7/three-calls-for-level-probabilities")
 @pytest.mark.parametrize(
     ("text", "level"),
     [("Score 1-5: 4", 4), ("On a scale of 1 to 5, 3.", 3), ("<think>Good?</think>The quality is poor.", 2)],
@@ -195,7 +195,7 @@ def test_a_level_is_read_from_what_a_model_said_at_last(assess, text, level):
     assert max(result.level_probabilities, key=result.level_probabilities.get) == level
 
 
-@pytest.mark.spec("D26")
+@pytest.mark.spec("D26/token-probabilities-where-they-come")
 @pytest.mark.parametrize("way", ["draft in think", "two thoughts", "draft in the open", "never closed, with a draft"])
 def test_token_probabilities_are_read_at_the_final_answer(assess, way):
     clean, calls = assess(str, scoring="logprobs")
@@ -208,7 +208,7 @@ def test_token_probabilities_are_read_at_the_final_answer(assess, way):
     assert (dressed.level_probabilities, dressed_calls) == (clean.level_probabilities, calls)
 
 
-@pytest.mark.spec("D7")
+@pytest.mark.spec("D7/three-calls-for-level-probabilities")
 def test_an_answer_lost_in_a_thought_is_asked_for_again_and_never_a_draft(assess):
     texts = {}
 
@@ -235,7 +235,7 @@ def test_a_users_own_adapter_reads_as_it_did(assess):
     assert all(text.startswith("```json\n{") for text in seen)
 
 
-@pytest.mark.spec("D8")
+@pytest.mark.spec("D8/all-three-calls-fail")
 def test_what_a_model_said_is_logged_whole_where_nothing_could_be_read(assess, caplog):
     result, _ = assess(lambda text: "<think>Hmm, a very soft sky</think>I am not sure.", query="Why is it soft?")
     assert result.status == "failed"

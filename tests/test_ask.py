@@ -44,7 +44,7 @@ def put(scripted_lm):
 
 
 @pytest.mark.spec("001/retry-on-invalid-json")
-@pytest.mark.spec("D7")
+@pytest.mark.spec("D7/three-calls-for-level-probabilities")
 @pytest.mark.parametrize("failures", [0, 1, 2])
 def test_the_attempt_says_which_call_answered(put, failures):
     answer, engine = put(["?"] * failures + [GOOD])
@@ -83,7 +83,7 @@ def test_the_last_text_with_content_is_kept(put):
 
 
 @pytest.mark.spec("001/retry-on-invalid-json")
-@pytest.mark.spec("D7")
+@pytest.mark.spec("D7/three-calls-for-level-probabilities")
 def test_hints_grow_and_stay_out_of_the_predictor(put):
     predictor = dspy.Predict(Question)
     _, engine = put(["?", "?", GOOD], predictor=predictor)

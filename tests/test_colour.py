@@ -88,7 +88,7 @@ def farthest(found, expected):
     return np.abs(found.pixels.astype(int) - expected).max()
 
 
-@pytest.mark.spec("D31")
+@pytest.mark.spec("D31/colour-as-it-is-shown")
 @pytest.mark.parametrize("kind", ["PNG", "JPEG", "TIFF", "WEBP"])
 def test_a_profile_counts_by_what_it_does_whatever_it_is_called(shades, kind):
     options = {"PNG": {}, "JPEG": {"quality": 90}, "TIFF": {}, "WEBP": {"lossless": True}}[kind]
@@ -106,7 +106,7 @@ def test_a_profile_counts_by_what_it_does_whatever_it_is_called(shades, kind):
     assert plain.notes == ()
 
 
-@pytest.mark.spec("D31")
+@pytest.mark.spec("D31/colour-as-it-is-shown")
 def test_a_grey_profile_counts_for_every_kind_of_grey(shades):
     grey, icc = np.ascontiguousarray(shades[:, :, 0]), profile("GRAY", 1.8)
     expected, notes = judged(grey, icc), ("colours converted to sRGB from the embedded profile",)
@@ -127,7 +127,7 @@ def test_a_grey_profile_counts_for_every_kind_of_grey(shades):
     assert np.array_equal(srgb.pixels, np.repeat(grey[:, :, None], 3, axis=2))
 
 
-@pytest.mark.spec("D31")
+@pytest.mark.spec("D31/colour-as-it-is-shown")
 def test_a_profile_that_does_not_fit_the_pixels_is_noted(shades):
     found = decode(file_of(shades, icc_profile=profile("GRAY", 1.8)), "i")
     assert np.array_equal(found.pixels, shades)
@@ -171,7 +171,7 @@ STATED = [
 ]  # fmt: skip
 
 
-@pytest.mark.spec("D31")
+@pytest.mark.spec("D31/colour-as-it-is-shown")
 @pytest.mark.parametrize(("chunks", "curve", "colorants", "source"), STATED)
 def test_what_a_png_states_counts_in_the_order_of_its_specification(shades, chunks, curve, colorants, source):
     for order in (chunks, chunks[::-1]):
@@ -181,7 +181,7 @@ def test_what_a_png_states_counts_in_the_order_of_its_specification(shades, chun
         assert found.notes == (() if curve is None else (f"colours converted to sRGB from {source}",))
 
 
-@pytest.mark.spec("D31")
+@pytest.mark.spec("D31/colour-as-it-is-shown")
 def test_what_a_png_states_counts_for_grey_palettes_and_transparency_too(shades):
     grey = np.ascontiguousarray(shades[:, :, 0])
     expected = judged(np.repeat(grey[:, :, None], 3, axis=2), profile("RGB ", 1.8))
@@ -192,7 +192,7 @@ def test_what_a_png_states_counts_for_grey_palettes_and_transparency_too(shades)
     assert farthest(decode(chunked(file_of(flat), gama(1.0)), "p"), judged(colours, profile("RGB ", LINEAR))) <= 1
 
 
-@pytest.mark.spec("D31")
+@pytest.mark.spec("D31/colour-as-it-is-shown")
 @pytest.mark.parametrize(("code", "name"), [(16, "PQ"), (18, "HLG")])
 def test_high_dynamic_range_is_noted_on_the_result(shades, code, name):
     data = chunked(file_of(shades), cicp(9, code, 0, 1))
@@ -207,7 +207,7 @@ def test_high_dynamic_range_is_noted_on_the_result(shades, code, name):
     assert found.notes == ("colours converted to sRGB from the embedded profile", note)
 
 
-@pytest.mark.spec("D31")
+@pytest.mark.spec("D31/colour-as-it-is-shown")
 @pytest.mark.parametrize("kind", ["AVIF", "HEIF"])
 def test_the_nclx_codes_of_avif_and_heif_are_applied(shades, kind):
     if kind == "HEIF":
@@ -237,7 +237,7 @@ def test_the_nclx_codes_of_avif_and_heif_are_applied(shades, kind):
     assert farthest(found, judged(stored, icc)) <= 1
 
 
-@pytest.mark.spec("D31")
+@pytest.mark.spec("D31/colour-as-it-is-shown")
 def test_a_pil_image_keeps_the_colours_that_its_file_stated(shades):
     store, expected = ImageStore(), judged(shades, profile("RGB ", 1.8))
     for data in (chunked(file_of(shades), gama(0.55556)), file_of(shades, icc_profile=profile("RGB ", 1.8))):
@@ -245,7 +245,7 @@ def test_a_pil_image_keeps_the_colours_that_its_file_stated(shades):
         assert np.abs(pixels.astype(int) - expected).max() <= 1
 
 
-@pytest.mark.spec("D31")
+@pytest.mark.spec("D31/colour-as-it-is-shown")
 def test_codes_and_chunks_that_mean_nothing_are_noted_and_change_nothing(shades):
     nowhere = (b"cHRM", struct.pack(">8I", *[10000] * 8))
     for chunk in (cicp(77, 13, 0, 1), cicp(1, 13, 0, 0), gama(0.00001), nowhere):

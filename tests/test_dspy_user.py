@@ -154,7 +154,7 @@ def test_the_page_of_the_documentation_runs(encoded, fake_runner, tmp_path, monk
 # What a call returns
 
 
-@pytest.mark.spec("D23")
+@pytest.mark.spec("D23/what-a-call-returns")
 def test_an_answer_is_a_prediction_and_reads_as_before(iqa, picture):
     r = iqa(image=picture(), query=RATE)
     assert isinstance(r, dspy.Prediction)
@@ -175,7 +175,7 @@ def test_an_answer_is_a_prediction_and_reads_as_before(iqa, picture):
     assert str(r.final_answer) in repr(r)
 
 
-@pytest.mark.spec("D23")
+@pytest.mark.spec("D23/what-a-call-returns")
 def test_usage_is_tracked(spoken, picture):
     with dspy.context(track_usage=True):
         usage = spoken(image=picture(), query=RATE).get_lm_usage()
@@ -204,7 +204,7 @@ def streamed(program, **inputs):
     return asyncio.run(asyncio.wait_for(run(), 30))
 
 
-@pytest.mark.spec("D23")
+@pytest.mark.spec("D23/what-a-call-returns")
 @pytest.mark.parametrize("is_async", [False, True])
 def test_streamify_tells_each_stage_and_ends(iqa, picture, is_async):
     values = streamed(dspy.streamify(iqa, is_async_program=is_async), image=picture(), query=RATE)
@@ -288,7 +288,7 @@ def test_batch_takes_dspys_arguments_and_ours(iqa, trainset, picture):
     assert isinstance(iqa.batch([picture(), "/nowhere.png"])[1], FailedSample)
 
 
-@pytest.mark.spec("D23")
+@pytest.mark.spec("D23/what-a-call-returns")
 def test_parallel_asyncify_and_evaluate(iqa, trainset, tmp_path, capsys):
     scores = [r.final_answer for r in iqa.batch(trainset)]
     found = dspy.Parallel(num_threads=2, disable_progress_bar=True)([(iqa, x.inputs()) for x in trainset[:2]])

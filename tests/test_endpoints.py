@@ -172,7 +172,7 @@ def test_a_refused_field_is_met_once_and_left_out_by_later_processes(loopback, o
         assert results[1].level_probabilities_from == "probabilities"
 
 
-@pytest.mark.spec("D26")
+@pytest.mark.spec("D26/token-probabilities-where-they-come")
 @pytest.mark.parametrize(
     ("options", "source"),
     [({}, "logprobs"), ({"flavour": "lmstudio"}, "probabilities"), ({"token_probabilities": 0}, "probabilities")],

@@ -88,7 +88,7 @@ def test_used_evidence_names_readings_and_findings():
     assert ExecutorOutput().basis() is None
 
 
-@pytest.mark.spec("D15")
+@pytest.mark.spec("D15/the-worked-example")
 def test_distortions_that_a_text_leaves_unsaid_are_named():
     car = [Finding(type="Noise", severity="severe"), Finding(type="Contrast", severity="none")]
     output = ExecutorOutput(distortion_analysis={**ANALYSIS, "car": car})

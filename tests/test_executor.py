@@ -70,7 +70,7 @@ def test_tool_selection_sees_text_only_and_only_ready_tools_of_the_mode(execute)
     assert [t["name"] for t in sent(engine, "selected_tools", "tools")] == ["PIQE"]
 
 
-@pytest.mark.spec("D14")
+@pytest.mark.spec("D14/questions-about-something-else")
 def test_other_plans_ask_and_measure_nothing(execute):
     output, engine, runner = execute(plan(query_type="Other"))
     assert output.is_empty
@@ -161,7 +161,7 @@ def test_a_distortion_the_model_forgot_gets_the_best_ready_tool(execute):
 
 
 @pytest.mark.spec("paper/executor")
-@pytest.mark.spec("D10")
+@pytest.mark.spec("D10/gaps-count-against-the-plan")
 def test_a_failed_tool_is_recorded_with_its_alternative_and_the_run_goes_on(execute, fake_runner):
     script = {
         "findings": {"findings": [BLUR, NOISE]},
@@ -200,7 +200,7 @@ def test_the_image_in_question_is_measured_against_its_reference_and_not_the_oth
         assert [measured[1:3] for measured in runner.measured] == [(image, reference)]
 
 
-@pytest.mark.spec("D10")
+@pytest.mark.spec("D10/gaps-count-against-the-plan")
 def test_tools_to_avoid_are_neither_offered_nor_run(execute):
     output, engine, runner = execute(avoid=["VIF"])
     assert [t["name"] for t in sent(engine, "selected_tools", "tools")] == ["PSNR"]
@@ -213,7 +213,7 @@ def test_tools_to_avoid_are_neither_offered_nor_run(execute):
     assert "no tool is ready for this image" in output.notes
 
 
-@pytest.mark.spec("D13")
+@pytest.mark.spec("D13/local-regions")
 def test_a_callers_box_is_cropped_shown_measured_and_filed(execute, picture):
     findings = {"findings": [{**BLUR, "region": "the car"}]}
     output, engine, runner = execute(
@@ -228,7 +228,7 @@ def test_a_callers_box_is_cropped_shown_measured_and_filed(execute, picture):
     assert engine.asked("region_boxes") == []
 
 
-@pytest.mark.spec("D13")
+@pytest.mark.spec("D13/local-regions")
 def test_the_model_locates_a_region_nobody_boxed(execute):
     script = {
         "region_boxes": {"region_boxes": [{"region": "car", "x0": 0.25, "y0": 0.5, "x1": 0.75, "y1": 1.0}]},
@@ -242,7 +242,7 @@ def test_the_model_locates_a_region_nobody_boxed(execute):
     assert output.quality_scores == {"car": {"Blurs": ("VIF", 2.5)}}
 
 
-@pytest.mark.spec("D13")
+@pytest.mark.spec("D13/local-regions")
 @pytest.mark.parametrize(
     "located",
     [{"region_boxes": []}, "no JSON", {"region_boxes": [{"region": "car", "x0": 0.9, "y0": 0, "x1": 0.1, "y1": 1}]}],
@@ -257,7 +257,7 @@ def test_a_region_that_is_not_found_is_reported_and_not_measured(execute, locate
     assert len(engine.images(engine.asked("findings")[0])) == 2
 
 
-@pytest.mark.spec("D13")
+@pytest.mark.spec("D13/local-regions")
 def test_two_regions_are_looked_at_apart(execute):
     script = {
         "findings": [{"findings": [{**NOISE, "region": "sky"}]}, {"findings": [{**BLUR, "region": "car"}]}],
@@ -273,7 +273,7 @@ def test_two_regions_are_looked_at_apart(execute):
     assert set(output.quality_scores) == {"sky", "car"}
 
 
-@pytest.mark.spec("D13")
+@pytest.mark.spec("D13/local-regions")
 def test_a_box_below_a_tools_minimum_grows_and_the_log_says_so(execute, monkeypatch):
     from program.common.settings import load_settings
     from program.tools.runner import ToolRunner

@@ -45,7 +45,7 @@ def test_perceptual_weights_are_gaussian_about_the_tool_mean(tool_scores, eta):
     assert math.isclose(sum(weights.values()), 1, rel_tol=1e-12)
 
 
-@pytest.mark.spec("D1")
+@pytest.mark.spec("D1/the-sum-over-levels-is-normalised")
 @pytest.mark.spec("000/2-score-fusion-algorithm-design")
 @pytest.mark.spec("003/3-score-fusion")
 @pytest.mark.spec("004/scorefusion-class")
@@ -56,7 +56,7 @@ def test_fusion_is_the_mean_of_the_product_of_the_beliefs(tool_scores, p):
     assert fused == pytest.approx(expected_score(tool_scores, p), rel=1e-12)
 
 
-@pytest.mark.spec("D1")
+@pytest.mark.spec("D1/the-sum-over-levels-is-normalised")
 def test_worked_figures_of_the_decision():
     fusion = ScoreFusion()
     p = fusion.extract_vlm_probabilities(LOG_PROBABILITIES)
@@ -66,7 +66,7 @@ def test_worked_figures_of_the_decision():
     assert fusion.fuse_scores([2.6], None) == fusion.fuse_scores([2.6], {}) == 2.6
 
 
-@pytest.mark.spec("D1")
+@pytest.mark.spec("D1/the-sum-over-levels-is-normalised")
 def test_printed_formula_leaves_the_scale_and_is_clipped_with_a_warning(caplog):
     printed = ScoreFusion(eta=0.0, normalize=False)
     assert sum(a * 0.2 * c for c, a in printed.compute_perceptual_weights([3.0]).items()) == pytest.approx(0.6)
@@ -74,14 +74,14 @@ def test_printed_formula_leaves_the_scale_and_is_clipped_with_a_warning(caplog):
     assert "0.600 is off the scale" in caplog.text
 
 
-@pytest.mark.spec("D1")
+@pytest.mark.spec("D1/the-sum-over-levels-is-normalised")
 def test_tool_mean_stands_when_the_beliefs_share_no_level(caplog):
     fused = ScoreFusion(eta=60.0).fuse_scores([1.0], {1: 0.0, 2: 0.0, 3: 0.0, 4: 0.0, 5: 1.0})
     assert fused == 1.0
     assert "share no level" in caplog.text
 
 
-@pytest.mark.spec("D5")
+@pytest.mark.spec("D5/eta-is-configurable")
 @pytest.mark.spec("004/decision-4-fusion-parameter-configuration")
 def test_eta_is_a_setting_and_defaults_to_one():
     from program.agent.resources import Resources
@@ -109,7 +109,7 @@ def test_edge_cases_of_the_fusion():
     assert fusion.extract_vlm_probabilities({1: -1000.0, 2: -1001.0})[1] == pytest.approx(1 / (1 + math.exp(-1)))
 
 
-@pytest.mark.spec("D9")
+@pytest.mark.spec("D9/forms-of-probabilities")
 @pytest.mark.spec("003/3-score-fusion")
 @pytest.mark.spec("000/10-fusion-algorithm-fallback")
 @pytest.mark.parametrize(
@@ -131,7 +131,7 @@ def test_log_probabilities_become_probabilities_by_softmax(given_):
     np.testing.assert_allclose([found[c] for c in range(1, 6)], expected, rtol=1e-12)
 
 
-@pytest.mark.spec("D9")
+@pytest.mark.spec("D9/forms-of-probabilities")
 @pytest.mark.parametrize(
     ("given_", "expected"),
     [
@@ -148,7 +148,7 @@ def test_probabilities_percents_and_missing_levels(given_, expected):
     np.testing.assert_allclose([found[c] for c in range(1, 6)], expected, rtol=1e-12)
 
 
-@pytest.mark.spec("D9")
+@pytest.mark.spec("D9/forms-of-probabilities")
 @pytest.mark.spec("004/edge-cases")
 def test_a_wrong_sum_is_renormalised_with_a_warning(caplog):
     fusion = ScoreFusion()
@@ -159,7 +159,7 @@ def test_a_wrong_sum_is_renormalised_with_a_warning(caplog):
     assert "sum to 1.3; renormalised" in caplog.text
 
 
-@pytest.mark.spec("D9")
+@pytest.mark.spec("D9/forms-of-probabilities")
 @pytest.mark.parametrize(
     "given_",
     [
@@ -175,7 +175,7 @@ def test_no_opinion_is_invented(given_):
         ScoreFusion().extract_vlm_probabilities(given_)
 
 
-@pytest.mark.spec("D2")
+@pytest.mark.spec("D2/smoothing-of-a-level-alone")
 @pytest.mark.spec("004/decision-2-vlm-probability-extraction")
 @pytest.mark.spec("000/10-fusion-algorithm-fallback")
 @pytest.mark.parametrize(
@@ -198,7 +198,7 @@ def test_a_single_level_is_smoothed(answer, level):
     assert all(found[c] == pytest.approx(0.15 / 4) for c in range(1, 6) if c != level)
 
 
-@pytest.mark.spec("D18")
+@pytest.mark.spec("D18/left-out-on-purpose")
 def test_what_was_left_out_is_not_there():
     from program.common.errors import SettingsError
     from program.common.settings import load_settings
@@ -216,7 +216,7 @@ def test_a_mode_accepts_only_its_kind():
         ScoreFusion().extract_vlm_probabilities({1: 0.5, 2: 0.5}, mode="classification")
 
 
-@pytest.mark.spec("D4")
+@pytest.mark.spec("D4/level-probabilities-first")
 @pytest.mark.spec("003/3-score-fusion")
 @pytest.mark.parametrize(
     ("score", "letter"),
@@ -231,7 +231,7 @@ def test_a_score_that_is_no_number_has_no_letter():
         ScoreFusion().map_to_level(math.nan)
 
 
-@pytest.mark.spec("D7")
+@pytest.mark.spec("D7/three-calls-for-level-probabilities")
 @pytest.mark.parametrize(
     ("text", "level"),
     [
@@ -261,7 +261,7 @@ def test_a_level_is_read_from_text(text, level):
     assert level_in_text(text) == level
 
 
-@pytest.mark.spec("D7")
+@pytest.mark.spec("D7/three-calls-for-level-probabilities")
 @pytest.mark.parametrize(
     "text",
     [
@@ -317,7 +317,7 @@ def test_a_score_lies_in_its_interval(tool_scores, masses_, eta, weight, normali
         assert 1 <= low <= score <= high <= 5
 
 
-@pytest.mark.spec("D1")
+@pytest.mark.spec("D1/the-sum-over-levels-is-normalised")
 @given(scores, masses, etas)
 @settings(max_examples=150, deadline=None)
 def test_the_score_stays_on_the_scale(tool_scores, masses_, eta):
@@ -326,7 +326,7 @@ def test_the_score_stays_on_the_scale(tool_scores, masses_, eta):
         assert 1 <= fused <= 5
 
 
-@pytest.mark.spec("D1")
+@pytest.mark.spec("D1/the-sum-over-levels-is-normalised")
 @given(st.floats(1, 5), st.floats(1, 5), masses, etas)
 @settings(max_examples=150, deadline=None)
 def test_the_score_rises_with_the_tool_mean(one, other, masses_, eta):
@@ -338,7 +338,7 @@ def test_the_score_rises_with_the_tool_mean(one, other, masses_, eta):
     assert fusion.fuse_scores([low], p) <= fusion.fuse_scores([high], p) + 1e-9
 
 
-@pytest.mark.spec("D1")
+@pytest.mark.spec("D1/the-sum-over-levels-is-normalised")
 @given(scores, masses, st.lists(st.floats(0, 3), min_size=4, max_size=4))
 @settings(max_examples=150, deadline=None)
 def test_the_score_rises_in_likelihood_ratio_order(tool_scores, masses_, steps):
@@ -349,7 +349,7 @@ def test_the_score_rises_in_likelihood_ratio_order(tool_scores, masses_, steps):
     assert fusion.fuse_scores(tool_scores, low) <= fusion.fuse_scores(tool_scores, high) + 1e-9
 
 
-@pytest.mark.spec("D1")
+@pytest.mark.spec("D1/the-sum-over-levels-is-normalised")
 def test_stochastic_order_is_not_enough():
     fusion = ScoreFusion()
     lower, higher = belief((0.5, 0, 0.5, 0, 0)), belief((0, 0.5, 0.5, 0, 0))
@@ -357,7 +357,7 @@ def test_stochastic_order_is_not_enough():
     assert fusion.fuse_scores([2.4], higher) == pytest.approx(2.450, abs=5e-4)
 
 
-@pytest.mark.spec("D1")
+@pytest.mark.spec("D1/the-sum-over-levels-is-normalised")
 @given(scores, etas)
 @settings(max_examples=100, deadline=None)
 def test_uniform_probabilities_give_the_tools_belief_and_missing_ones_their_mean(tool_scores, eta):
@@ -449,7 +449,7 @@ def test_the_note_is_in_the_questions_language(fusion, given_, note):
     assert fusion_note(fusion, fusion.fuse_scores(*given_), *given_, chinese=True) == note
 
 
-@pytest.mark.spec("D28")
+@pytest.mark.spec("D28/tools-and-model-disagree")
 def test_tools_and_model_disagree_from_one_and_a_half_levels_on():
     model = {2: 0.5, 3: 0.5}
     assert disagreement(4.0, model) == "The tools say 4.0 of 5 and the model 2.5: they disagree."

@@ -108,8 +108,8 @@ def summarize(scripted_iqa, picture):
     logging.disable(logging.NOTSET)
 
 
-@pytest.mark.spec("D7")
-@pytest.mark.spec("D8")
+@pytest.mark.spec("D7/three-calls-for-level-probabilities")
+@pytest.mark.spec("D8/all-three-calls-fail")
 @pytest.mark.spec("004/error-handling")
 @pytest.mark.spec("000/9-error-handling-strategy")
 def test_no_output_breaks_the_summarizer_or_invents_a_score(summarize, answers):
@@ -136,8 +136,8 @@ def test_no_output_breaks_the_summarizer_or_invents_a_score(summarize, answers):
     assert min(statuses.values()) > len(answers) / 100
 
 
-@pytest.mark.spec("D7")
-@pytest.mark.spec("D8")
+@pytest.mark.spec("D7/three-calls-for-level-probabilities")
+@pytest.mark.spec("D8/all-three-calls-fail")
 @pytest.mark.parametrize("text", WITHOUT_A_LEVEL)
 def test_outputs_without_a_level_never_become_a_score(summarize, text):
     query, _ = QUERIES[0]
@@ -160,7 +160,7 @@ def test_no_text_takes_the_parsers_long(piece, start):
     assert time.thread_time() - started < 3
 
 
-@pytest.mark.spec("D9")
+@pytest.mark.spec("D9/forms-of-probabilities")
 def test_parsers_raise_nothing_but_value_errors(answers):
     fusion = ScoreFusion()
     logging.disable(logging.CRITICAL)

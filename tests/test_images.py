@@ -30,7 +30,7 @@ def test_pixels_of_arrays_and_pil_images_are_stored_without_loss(photo) -> None:
     assert np.array_equal(store.pixels(store.add(Image.fromarray(photo))), photo)
 
 
-@pytest.mark.spec("D30")
+@pytest.mark.spec("D30/image-and-reference-are-the-same")
 def test_the_same_pixels_are_told_from_those_that_only_average_the_same(photo, monkeypatch) -> None:
     monkeypatch.setattr("program.images.store.LARGE", 300)  # so 3 x 3 pixels are averaged
     store = ImageStore()

@@ -21,7 +21,7 @@ def found(content):
     return [round(p, 6) for p in level_masses(content).values()]
 
 
-@pytest.mark.spec("D4")
+@pytest.mark.spec("D4/level-probabilities-first")
 @pytest.mark.parametrize(
     "pieces",
     [
@@ -48,13 +48,13 @@ def test_the_letter_is_found_in_any_tokens(pieces):
     assert found(content) == [0, 0, 0.625, 0.375, 0]
 
 
-@pytest.mark.spec("D4")
+@pytest.mark.spec("D4/level-probabilities-first")
 def test_spellings_of_a_level_add_up_and_others_do_not_count():
     content = [token("C", 0.4, C=0.4, c=0.1, **{" C": 0.1, "B": 0.2, "F": 0.1, "Cat": 0.1})]
     assert found(content) == [0, 0, 0.75, 0.25, 0]
 
 
-@pytest.mark.spec("D4")
+@pytest.mark.spec("D4/level-probabilities-first")
 def test_level_words_and_their_first_pieces_count():
     assert found([token("good", 0.6, good=0.6, fair=0.3, bad=0.1)]) == [0.1, 0, 0.3, 0.6, 0]
     assert found([token("ex", 0.6, ex=0.6, good=0.3, b=0.1), token("cellent")]) == [0, 0, 0, 0.333333, 0.666667]

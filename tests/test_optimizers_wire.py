@@ -400,7 +400,7 @@ def test_no_token_probabilities_reach_a_reflection(data, loopback, optimizer) ->
         assert len(question.text) <= 32_000 + len(question.body["messages"])  # their line ends
 
 
-@pytest.mark.spec("D29")
+@pytest.mark.spec("D29/a-text-only-model-is-a-full-citizen")
 @pytest.mark.parametrize(("reads_images", "shown"), [(False, False), (None, True)])
 def test_a_model_without_eyes_reflects_on_words_alone(data, loopback, monkeypatch, reads_images, shown) -> None:
     monkeypatch.setattr(student, "traits_of", lambda lm: ModelTraits(reads_images=reads_images))

@@ -106,7 +106,7 @@ def test_the_four_flags_follow_the_rules_whatever_the_model_says(changes, expect
 
 
 @pytest.mark.spec("paper/planner")
-@pytest.mark.spec("D14")
+@pytest.mark.spec("D14/questions-about-something-else")
 def test_an_other_plan_runs_nothing_and_lists_no_distortion():
     plan, repairs = ruled(query_type="Other", distortion_source="explicit", distortions={"Global": ["Blurs"]})
     assert flags(plan) == (False,) * 4
@@ -134,7 +134,7 @@ def test_unusable_named_tools_leave_the_plan_with_a_reason():
     assert (plan.required_tools, repairs) == (["PSNR"], [])
 
 
-@pytest.mark.spec("D13")
+@pytest.mark.spec("D13/local-regions")
 def test_a_region_is_that_of_the_box_whatever_its_case():
     explicit = {"distortion_source": "explicit", "distortions": {"Sign": ["Blurs"]}, "distortion_detection": False}
     plan, repairs = ruled(query_scope=["Sign", "CAR", "sky"], boxes=["sign", "Car"], **explicit)
@@ -173,7 +173,7 @@ def test_an_unreadable_plan_is_replaced_by_the_general_one(planned, caplog):
     assert plan.query_scope == ["Global"]
 
 
-@pytest.mark.spec("D11")
+@pytest.mark.spec("D11/replans-are-counted-and-end")
 @pytest.mark.spec("003/4-reflection-and-replanning")
 def test_a_replan_is_told_why_and_what_the_plan_was(planned):
     plan = Plan(**{**ANSWER, "query_scope": ["car"]})

@@ -14,7 +14,7 @@ from program.common.text import letter_options, normalise_choice, options_shown,
 TABLE = [json.loads(line) for line in (Path(__file__).parent / "queries.jsonl").read_text("utf-8").splitlines()]
 
 
-@pytest.mark.spec("D6")
+@pytest.mark.spec("D6/which-words-decide-the-query-type")
 @pytest.mark.spec("004/decision-1-query-type-classification")
 @pytest.mark.spec("004/query-type-detection")
 @pytest.mark.parametrize("row", TABLE, ids=[row["query"][:60].replace("\n", " ") for row in TABLE])
@@ -33,7 +33,7 @@ def test_table_is_large_distinct_and_in_two_languages():
     assert min(Counter(row["type"] for row in TABLE).values()) >= 40
 
 
-@pytest.mark.spec("D6")
+@pytest.mark.spec("D6/which-words-decide-the-query-type")
 def test_given_options_make_any_query_multiple_choice():
     reading = read_query("Rate the quality of this image.", {"a": "Good", "b": "Bad"})
     assert reading.type is QueryType.MCQ
@@ -42,7 +42,7 @@ def test_given_options_make_any_query_multiple_choice():
     assert detect_query_type("Is it blurry?", ["Yes", "No"]) is QueryType.MCQ
 
 
-@pytest.mark.spec("D6")
+@pytest.mark.spec("D6/which-words-decide-the-query-type")
 @pytest.mark.parametrize(
     ("query", "rule"),
     [
@@ -57,7 +57,7 @@ def test_the_rule_that_fired_is_told(query, rule):
     assert read_query(query).rule == rule
 
 
-@pytest.mark.spec("D6")
+@pytest.mark.spec("D6/which-words-decide-the-query-type")
 @pytest.mark.parametrize("notation", ["{}) ", "{}. ", "{}: ", "({}) ", "{}、", "（{}）", "{}．", "{}："])
 def test_every_notation_is_parsed_on_one_line_and_on_several(notation):
     texts = ["Blur", "Noise", "压缩"]

@@ -65,7 +65,7 @@ def test_a_region_of_the_scope_without_analysis_is_a_gap_that_names_it():
 
 @pytest.mark.spec("001/provide-replan-reason")
 @pytest.mark.spec("003/4-reflection-and-replanning")
-@pytest.mark.spec("D10")
+@pytest.mark.spec("D10/gaps-count-against-the-plan")
 def test_missing_scores_of_a_region_are_named():
     scope = ["vehicle", "background"]
     output = evidence({r: [BLUR] for r in scope}, {"background": {"Blurs": ("VIF", 2.6)}})
@@ -73,7 +73,7 @@ def test_missing_scores_of_a_region_are_named():
 
 
 @pytest.mark.spec("001/provide-replan-reason")
-@pytest.mark.spec("D10")
+@pytest.mark.spec("D10/gaps-count-against-the-plan")
 def test_missing_scores_of_a_planned_distortion_are_named():
     wanted, reason = should_replan(COMPLETE, ["Global"], plan(distortions={"Global": ["Blurs", "Noise"]}))
     assert (wanted, reason) == (True, "Missing tool scores for Noise in Global")
@@ -84,7 +84,7 @@ def test_missing_scores_of_a_planned_distortion_are_named():
 
 @pytest.mark.spec("001/contradictory-evidence")
 @pytest.mark.spec("001/detect-insufficient-evidence")
-@pytest.mark.spec("D10")
+@pytest.mark.spec("D10/gaps-count-against-the-plan")
 @pytest.mark.parametrize(
     ("severity", "score", "contradicts"),
     [
@@ -102,7 +102,7 @@ def test_contradictions_between_findings_and_scores(severity, score, contradicts
         assert "Global" in reason
 
 
-@pytest.mark.spec("D10")
+@pytest.mark.spec("D10/gaps-count-against-the-plan")
 def test_finding_nothing_contradicts_a_low_score():
     output = ExecutorOutput(distortion_analysis={"Global": []}, quality_scores={"Global": {"Overall": ("VIF", 1.3)}})
     assert should_replan(output, ["Global"], plan())[1].startswith(
@@ -111,7 +111,7 @@ def test_finding_nothing_contradicts_a_low_score():
 
 
 @pytest.mark.spec("000/3-replanning-decision-logic")
-@pytest.mark.spec("D10")
+@pytest.mark.spec("D10/gaps-count-against-the-plan")
 @pytest.mark.parametrize(
     "words", ["I am not sure whether it is blurred.", "Cannot determine from this view.", "无法判断是否模糊"]
 )
@@ -122,7 +122,7 @@ def test_explicit_uncertainty_is_a_gap(words):
     assert reason.startswith("Uncertain analysis of Blurs in Global")
 
 
-@pytest.mark.spec("D10")
+@pytest.mark.spec("D10/gaps-count-against-the-plan")
 def test_a_failed_tool_is_a_gap_only_while_another_fits():
     scores = {"Global": {"Blurs": ("VIF", 2.6)}}
     failed = ToolLog(tool="PSNR", region="Global", distortion="Noise", error="out of memory", alternative="VIF")
@@ -135,7 +135,7 @@ def test_a_failed_tool_is_a_gap_only_while_another_fits():
     assert should_replan(evidence({"Global": [BLUR]}, scores, [measured]), ["Global"], plan()) == (False, "")
 
 
-@pytest.mark.spec("D10")
+@pytest.mark.spec("D10/gaps-count-against-the-plan")
 def test_what_the_plan_switched_off_is_not_missed():
     assert should_replan(evidence({"Global": [BLUR]}), ["Global"], plan(tools=False)) == (False, "")
     scores_only = evidence(None, {"Global": {"Overall": ("VIF", 2.6)}})
@@ -143,7 +143,7 @@ def test_what_the_plan_switched_off_is_not_missed():
     assert should_replan(ExecutorOutput(), ["Global"], plan(analysis=False, tools=False)) == (False, "")
 
 
-@pytest.mark.spec("D10")
+@pytest.mark.spec("D10/gaps-count-against-the-plan")
 def test_gaps_are_told_in_order():
     uncertain = ("Blurs", "severe", "not sure")
     scope = ["vehicle", "sky"]

@@ -238,7 +238,7 @@ def test_demos_for_the_embedded_expert_are_refused_in_one_line_and_left_out_by_f
     assert line in caplog.text
 
 
-@pytest.mark.spec("D24")
+@pytest.mark.spec("D24/a-program-of-another-revision")
 def test_another_revision_of_the_engine_gives_demos_by_force_and_never_its_fusion(tmp_path, taught, caplog) -> None:
     taught.summarizer.fitted = FittedFusion(taught.resources.fusion, eta=2.0, curve=[(1, 1.5), (5, 4.5)])
     folder = save(taught, tmp_path / "p")

@@ -56,8 +56,12 @@ def test_every_scenario_of_the_sources_is_listed():
 
 
 def test_every_decision_is_listed():
-    listed = set(INDEX.read_text("utf-8").split())
+    listed = {mark.partition("/")[0] for mark in INDEX.read_text("utf-8").split()}
     assert sorted({f"D{n}" for n in range(1, 25)} - listed) == []
+
+
+def test_every_decision_is_marked_in_words():
+    assert [mark for mark in marks() if re.fullmatch(r"D\d+", mark)] == []
 
 
 if __name__ == "__main__":

@@ -67,7 +67,7 @@ def test_answer_is_trimmed_and_never_empty():
             output(final_answer=empty)
 
 
-@pytest.mark.spec("D3")
+@pytest.mark.spec("D3/the-type-of-a-final-answer")
 @pytest.mark.spec("004/decision-3-output-format-compatibility")
 @pytest.mark.spec("004/backward-compatibility")
 def test_a_score_is_a_float_on_the_scale():
@@ -175,7 +175,7 @@ def test_a_state_without_evidence_is_valid_and_known_to_lack_it():
 
 @pytest.mark.spec("002/add-iteration-tracking-fields")
 @pytest.mark.spec("000/7-iteration-tracking")
-@pytest.mark.spec("D11")
+@pytest.mark.spec("D11/replans-are-counted-and-end")
 def test_iteration_fields_and_their_defaults():
     made = state()
     assert (made.iteration_count, made.max_replan_iterations, made.replan_history) == (0, 2, [])
@@ -185,7 +185,7 @@ def test_iteration_fields_and_their_defaults():
 
 
 @pytest.mark.spec("002/append-replan-reasons-to-history")
-@pytest.mark.spec("D11")
+@pytest.mark.spec("D11/replans-are-counted-and-end")
 def test_history_holds_iteration_and_reason():
     made = state()
     made.remember_replan("first gap")
@@ -198,7 +198,7 @@ def test_history_holds_iteration_and_reason():
 
 
 @pytest.mark.spec("002/limit-history-size")
-@pytest.mark.spec("D11")
+@pytest.mark.spec("D11/replans-are-counted-and-end")
 def test_the_oldest_of_more_than_ten_replans_goes_first_with_a_warning(caplog):
     made = state(max_replan_iterations=20)
     for i in range(10):

@@ -68,7 +68,7 @@ def summarize(scripted_iqa, picture):
 @pytest.mark.spec("000/1-two-mode-prompt-strategy")
 @pytest.mark.spec("004/updated-summarizer-logic")
 @pytest.mark.spec("004/updated-prompt-template")
-@pytest.mark.spec("D17")
+@pytest.mark.spec("D17/the-documents-prompt-templates")
 def test_a_scoring_query_asks_for_level_probabilities(summarize):
     result, engine = summarize([SCORED])
     (request,) = engine.requests
@@ -85,9 +85,9 @@ def test_a_scoring_query_asks_for_level_probabilities(summarize):
 
 @pytest.mark.spec("001/use-scoring-prompt-template")
 @pytest.mark.spec("003/2-prompt-templates")
-@pytest.mark.spec("D4")
-@pytest.mark.spec("D17")
-@pytest.mark.spec("D27")
+@pytest.mark.spec("D4/level-probabilities-first")
+@pytest.mark.spec("D17/the-documents-prompt-templates")
+@pytest.mark.spec("D27/the-level-before-the-reasons")
 @pytest.mark.parametrize("answer", ["B", "good", "Good.", "4"])
 def test_the_prompt_for_one_level_is_selectable_and_holds_the_five_words(summarize, answer):
     result, engine = summarize(
@@ -103,7 +103,7 @@ def test_the_prompt_for_one_level_is_selectable_and_holds_the_five_words(summari
     assert isinstance(result.final_answer, float)
 
 
-@pytest.mark.spec("D26")
+@pytest.mark.spec("D26/token-probabilities-where-they-come")
 def test_one_level_with_all_the_mass_is_that_levels_name_and_no_certainty(summarize):
     sure = dict.fromkeys(("bad", "poor", "fair", "good"), 0.0) | {"excellent": 1.0}
     result, _ = summarize([{**SCORED, "quality_probs": sure}])
@@ -111,7 +111,7 @@ def test_one_level_with_all_the_mass_is_that_levels_name_and_no_certainty(summar
     assert result.level_probabilities[5] == pytest.approx(0.85)
 
 
-@pytest.mark.spec("D28")
+@pytest.mark.spec("D28/tools-and-model-disagree")
 @pytest.mark.parametrize(
     ("query", "words"),
     [
@@ -134,7 +134,7 @@ def test_where_tools_and_model_disagree_both_are_said_and_the_interval_covers_bo
 @pytest.mark.spec("001/select-prompt-mode")
 @pytest.mark.spec("000/1-two-mode-prompt-strategy")
 @pytest.mark.spec("003/2-prompt-templates")
-@pytest.mark.spec("D17")
+@pytest.mark.spec("D17/the-documents-prompt-templates")
 @pytest.mark.parametrize(("query", "options"), [("Which distortion is worst?", OPTIONS), ("Why is it soft?", None)])
 def test_other_queries_ask_in_the_four_steps(summarize, query, options):
     _, engine = summarize([ANSWERED], state_of(query, options=options))
@@ -203,7 +203,7 @@ def test_no_reference_means_one_image_and_no_reference_field(summarize):
 
 @pytest.mark.spec("001/handle-missing-executor-evidence")
 @pytest.mark.spec("001/empty-executor-evidence")
-@pytest.mark.spec("D16")
+@pytest.mark.spec("D16/missing-evidence")
 @pytest.mark.parametrize(
     "evidence", [None, ExecutorOutput(), ExecutorOutput(distortion_analysis={}, quality_scores={})]
 )
@@ -219,7 +219,7 @@ def test_without_evidence_the_image_decides_and_the_reasoning_says_so(summarize,
 
 
 @pytest.mark.spec("001/check-prerequisites")
-@pytest.mark.spec("D16")
+@pytest.mark.spec("D16/missing-evidence")
 @pytest.mark.parametrize(
     ("state", "missing"),
     [
@@ -233,7 +233,7 @@ def test_a_stage_that_never_ran_is_an_error(summarize, state, missing):
 
 
 @pytest.mark.spec("001/accept-state-and-config")
-@pytest.mark.spec("D16")
+@pytest.mark.spec("D16/missing-evidence")
 def test_a_state_goes_in_and_a_summary_comes_out(summarize):
     state = AssessmentState(query=RATE, image_path="x", plan=None, executor_evidence=None)
     result, _ = summarize([SCORED], state)
@@ -247,7 +247,7 @@ def test_a_state_goes_in_and_a_summary_comes_out(summarize):
 @pytest.mark.spec("001/apply-score-fusion-in-scoring-mode")
 @pytest.mark.spec("004/updated-summarizer-logic")
 @pytest.mark.spec("004/decision-2-vlm-probability-extraction")
-@pytest.mark.spec("D3")
+@pytest.mark.spec("D3/the-type-of-a-final-answer")
 @pytest.mark.parametrize(
     "given",
     [
@@ -281,7 +281,7 @@ def test_the_interval_of_a_program_with_a_fitted_fusion_is_that_of_its_score(scr
     assert low < result.quality_score < 2.5 < high < 3.6
 
 
-@pytest.mark.spec("D9")
+@pytest.mark.spec("D9/forms-of-probabilities")
 def test_a_missing_level_has_no_mass(summarize):
     result, engine = summarize([{**SCORED, "quality_probs": {"fair": 0.75, "good": 0.25, "bad": None}}])
     assert result.level_probabilities == pytest.approx({1: 0, 2: 0, 3: 0.75, 4: 0.25, 5: 0})
@@ -297,7 +297,7 @@ def test_without_tools_the_expected_level_is_the_score(summarize):
     assert "no tool score" in result.quality_reasoning
 
 
-@pytest.mark.spec("D4")
+@pytest.mark.spec("D4/level-probabilities-first")
 @pytest.mark.parametrize("word", ["C", '"C'])
 def test_token_log_probabilities_are_used_where_the_backend_gives_them(summarize, word):
     text = '{"quality_level": "C", "quality_reasoning": "r"}'
@@ -330,7 +330,7 @@ LETTER_TOKENS = [
 ]
 
 
-@pytest.mark.spec("D4")
+@pytest.mark.spec("D4/level-probabilities-first")
 @pytest.mark.parametrize(
     ("engine", "asked", "source"),
     [
@@ -366,7 +366,7 @@ def test_one_unreadable_answer_says_nothing_of_a_models_log_probabilities(summar
     assert [r.config.logprobs for r in served.requests] == [20, 20]
 
 
-@pytest.mark.spec("D4")
+@pytest.mark.spec("D4/level-probabilities-first")
 @pytest.mark.spec("000/10-fusion-algorithm-fallback")
 @pytest.mark.parametrize(("params", "asked"), [((), None), (PROMISED, 20)])
 def test_without_log_probabilities_the_letter_counts(summarize, params, asked):
@@ -377,7 +377,7 @@ def test_without_log_probabilities_the_letter_counts(summarize, params, asked):
 
 
 @pytest.mark.spec("003/7-worked-example")
-@pytest.mark.spec("D15")
+@pytest.mark.spec("D15/the-worked-example")
 @pytest.mark.parametrize("query", [RATE, "请评价这张图片的质量。"])
 @pytest.mark.parametrize(
     "reasoning",
@@ -401,7 +401,7 @@ def test_worked_example(summarize, query, reasoning):
 @pytest.mark.spec("001/retry-on-invalid-json")
 @pytest.mark.spec("004/fallback-strategy")
 @pytest.mark.spec("000/9-error-handling-strategy")
-@pytest.mark.spec("D7")
+@pytest.mark.spec("D7/three-calls-for-level-probabilities")
 def test_each_retry_is_stricter_and_logged(summarize, caplog):
     result, engine = summarize(["not json at all", "", SCORED])
     first, second, third = map(engine.text, engine.requests)
@@ -420,7 +420,7 @@ def test_each_retry_is_stricter_and_logged(summarize, caplog):
 
 @pytest.mark.spec("001/fallback-on-all-retries-failed")
 @pytest.mark.spec("000/9-error-handling-strategy")
-@pytest.mark.spec("D8")
+@pytest.mark.spec("D8/all-three-calls-fail")
 @pytest.mark.parametrize(
     ("query", "options", "evidence"),
     [
@@ -446,7 +446,7 @@ def test_three_unreadable_answers_fail_without_an_invented_score(summarize, capl
     assert output + "3" in errors[0]
 
 
-@pytest.mark.spec("D7")
+@pytest.mark.spec("D7/three-calls-for-level-probabilities")
 @pytest.mark.spec("004/fallback-strategy")
 @pytest.mark.parametrize(
     "refusal", [REFUSAL, "无法判断这张图片的质量。", "", "   ", "[]", "null", "42", '{"quality_probs": {}}']
@@ -460,8 +460,8 @@ def test_tools_stand_alone_when_the_model_gives_no_level(summarize, refusal):
     assert "2.70" in result.quality_reasoning
 
 
-@pytest.mark.spec("D7")
-@pytest.mark.spec("D2")
+@pytest.mark.spec("D7/three-calls-for-level-probabilities")
+@pytest.mark.spec("D2/smoothing-of-a-level-alone")
 @pytest.mark.spec("004/fallback-strategy")
 @pytest.mark.parametrize(
     ("text", "level"),
@@ -485,7 +485,7 @@ def test_a_level_in_the_text_is_the_last_resort_before_the_tools(summarize, text
     assert alone.final_answer == pytest.approx(sum(c * p for c, p in expected.items()))
 
 
-@pytest.mark.spec("D9")
+@pytest.mark.spec("D9/forms-of-probabilities")
 @pytest.mark.spec("004/edge-cases")
 @pytest.mark.parametrize(
     "bad",
@@ -545,8 +545,8 @@ def test_missing_fields_are_asked_for_again_and_wrapped_json_is_read(summarize, 
 # Multiple choice and explanation
 
 
-@pytest.mark.spec("D3")
-@pytest.mark.spec("D6")
+@pytest.mark.spec("D3/the-type-of-a-final-answer")
+@pytest.mark.spec("D6/which-words-decide-the-query-type")
 @pytest.mark.parametrize(
     ("answer", "letter"),
     [("B", "B"), ("b.", "B"), ("B. Blur", "B"), ("Blur", "B"), ("The second", "B"), ("Mostly banding", "C")],
@@ -558,7 +558,7 @@ def test_a_choice_is_always_one_of_the_letters(summarize, answer, letter):
     assert result.quality_score == pytest.approx(2.7)
 
 
-@pytest.mark.spec("D6")
+@pytest.mark.spec("D6/which-words-decide-the-query-type")
 @pytest.mark.parametrize(
     ("answer", "letter"), [("B", "B"), ("噪声", "B"), ("B、噪声", "B"), ("答案是A", "A"), ("第三个", "C")]
 )
@@ -567,7 +567,7 @@ def test_a_choice_in_chinese(summarize, answer, letter):
     assert summarize([{**ANSWERED, "final_answer": answer}], state)[0].final_answer == letter
 
 
-@pytest.mark.spec("D8")
+@pytest.mark.spec("D8/all-three-calls-fail")
 def test_a_wrong_letter_is_asked_for_again_and_never_kept(summarize):
     wrong = {**ANSWERED, "final_answer": "F"}
     state = state_of("Which is worst?", options=OPTIONS)
@@ -578,7 +578,7 @@ def test_a_wrong_letter_is_asked_for_again_and_never_kept(summarize):
     assert "'F' is none of the options" in failed.error
 
 
-@pytest.mark.spec("D3")
+@pytest.mark.spec("D3/the-type-of-a-final-answer")
 @pytest.mark.spec("004/decision-3-output-format-compatibility")
 def test_an_explanation_keeps_its_text_and_carries_the_tools_score(summarize):
     text = "The image is soft. 3.5 would be generous."
@@ -590,7 +590,7 @@ def test_an_explanation_keeps_its_text_and_carries_the_tools_score(summarize):
     assert none.quality_score is None
 
 
-@pytest.mark.spec("D14")
+@pytest.mark.spec("D14/questions-about-something-else")
 @pytest.mark.spec("001/select-prompt-mode")
 @pytest.mark.parametrize("query", [RATE, "What emotion does it convey?"])
 def test_other_plans_are_answered_from_the_image_without_a_score(summarize, query):
@@ -617,7 +617,7 @@ def test_a_gap_asks_for_a_replan_says_why_and_is_logged(summarize, caplog):
 
 
 @pytest.mark.spec("001/respect-max-iterations")
-@pytest.mark.spec("D11")
+@pytest.mark.spec("D11/replans-are-counted-and-end")
 @pytest.mark.parametrize(("count", "limit"), [(2, 2), (3, 2), (0, 0)])
 def test_no_replan_at_the_limit(summarize, caplog, count, limit):
     state = state_of(
