@@ -36,7 +36,7 @@ from program.common.pool import progress
 from program.common.request import Request
 from program.common.settings import load_settings
 from program.common.text import is_chinese
-from program.expert.answer.findings import CHINESE, ENGLISH
+from program.expert.answer.findings import CHINESE, ENGLISH, phrases_for
 from program.running.row import Row
 from signatures.schemas import CATEGORY_WORDS, GLOBAL, LEVEL_WORDS, LEVELS_CHINESE, SEVERITIES
 
@@ -210,7 +210,7 @@ def _prose(result: Assessment, views: Views) -> Checks:
     if found and not result.state.options and not result.state.regions:
         worst = max(found.values(), key=SEVERITIES.index)
         yield any(severity == worst for _, severity in said), "prose leaves out the strongest", (found, words)
-    unseen = (CHINESE if is_chinese(result.state.query) else ENGLISH)("sentence.same")
+    unseen = phrases_for(result.state.query).say("sentence.same")
     yield unseen not in words or (result.quality_score or 5) >= LEAST_SAME, "a difference that costs is unseen", words
     if kind := ASKED.get(result.state.query):
         severity, first = severities.get(kind, "none"), str(result.final_answer)
@@ -230,15 +230,15 @@ def found_in(result: Assessment) -> dict[tuple[str, str], str]:
 
 def spoken(text: str, *, chinese: bool) -> list[tuple[str, str]]:
     """Return the (category, severity) that a text names."""
-    say, pairs = CHINESE if chinese else ENGLISH, []
+    phrases, pairs = CHINESE if chinese else ENGLISH, []
     causes = {"motion": "Blurs", "defocus": "Blurs", "overexposure": "Brightness change",
               "underexposure": "Brightness change"}  # fmt: skip
-    names = {say(f"{table}.{kind}"): kind for kind in CATEGORY_WORDS for table in ("damage", "change")}
-    names |= {say(f"damage.{cause}"): kind for cause, kind in causes.items()}
+    names = {phrases.say(f"{table}.{kind}"): kind for kind in CATEGORY_WORDS for table in ("damage", "change")}
+    names |= {phrases.say(f"damage.{cause}"): kind for cause, kind in causes.items()}
     for name, kind in sorted(names.items(), key=lambda pair: -len(pair[0])):
         for severity in reversed(SEVERITIES[1:]):
             text, count = re.subn(
-                re.escape(say(f"severity.{severity}")) + r"\s?" + re.escape(name), "", text, flags=re.I
+                re.escape(phrases.say(f"severity.{severity}")) + r"\s?" + re.escape(name), "", text, flags=re.I
             )
             pairs += [(kind, severity)] * count
     return pairs

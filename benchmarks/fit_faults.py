@@ -183,7 +183,7 @@ def _pictures(manifest: Path, faults: Path, folder: Path) -> Pictures:
 def _numbers(viewer: Viewer, image: Any) -> tuple[Matrix, Matrix, Matrix]:
     with IMAGES.borrow():
         view = viewer.view(IMAGES.add(image))
-        return view.seen.points[0], numbers_of(view), cells_of(view)
+        return view.features.points[0], numbers_of(view), cells_of(view)
 
 
 def _labels(

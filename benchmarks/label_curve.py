@@ -103,7 +103,7 @@ def plain_ridge(drawn: Sequence[Sample], others: Sequence[Sample]) -> NDArray[np
     viewer = AgenticIQA().resources.viewer
 
     def read(samples: Sequence[Sample]) -> NDArray[np.float32]:
-        return np.array([viewer.view(IMAGES.add(sample.image)).seen.points[0] for sample in samples])
+        return np.array([viewer.view(IMAGES.add(sample.image)).features.points[0] for sample in samples])
 
     vectors, labels = read(drawn), np.array([sample.quality for sample in drawn])
     # The variance of a label, which the penalty is, does not depend on how many there are.

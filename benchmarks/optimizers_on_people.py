@@ -45,7 +45,7 @@ def fitted_srcc(manifest: str, program: AgenticIQA) -> float:
         parts.setdefault(sample.split, []).append(sample)
 
     def features(split: str) -> np.ndarray:
-        return np.array([viewer.view(IMAGES.add(s.image)).seen.points[0] for s in parts[split]])
+        return np.array([viewer.view(IMAGES.add(s.image)).features.points[0] for s in parts[split]])
 
     model = GridSearchCV(make_pipeline(StandardScaler(), SVR(epsilon=0.1)), {"svr__C": [0.1, 0.3, 1, 3, 10]}, cv=5)
     model.fit(features("train"), [s.quality for s in parts["train"]])

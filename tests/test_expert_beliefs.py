@@ -50,7 +50,7 @@ def test_unlike_images_widen_the_probabilities() -> None:
 def test_a_reference_of_another_size_counts_as_one_of_the_images_size() -> None:
     viewer, doubled = Viewer(), np.repeat(np.repeat(PHOTOGRAPH, 2, axis=0), 2, axis=1)
     other, same = (viewer.view(_image(_noisy(20)), _image(each)) for each in (doubled, resample(doubled, PHOTOGRAPH)))
-    np.testing.assert_allclose(other.seen.values, same.seen.values, atol=1e-6)
+    np.testing.assert_allclose(other.features.values, same.features.values, atol=1e-6)
     assert other.severities["Noise"] > 0.5
 
 
@@ -95,7 +95,7 @@ def test_a_part_is_judged_beside_the_whole() -> None:
     part, whole = viewer.view(asked["image"]), viewer.view(_image(frame))
     at = OUTPUTS["nr"].index("distorted")
     beside = part.within(whole)
-    expected = whole.prior.mean + part.seen.values[0, at] - whole.seen.values[0, at]
+    expected = whole.prior.mean + part.features.values[0, at] - whole.features.values[0, at]
     assert beside.prior.mean == pytest.approx(max(expected, 1.0), abs=1e-3)
     assert beside.severities == part.severities  # what is found in it is found by its own pixels
     assert present(beside) == present(part)

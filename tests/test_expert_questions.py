@@ -371,7 +371,7 @@ def test_a_slight_fault_that_the_answer_denies_is_the_most_there_is(query: str, 
     view = Viewer().view(dspy.Image(IMAGES.add(_uint8(PHOTOGRAPH + noise)).url))
     choice = answer_choice(view, query, {"A": "Yes", "B": "No"}, {}, ())
     denied = choice._replace(letter="B")
-    assert words in choice_reason("B", denied, {"A": "Yes", "B": "No"}, query, phrases_for(query), 3.0)
+    assert words in choice_reason(denied, {"A": "Yes", "B": "No"}, query, phrases_for(query), 3.0)
 
 
 @pytest.mark.parametrize(

@@ -190,8 +190,8 @@ def test_heads_are_a_line_and_gaussians_around_kept_pictures() -> None:
     heads, view = load_heads(), Viewer().view(IMAGES.add(CAT))
     z = np.clip((numbers_of(view) - heads.centre) / heads.spread, -3, 3)
     kernel = [np.exp(-((z - kept) ** 2).sum() / heads.width) for kept in heads.kept]
-    slow = heads.offset + view.seen.points[0].astype(float) @ heads.lines + np.array(kernel) @ heads.weights
-    assert heads.values(view.seen.points.astype(float), numbers_of(view)[None])[0] == pytest.approx(slow, abs=1e-9)
+    slow = heads.offset + view.features.points[0].astype(float) @ heads.lines + np.array(kernel) @ heads.weights
+    assert heads.values(view.features.points.astype(float), numbers_of(view)[None])[0] == pytest.approx(slow, abs=1e-9)
     assert heads.curves.shape == (3, 2, len(FAULTS))
 
 

@@ -17,7 +17,7 @@ from program.agent.saving import load
 from program.common.errors import InputError
 from program.common.settings import load_settings
 from program.compile import main
-from program.expert import Belief, Labels
+from program.expert import Labels, QualityBelief
 from program.expert.judge import learning
 from program.expert.judge.learning import _solved
 from program.expert.judge.views import VIEWS, Viewer
@@ -158,9 +158,11 @@ def test_a_fit_holds_less_in_memory_than_what_it_reads_of_the_images(rng, tmp_pa
             good = number % 2
             points = (apart * (good - 0.5) + rng.normal(size=wide)) / np.sqrt(wide)
             severities = dict.fromkeys(DISTORTION_CATEGORIES, 0.0)
-            seen = SimpleNamespace(points=points[None])
-            view: Any = SimpleNamespace(key=(str(number), ""), seen=seen, own_quality=3.0, severities=severities)
-            labels.add(view, Belief(3.0, 0.5, 0.0), 2.5 + good, str(number))
+            features = SimpleNamespace(points=points[None])
+            view: Any = SimpleNamespace(
+                key=(str(number), ""), features=features, own_quality=3.0, severities=severities
+            )
+            labels.add(view, QualityBelief(3.0, 0.5, 0.0), 2.5 + good, str(number))
         fitted = labels.correction(0)
     peak = tracemalloc.get_traced_memory()[1]
     tracemalloc.stop()

@@ -33,7 +33,7 @@ from program.agent.labels import Corrections
 from program.agent.loop import AgenticIQA
 from program.common.cache import can_keep
 from program.evaluation.metrics import fit_logistic, plcc, rmse, srcc
-from program.expert import Belief, Correction, Labels, View, belief, properties_of
+from program.expert import Correction, Labels, QualityBelief, View, belief, properties_of
 from program.fusion import ScoreFusion
 from program.fusion.levels import expected_level
 from program.fusion.scores import FittedFusion
@@ -59,7 +59,7 @@ _Judges = list[tuple[AgenticIQA, list[dspy.Example]]]
 
 
 def fitted_corrections(
-    search: Search, reading: Callable[[dspy.Example, View], Belief], *, of_tools: bool = False
+    search: Search, reading: Callable[[dspy.Example, View], QualityBelief], *, of_tools: bool = False
 ) -> dict[str, Correction]:
     """Return what the labels of the training examples add to a reading of them, by kind, where it carries over.
 

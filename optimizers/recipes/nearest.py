@@ -20,7 +20,7 @@ from optimizers.student import inputs_key, role_of
 from program.agent.labels import Corrections, Neighbour, Neighbours
 from program.agent.loop import AgenticIQA
 from program.common.text import fold_text
-from program.expert import Belief, View, damage, likeness
+from program.expert import QualityBelief, View, damage, likeness
 from program.fusion.levels import expected_level
 from program.fusion.scores import FittedFusion, even_out
 from program.images.refs import parse_url
@@ -73,7 +73,7 @@ def _neighbour(example: dspy.Example, kind: str) -> Neighbour | None:
     return Neighbour(**own, query=fold_text(example.query), answer=fold_text(example.options[example.answer]))
 
 
-def _reading(search: Search, example: dspy.Example, view: View) -> Belief:
+def _reading(search: Search, example: dspy.Example, view: View) -> QualityBelief:
     """Return the tools' mean of a training example; where no tool read it, what the expert believes."""
     evidence = search.train.gathered[inputs_key(example.inputs())].evidence
     mean = search.base.program.summarizer.tools_mean(evidence)

@@ -1,4 +1,4 @@
-"""The embedded expert: it measures pixels and answers the program's own signatures. Not a language model.
+"""The embedded expert: it measures pixels and answers the program's own signatures.
 
 This is the room's one door: nothing outside imports what lies inside.
 """
@@ -13,15 +13,15 @@ if TYPE_CHECKING:
     from program.expert.engine import belief, make_perceptual_lm, properties_of
     from program.expert.judge.faults import KINDS, STRENGTHS, kind_of, sharpness_of
     from program.expert.judge.learning import TILE, Correction, Labels, heatmap
-    from program.expert.judge.quality import SEVERITIES, Belief
+    from program.expert.judge.quality import SEVERITIES, QualityBelief
     from program.expert.judge.views import WIDTH, View, Viewer, appearance, damage, likeness
     from program.expert.store import MODEL, NAME
 
 __all__ = (
-    "KINDS", "MODEL", "NAME", "SEVERITIES", "STRENGTHS", "TILE", "WIDTH", "Belief", "Correction", "Labels", "View",
-    "Viewer", "appearance", "belief", "damage", "heatmap", "is_guess", "kind_of", "likeness",
-    "make_perceptual_lm", "named_distortions", "named_tools", "plan_assessment", "properties_of",
-    "region_pattern", "sharpness_of",
+    "KINDS", "MODEL", "NAME", "SEVERITIES", "STRENGTHS", "TILE", "WIDTH", "Correction", "Labels",
+    "QualityBelief", "View", "Viewer", "appearance", "belief", "damage", "heatmap", "is_guess", "kind_of",
+    "likeness", "make_perceptual_lm", "named_distortions", "named_tools", "plan_assessment",
+    "properties_of", "region_pattern", "sharpness_of",
 )  # fmt: skip
 
 # So that reading a question loads nothing that measures pixels.
@@ -31,7 +31,7 @@ __getattr__ = lazy(__name__, {
     "engine": ("belief", "make_perceptual_lm", "properties_of"),
     "judge.faults": ("KINDS", "STRENGTHS", "kind_of", "sharpness_of"),
     "judge.learning": ("TILE", "Correction", "Labels", "heatmap"),
-    "judge.quality": ("SEVERITIES", "Belief"),
+    "judge.quality": ("SEVERITIES", "QualityBelief"),
     "judge.views": ("WIDTH", "View", "Viewer", "appearance", "damage", "likeness"),
     "store": ("MODEL", "NAME"),
 })  # fmt: skip

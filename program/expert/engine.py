@@ -1,4 +1,4 @@
-"""The embedded backend as a DSPy engine: it takes the structured call, measures pixels and answers each signature."""
+"""The embedded backend as a DSPy engine: it answers structured calls by measurement."""
 
 import asyncio
 import json
@@ -16,24 +16,19 @@ from pydantic import BaseModel
 from program.common.errors import ModelError
 from program.expert.answer import findings, planning
 from program.expert.answer.claims import Look, form, look_at
-from program.expert.answer.planning import (
-    Inputs,
-    is_about_quality,
-    region_crops,
-    region_pattern,
-    score_shift_of,
-)
+from program.expert.answer.planning import Inputs, is_about_quality, region_crops, region_pattern, score_shift_of
 from program.expert.answer.questions import (
-    Choice,
+    ChosenOption,
     answer_choice,
     choice_reason,
     choose_region,
     direct_answer,
+    labelled_reason,
     region_reason,
     unseen,
 )
 from program.expert.judge.faults import KINDS, kind_of
-from program.expert.judge.quality import UNMOVED, Belief, Features, believe
+from program.expert.judge.quality import UNMOVED, Features, QualityBelief, believe
 from program.expert.judge.views import View, Viewer, population, reading, share_below
 from program.expert.store import MODEL, NAME, REVISION
 from program.lms.adapter import KeptAdapter, events_of
@@ -44,28 +39,31 @@ from signatures.schemas import GLOBAL, ScoreShift
 logger = logging.getLogger(__name__)
 
 _WEIGHT_OF_A_GUESS = 0.3
-"""Of an option that no measurement speaks for, beside the right answers about similar photographs."""
+"""Of an option that no measurement speaks for, beside right answers about similar photographs."""
+_REGIONS_TOLD = 3
 
 
-def belief(view: View, instructions: str = "", shift: ScoreShift = UNMOVED) -> Belief:
-    """Return the quality believed in after the rubric in the instructions, and what labels move it by."""
-    seen = _seen(view, rubric_in(instructions))
+def belief(view: View, instructions: str = "", shift: ScoreShift = UNMOVED) -> QualityBelief:
+    """Return the quality believed in by the instructions' rubric, moved by what labels say."""
+    features = _judged_features(view, rubric_in(instructions))
     if view.difference is None and not KINDS[kind_of(view)]:  # people scored photographs
-        seen = seen._replace(novelty=np.ones(1))
-    return believe(view.model, seen, shift)
+        features = features._replace(novelty=np.ones(1))
+    return believe(view.model, features, shift)
 
 
 def properties_of(view: View) -> dict[str, float]:
-    """Return where an image stands among natural photographs in each of the rubric's `TRAITS`, 0 .. 1."""
+    """Return where an image stands among photographs in each of the rubric's `TRAITS`, 0 .. 1."""
     known = population()
     return {name: share_below(reading(view, name), known[name]) for name in TRAITS}
 
 
-def _seen(view: View, rubric: Rubric) -> Features:
+def _judged_features(view: View, rubric: Rubric) -> Features:
+    features = view.features
     if rubric is PLAIN:
-        return view.seen
+        return features
     traits = properties_of(view) if rubric.likes else {}
-    return view.seen._replace(quality=rubric.judged(view.seen.quality, view.severities, traits))
+    quality = rubric.judged(features.quality, view.severities, traits)
+    return features._replace(quality=quality)
 
 
 def answer(
@@ -73,9 +71,9 @@ def answer(
 ) -> dict[str, Any]:
     """Return the output fields of one structured call, as JSON values.
 
-    Dispatches on their names, since instructions may have been rewritten: of these only a rubric is read (see
-    `signatures.rubric`). Measurements are kept where `viewer` keeps them. A field that it does not know is left out,
-    with a warning the first time. ModelError where it knows none.
+    Dispatches on their names, since instructions may have been rewritten: of these only a rubric
+    is read (see `signatures.rubric`). A field that it does not know is left out, with a warning
+    the first time. ModelError where it knows none.
     """
     names = tuple(names)
     questions = dict.fromkeys(_ANSWERS[name] for name in names if name in _ANSWERS)
@@ -85,14 +83,14 @@ def answer(
             f"outputs {sorted(names)}; give a language model for this step (--reflection-lm PROVIDER/MODEL)"
         )
     given = {name: value for name, value in inputs.items() if value is not None}
-    found: dict[str, Any] = {"reasoning": "Read from the measurements."}
+    outputs: dict[str, Any] = {}
     for question in questions:
-        found |= question(viewer or Viewer(), instructions, given)
-    found["reasoning"] = found.get("quality_reasoning", found["reasoning"])
-    unknown = [name for name in names if name not in found]
+        outputs |= question(viewer or Viewer(), instructions, given)
+    outputs["reasoning"] = outputs.get("quality_reasoning", "Read from the measurements.")
+    unknown = tuple(name for name in names if name not in outputs)
     if unknown:
-        _warn_of(tuple(unknown))
-    return {name: found[name] for name in names if name in found}
+        _warn_of(unknown)
+    return {name: outputs[name] for name in names if name in outputs}
 
 
 @cache
@@ -103,56 +101,69 @@ def _warn_of(unknown: tuple[str, ...]) -> None:
 
 def _detect(viewer: Viewer, instructions: str, inputs: Inputs) -> dict[str, Any]:
     categories = findings.present(_view(viewer, inputs))
-    return {"distortion_set": [{"region": region, "distortions": categories} for region in planning.regions_of(inputs)]}
+    regions = planning.regions_of(inputs)
+    return {"distortion_set": [{"region": name, "distortions": categories} for name in regions]}
 
 
 def _diagnose(viewer: Viewer, instructions: str, inputs: Inputs) -> dict[str, Any]:
-    view, say = _view(viewer, inputs).aligned, findings.phrases_for(str(inputs.get("query", "")))
-    categories = planning.categories_by_region(inputs)
-    regions = planning.regions_of(inputs) if "regions" in inputs else list(categories) or [GLOBAL]
+    view, phrases = _view(viewer, inputs).aligned, findings.phrases_for(str(inputs.get("query", "")))
+    listed = planning.categories_by_region(inputs)
+    if "regions" in inputs:
+        regions = planning.regions_of(inputs)
+    else:
+        regions = list(listed) or [GLOBAL]
     # Asked to diagnose, it keeps none back that is there, whatever the question names.
-    found = findings.present(view) if "regions" in inputs or not categories else []
-    # Of several regions each is spoken of: one that nothing was said of counts as not looked at.
-    strongest = [max(view.severities, key=view.severities.__getitem__)] if len(regions) > 1 else []
-    listed = {region: list(dict.fromkeys([*categories.get(region, []), *found])) or strongest for region in regions}
-    answer = [finding for region, named in listed.items() for finding in findings.findings(view, region, named, say)]
+    visible = findings.present(view) if "regions" in inputs or not listed else []
+    answer = []
+    for region in regions:
+        categories = list(dict.fromkeys([*listed.get(region, []), *visible]))
+        if not categories and len(regions) > 1:
+            # One of several that nothing was said of would count as not looked at.
+            categories = [findings.strongest(view.severities)]
+        answer += findings.findings(view, region, categories, phrases)
     return {"findings": answer, "distortion_analysis": answer}
 
 
 def _choose(viewer: Viewer, instructions: str, inputs: Inputs) -> dict[str, Any]:
     view, query = _view(viewer, inputs), str(inputs.get("query", ""))
-    options, say = planning.options_of(inputs), findings.phrases_for(query)
+    options, phrases = planning.options_of(inputs), findings.phrases_for(query)
     if not options:
         raise ModelError('perceptual/expert: the options cannot be read; write each on a line of its own, as "A. Yes"')
-    evidence, readings = planning.severities_of(inputs, query), [score for _, score in planning.scores_of(inputs)]
     looks = _looks_at_regions(viewer, inputs, options)
     if looks and (choice := choose_region(looks, query, options)):
-        return {"final_answer": choice.letter, "quality_reasoning": region_reason(choice, looks, options, say)}
-    choice = answer_choice(view, query, options, evidence, readings)
+        reason = region_reason(choice, looks, options, phrases)
+        return {"final_answer": choice.letter, "quality_reasoning": reason}
+    scores = [score for _, score in planning.scores_of(inputs)]
+    choice = answer_choice(view, query, options, planning.severities_of(inputs, query), scores)
     shares = planning.option_shares(inputs)
-    letter = _letter_beside_labels(choice, shares)
-    by_labels = letter != choice.letter or (letter in shares and not choice.measured)
-    quality = belief(view, instructions).mean
-    reason = choice_reason(letter, choice, options, query, say, quality, by_labels=by_labels)
+    letter, quality = _letter_beside_labels(choice, shares), belief(view, instructions).mean
+    if letter != choice.letter or (letter in shares and not choice.measured):
+        reason = labelled_reason(letter, choice.look.view, options, phrases, quality)
+    else:
+        reason = choice_reason(choice, options, query, phrases, quality)
     return {"final_answer": letter, "quality_reasoning": reason}
 
 
 def _looks_at_regions(viewer: Viewer, inputs: Inputs, options: Mapping[str, str]) -> dict[str, Look]:
-    """Return the looks at the regions that the options name, by letter; none unless each option names one."""
+    """Return the looks at the regions that the options name, if each option names one."""
     crops = region_crops(inputs)
-    image = crops.pop(GLOBAL, inputs["image"])
+    whole = crops.pop(GLOBAL, inputs["image"])
     named = {name.casefold().replace("_", " "): crop for name, crop in crops.items()}
-    texts = {letter: form("before_name").sub("", text.casefold()).strip(" .!") for letter, text in options.items()}
-    if not named.keys() >= {*texts.values()}:
-        return {}
-    whole = viewer.view(image)
-    return {letter: look_at(viewer.view(named[text]).within(whole), {}, ()) for letter, text in texts.items()}
+    looks = {}
+    for letter, text in options.items():
+        name = form("before_name").sub("", text.casefold()).strip(" .!")
+        if name not in named:
+            return {}
+        part = viewer.view(named[name]).within(viewer.view(whole))
+        looks[letter] = look_at(part, {}, ())
+    return looks
 
 
-def _letter_beside_labels(choice: Choice, shares: Mapping[str, float]) -> str:
-    """Return the likeliest option by what was measured and by the right answers about similar photographs.
+def _letter_beside_labels(choice: ChosenOption, shares: Mapping[str, float]) -> str:
+    """Return the likeliest option by what was measured and by answers about similar photographs.
 
-    Both count alike, a guess less. By questions about damage to CLIVE's training photographs, each left out.
+    Both count alike, a guess less. By questions about damage to CLIVE's training photographs, each
+    left out.
     """
     most = max(choice.probabilities.values())
     weight = 1.0 if choice.measured else _WEIGHT_OF_A_GUESS
@@ -165,52 +176,68 @@ def _letter_beside_labels(choice: Choice, shares: Mapping[str, float]) -> str:
 
 def _explain(viewer: Viewer, instructions: str, inputs: Inputs) -> dict[str, Any]:
     view, query = _view(viewer, inputs), str(inputs.get("query", ""))
-    say, scores = findings.phrases_for(query), planning.scores_of(inputs)
+    phrases, scores = findings.phrases_for(query), planning.scores_of(inputs)
     judged = belief(view, instructions, score_shift_of(inputs))
-    evidence = planning.severities_of(inputs, query)
     # A place that a region's name tells is no place inside it.
-    look = look_at(view.aligned, evidence, [score for _, score in scores], "" if _named_crops(inputs) else query)
-    direct = direct_answer(look, query, say) if is_about_quality(query) else [unseen(query, say)]
+    place = "" if _named_crops(inputs) else query
+    evidence = planning.severities_of(inputs, query)
+    look = look_at(view.aligned, evidence, [score for _, score in scores], place)
+    if is_about_quality(query):
+        direct = direct_answer(look, query, phrases)
+    else:
+        direct = [unseen(query, phrases)]
     faults_asked = not direct and form("faults").search(query) is not None
-    words = findings.summary(view, judged.mean, say, faults_asked=faults_asked)
+    words = findings.summary(view, judged.mean, phrases, faults_asked=faults_asked)
+    rest = findings.without_repeats(words, direct, phrases)
     return {
-        "final_answer": say.join(*direct, findings.unsaid(words, direct, say), *_regions(viewer, inputs, say)),
-        "quality_reasoning": findings.details(view.aligned, judged, scores, say),
+        "final_answer": phrases.join(*direct, rest, *_regions(viewer, inputs, phrases)),
+        "quality_reasoning": findings.details(view.aligned, judged, scores, phrases),
     }
 
 
 def _rate(viewer: Viewer, instructions: str, inputs: Inputs) -> dict[str, Any]:
     view, query = _view(viewer, inputs), str(inputs.get("query", ""))
-    judged, say = belief(view, instructions, score_shift_of(inputs)), findings.phrases_for(query)
-    unlike = say("sentence.unlike") if judged.novelty > 0.5 else ""
-    outside = "" if is_about_quality(query) else unseen(query, say)
-    words = findings.summary(view, judged.mean, say)
+    judged, phrases = belief(view, instructions, score_shift_of(inputs)), findings.phrases_for(query)
+    sentences = [] if is_about_quality(query) else [unseen(query, phrases)]
+    sentences.append(findings.summary(view, judged.mean, phrases))
+    sentences += _regions(viewer, inputs, phrases)
+    if judged.is_rough:
+        sentences.append(phrases.say("sentence.unlike"))
     masses = judged.by_word()
     return {
-        "quality_probs": masses, "quality_level": max(masses, key=masses.__getitem__),
-        "quality_reasoning": say.join(outside, words, *_regions(viewer, inputs, say), unlike),
-    }  # fmt: skip
+        "quality_probs": masses,
+        "quality_level": max(masses, key=masses.__getitem__),
+        "quality_reasoning": phrases.join(*sentences),
+    }
 
 
 def _named_crops(inputs: Inputs) -> list[str]:
-    """Return the regions shown that the question names: where it is one, that is the image to judge."""
-    query = str(inputs.get("query", ""))
-    return [name for name in region_crops(inputs) if name != GLOBAL and region_pattern(name).search(query)]
+    """Return the regions shown that the question names: one alone is the image to judge."""
+    query, names = str(inputs.get("query", "")), region_crops(inputs)
+    return [name for name in names if name != GLOBAL and region_pattern(name).search(query)]
 
 
-def _regions(viewer: Viewer, inputs: Inputs, say: findings.Phrases) -> list[str]:
+def _regions(viewer: Viewer, inputs: Inputs, phrases: findings.Phrases) -> list[str]:
     """Return a sentence for each of the first regions shown beside the image that is judged."""
     judged, crops = _named_crops(inputs), region_crops(inputs)
     whole = crops.pop(GLOBAL, inputs["image"])
-    others = [(name, crop) for name, crop in crops.items() if len(judged) != 1 or name not in judged][:3]
-    return [findings.region_summary(name, viewer.view(crop).within(viewer.view(whole)), say) for name, crop in others]
+    if len(judged) == 1:
+        del crops[judged[0]]
+    sentences = []
+    for name, crop in list(crops.items())[:_REGIONS_TOLD]:
+        part = viewer.view(crop).within(viewer.view(whole))
+        sentences.append(findings.name_region(name, findings.region_sentence(part, phrases), phrases))
+    return sentences
 
 
 def _view(viewer: Viewer, inputs: Inputs) -> View:
     if inputs.get("image") is None:
         raise ModelError("perceptual/expert: the question has no image; give one")
-    view, whole = viewer.view(inputs["image"], inputs.get("reference")), region_crops(inputs).get(GLOBAL)
-    return view.within(viewer.view(whole)) if whole is not None and view.difference is None else view
+    view = viewer.view(inputs["image"], inputs.get("reference"))
+    whole = region_crops(inputs).get(GLOBAL)
+    if whole is None or view.difference is not None:
+        return view
+    return view.within(viewer.view(whole))
 
 
 def _plan(viewer: Viewer, instructions: str, inputs: Inputs) -> dict[str, Any]:
@@ -250,26 +277,31 @@ def _plain(value: Any) -> Any:
     url = getattr(value, "url", None)  # of images
     if isinstance(url, str):
         return url
-    return value.model_dump(mode="json") if isinstance(value, BaseModel) else repr(value)
+    if isinstance(value, BaseModel):
+        return value.model_dump(mode="json")
+    return repr(value)
 
 
 class CallAdapter(KeptAdapter):
     """The usual adapter, whose question is the structured call itself, as JSON."""
 
     def format(self, signature: Any, demos: list[Any], inputs: dict[str, Any]) -> list[dict[str, Any]]:
-        """Return the instructions, of which the engine reads the rubric, and the call itself; it reads no demos."""
+        """Return the instructions, for their rubric, and the call itself; demos are not read."""
         call = {"outputs": list(signature.output_fields), "inputs": inputs}
         text = json.dumps(call, default=_plain, ensure_ascii=False)
-        return [{"role": "system", "content": signature.instructions}, {"role": "user", "content": text}]
+        return [
+            {"role": "system", "content": signature.instructions}, {"role": "user", "content": text},
+        ]  # fmt: skip
 
 
-del CallAdapter.parse  # wrapped again in every subclass: callbacks (MLflow's spans) would see each call twice
+# Wrapped again in every subclass: callbacks (MLflow's spans) would see each call twice.
+del CallAdapter.parse
 
 
 class PerceptualEngine:
     """Answers the program's own signatures from measurements. Deterministic and thread-safe."""
 
-    # It answers in the signature's own fields whatever schema it is sent, and DSPy takes milliseconds to build one.
+    # It answers in the signature's own fields, and DSPy takes milliseconds to build a schema.
     supports_response_schema = supports_function_calling = supports_reasoning = False
     supported_params = frozenset({"temperature", "max_tokens", "seed"})
     traits = ModelTraits(
@@ -286,7 +318,7 @@ class PerceptualEngine:
         self._viewer = Viewer(cache_dir)
 
     def complete(self, request: lm15.Request) -> lm15.Response:
-        """Answer the structured call that a request holds; ModelError when it did not come through `CallAdapter`."""
+        """Answer the structured call of a request; ModelError unless it came by `CallAdapter`."""
         try:
             call = json.loads(request.messages[-1].text or "")
             outputs, inputs = call["outputs"], call["inputs"]
@@ -294,12 +326,10 @@ class PerceptualEngine:
             raise ModelError(
                 f"{MODEL}: was asked with plain text; use dspy.context(adapter=CallAdapter()) with this model"
             ) from error
-        found = answer(outputs, inputs, str(request.system or ""), self._viewer)
-        fields = json.dumps(found, ensure_ascii=False)
-        return lm15.Response(
-            id=None, model=request.model, message=lm15.Message.assistant(fields), finish_reason="stop",
-            usage=lm15.Usage(input_tokens=0, output_tokens=0),
-        )  # fmt: skip
+        fields = answer(outputs, inputs, str(request.system or ""), self._viewer)
+        message = lm15.Message.assistant(json.dumps(fields, ensure_ascii=False))
+        usage = lm15.Usage(input_tokens=0, output_tokens=0)
+        return lm15.Response(id=None, model=request.model, message=message, finish_reason="stop", usage=usage)
 
     def stream(self, request: lm15.Request) -> Iterator[Any]:
         """Answer one request as events."""
@@ -312,8 +342,9 @@ class PerceptualEngine:
     @classmethod
     def load_state(cls, state: Mapping[str, Any]) -> "PerceptualEngine":
         """Make the engine that a state names; ModelError when it is of another revision."""
-        if state.get("revision") != REVISION:
-            raise ModelError(f"{NAME}@{state.get('revision')}: this version holds {MODEL!r}; compile again with it")
+        revision = state.get("revision")
+        if revision != REVISION:
+            raise ModelError(f"{NAME}@{revision}: this version holds {MODEL!r}; compile again with it")
         return cls()
 
     def __reduce__(self) -> tuple[type["PerceptualEngine"], tuple[()]]:
@@ -334,9 +365,11 @@ class AsyncPerceptualEngine(PerceptualEngine):
 
 
 def make_perceptual_lm(cache_dir: Path | None = None, **options: Any) -> dspy.LM:
-    """Return the embedded expert as a `dspy.LM`; measurements are cached under `cache_dir` (None: memory only).
+    """Return the embedded expert as a `dspy.LM`; measurements are cached under `cache_dir`.
 
-    DSPy's own answer cache is off by default: an answer costs about a millisecond once the image is measured.
+    DSPy's own answer cache is off by default: an answer costs about a millisecond once the image is
+    measured.
     """
     settings = {"cache": False, "num_retries": 0, **options}
-    return dspy.LM(MODEL, engine=PerceptualEngine(cache_dir), async_engine=AsyncPerceptualEngine(cache_dir), **settings)
+    engine, async_engine = PerceptualEngine(cache_dir), AsyncPerceptualEngine(cache_dir)
+    return dspy.LM(MODEL, engine=engine, async_engine=async_engine, **settings)

@@ -10,10 +10,11 @@ import yaml
 from numpy.typing import NDArray
 
 REVISION = "r10"
-"""How the expert judges: its arrays, the faults that it names, and how it weighs demos."""
+"""How the expert judges: its arrays, and the faults that it names."""
 NAME = "perceptual/expert"
 MODEL = f"{NAME}@{REVISION}"
-"""The revision is part of the name: caches are keyed by it, so no answer comes from an older expert's cache."""
+"""The revision is part of the name: caches are keyed by it, so no answer comes from an older
+expert's cache."""
 MEASURED = "r9"
 """How it measures images; what a cache holds of them stays good for as long."""
 MODEL_FILE = f"expert-{MEASURED}.npz"

@@ -1,8 +1,8 @@
-"""What the words of a question claim of an image, in English and Chinese, and how far measurements support it."""
+"""What the words of a question claim of an image, and how far measurements support it."""
 
 import functools
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from typing import Any, Literal, NamedTuple
@@ -10,18 +10,18 @@ from typing import Any, Literal, NamedTuple
 import numpy as np
 from scipy import special
 
-from program.expert.answer.findings import PRESENT, STEPS, severity_word, visible_faults
+from program.expert.answer.findings import PRESENT, STEPS, VisibleFault, severity_word, strongest, visible_faults
 from program.expert.judge.faults import probability_of
 from program.expert.judge.views import View, population, position, probit, share_below
 from program.expert.store import stored_table
-from signatures.schemas import SEVERITIES, DistortionCategory, Severity, category_of
+from signatures.schemas import FAULTS, SEVERITIES, DistortionCategory, Severity, category_of
 
 Cells = tuple[tuple[int, int], ...]
 """(row, column) pairs of the 3 x 3 maps, rows from the top."""
 
 
 class Claim(NamedTuple):
-    """One word's claim: axis ("" for words of degree), place 0..1, and where in the text it stands (`at` to `end`)."""
+    """What a word claims: axis ("" for words of degree), place 0..1, and where it stands."""
 
     axis: str
     place: float
@@ -36,7 +36,7 @@ class Claim(NamedTuple):
 
 
 class Axis(NamedTuple):
-    """What is known of an axis beside its words; `axes` in `words.yaml` says what each field means."""
+    """What is known of an axis beside its words; see `axes` in `words.yaml`."""
 
     category: DistortionCategory | None = None
     composite: str = ""
@@ -64,16 +64,18 @@ def axis_of(name: str) -> Axis:
 @functools.cache
 def entries(table: str) -> tuple[tuple[re.Pattern[str], Mapping[str, Any]], ...]:
     """Return what finds the words of each row of a table, in lower case, with the row."""
-    return tuple(
-        (re.compile("|".join([rf"\b(?:{'|'.join(row['english'])})\b", *row["chinese"]])), row)
-        for row in stored_table("words.yaml")[table]
-    )
+    rows = []
+    for row in stored_table("words.yaml")[table]:
+        english = rf"\b(?:{'|'.join(row['english'])})\b"
+        rows.append((re.compile("|".join([english, *row["chinese"]])), row))
+    return tuple(rows)
 
 
 @functools.cache
 def form(name: str) -> re.Pattern[str]:
-    """Return the pattern under `forms`, whose lines are alternatives and whose indented lines go on with the last."""
-    return re.compile(re.sub(r"\n\s+", "", stored_table("words.yaml")["forms"][name]).replace("\n", "|"))
+    """Return the pattern under `forms`: of alternatives, one a line; indented lines go on."""
+    lines = stored_table("words.yaml")["forms"][name]
+    return re.compile(re.sub(r"\n\s+", "", lines).replace("\n", "|"))
 
 
 @functools.cache
@@ -83,12 +85,13 @@ def word_set(name: str) -> frozenset[str]:
 
 
 _VAGUE = {"distortion": 1, "quality": 2, "taste": 3}
+"""Topics that say nothing where a better one is named as well ("the quality of the lighting")."""
 
 
 def terms_in(text: str) -> list[Claim]:
-    """Return the claims that words of a property make in a text, in its order, negations and modifiers worked in.
+    """Return the claims that words of a property make in a text, negations and modifiers worked in.
 
-    >>> [(s.axis, round(s.place, 2)) for s in terms_in("very blurry and not dark")]
+    >>> [(claim.axis, round(claim.place, 2)) for claim in terms_in("very blurry and not dark")]
     [('sharpness', 0.03), ('brightness', 0.83)]
     """
     folded = text.casefold()
@@ -97,22 +100,32 @@ def terms_in(text: str) -> list[Claim]:
     for words, row in entries("terms"):
         for match in words.finditer(folded):
             start, end = match.span()
-            if start == end or any(start < b and a < end for a, b in taken):
+            if start == end or any(start < after and at < end for at, after in taken):
                 continue
             taken.append((start, end))
-            claims.append(Claim(row["axis"], _modified(folded[:start], row["place"]), start, end=end))
+            place = _modified(folded[:start], row["place"])
+            claims.append(Claim(row["axis"], place, start, end=end))
     return sorted(claims, key=lambda claim: claim.at)
+
+
+_NEGATED, _HALF_NEGATED, _WEAKER, _STRONGER = -0.86, -0.5, 0.55, 1.35
+"""What a modifier makes of a claim's distance from the middle."""
+_NEARBY = 24
+"""Letters before a word within which it is weakened or strengthened."""
 
 
 def _modified(before: str, place: float) -> float:
     clause = re.split(r"[,;.?!，。；？！]|\b(?:but|and|or|because|due to)\b", before)[-1]
     off = place - 0.5
     if form("negation").search(clause):
-        return 0.5 - off * (0.5 if form("half_negation").search(clause) else 0.86)
-    near = clause[-24:]
+        is_half = form("half_negation").search(clause)
+        return 0.5 + off * (_HALF_NEGATED if is_half else _NEGATED)
+    near = clause[-_NEARBY:]
     if form("weaker").search(near):
-        return 0.5 + 0.55 * off
-    return min(max(0.5 + 1.35 * off, 0.0), 1.0) if form("stronger").search(near) else place
+        return 0.5 + _WEAKER * off
+    if form("stronger").search(near):
+        return min(max(0.5 + _STRONGER * off, 0.0), 1.0)
+    return place
 
 
 def topic_in(text: str) -> Claim | None:
@@ -122,12 +135,11 @@ def topic_in(text: str) -> Claim | None:
     ('lighting', None)
     """
     folded = text.casefold()
-    topics = [
-        Claim(row["axis"], _modified(folded[: match.start()], row["place"]), match.start())
-        for words, row in entries("topics")
-        if (match := words.search(folded)) is not None
-    ]
-    # "Quality" and "problem" say nothing where a property is named as well ("the quality of the lighting").
+    topics = []
+    for words, row in entries("topics"):
+        if match := words.search(folded):
+            place = _modified(folded[: match.start()], row["place"])
+            topics.append(Claim(row["axis"], place, match.start()))
     return min(topics, key=lambda topic: (_VAGUE.get(topic.axis, 0), topic.at), default=None)
 
 
@@ -137,9 +149,18 @@ def degree_in(text: str) -> Claim | None:
     >>> degree_in("Slight").place, degree_in("Very good").place, degree_in("a helmet")
     (0.25, 0.97, None)
     """
-    folded = text.casefold()
-    found = (Claim("", row["place"], kind=row["kind"]) for words, row in entries("degrees") if words.search(folded))
-    return next(found, None)
+    row = _row_of("degrees", text.casefold())
+    if row is None:
+        return None
+    return Claim("", row["place"], kind=row["kind"])
+
+
+def _row_of(table: str, folded: str) -> Mapping[str, Any] | None:
+    """Return the first row of a table whose words are in a text."""
+    for words, row in entries(table):
+        if words.search(folded):
+            return row
+    return None
 
 
 def cells_in(text: str) -> Cells | None:
@@ -148,70 +169,95 @@ def cells_in(text: str) -> Cells | None:
     >>> cells_in("Is the upper left corner dark?"), cells_in("Is this image dark?")
     (((0, 0),), None)
     """
-    found = (row["cells"] for words, row in entries("places") if words.search(text.casefold().strip()))
-    return next((tuple(divmod(cell, 3) for cell in cells) for cells in found), None)
+    row = _row_of("places", text.casefold().strip())
+    return tuple(divmod(cell, 3) for cell in row["cells"]) if row else None
 
 
 def property_in(text: str) -> Claim | None:
-    """Return the property that a question names first, by a word that says how much of it, or by its name."""
-    return next(iter(terms_in(text)), None) or topic_in(text)
+    """Return the property that a question names first, by a word for it or as a topic."""
+    terms = terms_in(text)
+    return terms[0] if terms else topic_in(text)
 
 
 def predicate(text: str) -> list[Claim]:
-    """Return the claims that a yes-or-no question makes: its last word of a property, or its topic and degree.
+    """Return the claims of a yes-or-no question: its last word of a property, or its topic.
 
-    >>> [(s.axis, s.more) for s in predicate("is the colour of the dark jacket vivid?")]
+    >>> [(claim.axis, claim.more) for claim in predicate("is the colour of the dark jacket vivid?")]
     [('colour', True)]
     """
-    main, *cause = form("cause").split(text)
-    terms = terms_in(main)
-    both = len(terms) > 1 and re.search(r"\band\b|且|和|又", main[terms[-2].at : terms[-1].at])
-    claims = terms[-2 if both else -1 :]
-    if not claims and (topic := topic_in(main)) is not None:
-        degree = degree_in(main)
-        if topic.axis == "lighting" and degree is not None and degree.kind == "merit":
-            # Good light is neither too much nor too little.
-            topic, degree = Claim("exposure", 0.5 if degree.place >= 0.5 else 1.0, topic.at), None
-        use = degree is not None and not (topic.axis == "distortion" and degree.kind == "merit")
-        claims = [Claim(topic.axis, degree.place if degree is not None and use else topic.place, topic.at)]
-    elif len(claims) == 1:
+    main, *causes = form("cause").split(text)
+    claims = terms_in(main)
+    if len(claims) > 1:
+        between = main[claims[-2].at : claims[-1].at]
+        claims = claims[-2:] if re.search(r"\band\b|且|和|又", between) else claims[-1:]
+    if len(claims) == 1:
         claims = [_graded(claims[0], main)]
-    return claims + (terms_in(cause[0])[:1] if cause else [])
+    elif not claims and (topic := topic_in(main)):
+        claims = [_topic_claim(topic, degree_in(main))]
+    if causes:
+        claims += terms_in(causes[0])[:1]
+    return claims
+
+
+def _topic_claim(topic: Claim, degree: Claim | None) -> Claim:
+    """Return what a topic with a word of degree claims."""
+    if degree is None:
+        return Claim(topic.axis, topic.place, topic.at)
+    if topic.axis == "lighting" and degree.kind == "merit":
+        # Good light is neither too much nor too little.
+        place = 0.5 if degree.more else 1.0
+        return Claim("exposure", place, topic.at)
+    if topic.axis == "distortion" and degree.kind == "merit":
+        return Claim(topic.axis, topic.place, topic.at)
+    return Claim(topic.axis, degree.place, topic.at)
 
 
 def _graded(claim: Claim, text: str) -> Claim:
-    """Work in a degree that follows a fault: "is the noise low?" asks whether there is little of it."""
+    """Work in a degree behind a fault: "is the noise low?" asks whether there is little."""
     if not axis_of(claim.axis).is_fault or not claim.more:
         return claim
     degree = degree_in(text[claim.end :])
-    little = degree is not None and (degree.place < 0.4 if degree.kind == "amount" else degree.place > 0.6)
-    return Claim(claim.axis, 0.2, claim.at) if little else claim
+    if degree is None:
+        return claim
+    if degree.kind == "merit":
+        is_little = degree.place > 0.6
+    else:
+        is_little = degree.place < 0.4
+    return Claim(claim.axis, _LITTLE, claim.at) if is_little else claim
+
+
+_LITTLE, MUCH = 0.2, 0.85
+"""Places of the claims that there is little, and much, of something."""
 
 
 def shown_by(claim: Claim) -> tuple[str, bool]:
     """Return the map that shows a claim ("" where none does), and whether its high values do."""
     axis = axis_of(claim.axis)
-    return axis.map, not axis.falls if axis.is_fault else claim.more
+    if axis.is_fault:
+        return axis.map, not axis.falls
+    return axis.map, claim.more
 
 
 _STEP = 0.12
 """Difference in position that changes the log-odds of a claim by one."""
 _SEVERITY_STEP = 0.35
 _FAULT_STEP = 0.2
-"""As `_STEP`, for faults that most photographs lack: there the position says less than the detector."""
+"""As `_STEP`, for faults that most photographs lack: there the position says less."""
 TOOLS = 0.15
-"""Weight of the mean tool score beside the believed quality, as the tools agree less with people: on CLIVE's validation
-images the tool chosen for clarity has an SRCC of 0.11, the expert 0.66, both 0.67 at 0.1 to 0.2 and 0.61 at 0.5."""
+"""Weight of the mean tool score beside the believed quality, as tools agree less with people: on
+CLIVE's validation images the tool chosen for clarity has an SRCC of 0.11, the expert 0.66, both
+0.67 at 0.1 to 0.2 and 0.61 at 0.5."""
 _QUALITY_SPREAD = 0.65
-"""Standard deviation of quality over natural photographs on 1..5, to read a tool's score as a position."""
+"""Standard deviation of quality over natural photographs: what makes a position of a score."""
 _FAULTS: Mapping[str, tuple[str, ...]] = {
-    "motion": ("motion blur",), "defocus": ("defocus blur",), "overexposure": ("too bright", "blown highlights"),
-    "underexposure": ("too dark", "crushed shadows"), "noise": ("noise",), "cast": ("colour cast",),
-    "oversharp": ("oversharpened",), "oversaturation": ("oversaturated",),
+    "motion": ("motion blur",), "defocus": ("defocus blur",), "noise": ("noise",),
+    "overexposure": ("too bright", "blown highlights"),
+    "underexposure": ("too dark", "crushed shadows"),
+    "cast": ("colour cast",), "oversharp": ("oversharpened",), "oversaturation": ("oversaturated",),
 }  # fmt: skip
 """What a photographer calls the faults on an axis."""
 _OF_A_KIND = {"motion", "defocus", "overexposure", "underexposure", "cast", "oversaturation"}
-"""Axes that are one of the kinds of their distortion, which is known where a photographer's fault is named."""
+"""Axes that are one kind of their distortion, known where a photographer's fault is named."""
 _VERDICTS = ("disagree", "slightly", "mostly", "agree")
 _SEVERELY = 0.92
 """Place of a claim from which it asks for more than a moderate fault."""
@@ -220,7 +266,7 @@ _SEVERITY_VALUES = {"none": 0.1, "slight": 0.8, "moderate": 1.5, "severe": 2.3, 
 
 @dataclass(frozen=True)
 class Look:
-    """What a question is asked of: an image or some cells of it, what others found, and the tools' scores."""
+    """What a question is asked of: an image or some cells of it, and what others measured."""
 
     view: View
     severities: Mapping[DistortionCategory, float]
@@ -231,18 +277,18 @@ class Look:
 
     @cached_property
     def paired(self) -> bool:
-        """Whether there is a reference: the differences from it then say more than any population."""
+        """Whether there is a reference: the differences from it say more than any population."""
         return self.view.difference is not None
 
     def position(self, name: str) -> float:
-        """Return the place of this look among natural photographs, 0..1, for one of `COMPOSITES`."""
+        """Return the place among natural photographs, 0..1, in one of `COMPOSITES`."""
         if name == "quality" and self.paired:
-            whole = float(special.ndtr((self.view.prior.mean - 3.0) / _QUALITY_SPREAD))
+            whole = _quality_position(self.view.prior.mean)
         else:
             whole = position(self.view, name)
         if name in {"quality", "sharpness", "fidelity"} and self.scores:
-            theirs = float(special.ndtr((float(np.mean(self.scores)) - 3.0) / _QUALITY_SPREAD))
-            whole = (1 - TOOLS) * whole + TOOLS * theirs
+            by_tools = _quality_position(float(np.mean(self.scores)))
+            whole = (1 - TOOLS) * whole + TOOLS * by_tools
         axis = axis_of(name)
         if self.cells is None or axis.gain is None:
             return whole
@@ -253,9 +299,9 @@ class Look:
         return float(special.ndtr(probit(whole) + axis.gain * ratio))
 
     def category(self, axis: str) -> DistortionCategory | None:
-        """Return the category whose severity says how much of the fault in an axis there is, where one does."""
+        """Return the category whose severity says how much of an axis's fault there is."""
         if axis == "distortion":
-            return max(self.severities, key=lambda category: self.severities[category])
+            return strongest(self.severities)
         return axis_of(axis).category
 
     def severity(self, axis: str) -> float:
@@ -264,30 +310,46 @@ class Look:
         return self.severities[category] if category else 0.0
 
     def named_severity(self, axis: str) -> Severity | None:
-        """Return how severe the fault in an axis is among what every answer tells of, or None where that is unknown."""
-        category, faults = self.category(axis), _FAULTS.get(axis, ())
+        """Return how severe the fault in an axis is among the visible ones; None where unknown."""
+        category, kinds = self.category(axis), ("", *_FAULTS.get(axis, FAULTS))
         if category is None or self.cells is not None:
             return None
         if category in self.disputed:
             return severity_word(self.severities[category])
-        there = [each for each in visible_faults(self.view) if each.category == category]
-        if axis in _OF_A_KIND and any(not each.fault for each in there):
-            # A blur that is alike in all directions is none of motion.
-            return "none" if axis == "motion" and self.position("direction") < axis_of(axis).visible_from else None
-        words = [each.severity for each in there if not faults or each.fault in {"", *faults}]
-        return max(words, key=SEVERITIES.index, default="none")
+        faults = [each for each in visible_faults(self.view) if each.category == category]
+        if axis in _OF_A_KIND and any(not each.fault for each in faults):
+            if axis != "motion" or self.position("direction") >= axis_of(axis).visible_from:
+                return None
+            return "none"  # a blur that is alike in all directions is none of motion
+        return worst_word(each for each in faults if each.fault in kinds)
+
+
+def _quality_position(score: float) -> float:
+    return float(special.ndtr((score - 3.0) / _QUALITY_SPREAD))
+
+
+def worst_word(faults: Iterable[VisibleFault]) -> Severity:
+    """Return the severity of the worst of some faults, "none" of none."""
+    return max((each.severity for each in faults), key=SEVERITIES.index, default="none")
 
 
 def look_at(view: View, evidence: Mapping[str, str], scores: Sequence[float], text: str = "") -> Look:
-    """Return what a question is asked of; `evidence` is category -> severity word, `text` may name a place."""
-    own, disputed, there = dict(view.severities), set(), visible_faults(view)
+    """Return what a question is asked of.
+
+    `evidence` is category -> severity word, as others found it; `text` may name a place.
+    """
+    severities, disputed, faults = dict(view.severities), set(), visible_faults(view)
     for name, word in evidence.items():
         category = category_of(name)
-        if category is not None and word in _SEVERITY_VALUES and word != severity_word(own[category]):
-            own[category] = 0.5 * (own[category] + _SEVERITY_VALUES[word])
-            if word not in ([each.severity for each in there if each.category == category] or ["none"]):
-                disputed.add(category)
-    return Look(view, own, scores, cells_in(text), frozenset(disputed))
+        if category is None or word not in _SEVERITY_VALUES:
+            continue
+        if word == severity_word(severities[category]):
+            continue
+        severities[category] = 0.5 * (severities[category] + _SEVERITY_VALUES[word])
+        own_words = {each.severity for each in faults if each.category == category} or {"none"}
+        if word not in own_words:
+            disputed.add(category)
+    return Look(view, severities, scores, cells_in(text), frozenset(disputed))
 
 
 def local(grid: Sequence[Sequence[float]], cells: Cells) -> tuple[float, float]:
@@ -302,7 +364,7 @@ def local(grid: Sequence[Sequence[float]], cells: Cells) -> tuple[float, float]:
 
 
 def severity_place(severity: float) -> float:
-    """Place a severity on the axis of degrees: none 0, slight 0.25, moderate 0.5, severe 0.75, extreme 1.
+    """Place a severity among degrees: none 0, slight 0.25, moderate 0.5, severe 0.75, extreme 1.
 
     Halfway between two of them one word of `severity_word` gives way to the next.
     """
@@ -311,9 +373,10 @@ def severity_place(severity: float) -> float:
 
 
 def amount(look: Look, axis: str) -> float:
-    """Return how much of an axis there is, 0..1: a position for properties, a degree for faults, 0.5 right exposure."""
-    if axis == "exposure":
-        over, under = (special.expit(support(look, Claim(f"{side}exposure", 0.85))) for side in ("over", "under"))
+    """Return how much of an axis there is, 0..1: of properties a position, of faults a degree."""
+    if axis == "exposure":  # 0.5 is right
+        over = special.expit(support(look, Claim("overexposure", MUCH)))
+        under = special.expit(support(look, Claim("underexposure", MUCH)))
         return float(0.5 + 0.5 * (over - under))
     if axis == "taste":
         return 0.5 + 0.5 * (look.position("quality") - 0.5)
@@ -323,32 +386,48 @@ def amount(look: Look, axis: str) -> float:
     degree = severity_place(look.severity(axis))
     if look.paired or not fault.composite:
         return degree
-    over = (look.position(fault.composite) - fault.visible_from) / (1 - fault.visible_from + 1e-6)
-    return max(degree, 0.6 * max(over, 0.0))
+    beyond = look.position(fault.composite) - fault.visible_from
+    return max(degree, 0.6 * max(beyond / (1 - fault.visible_from + 1e-6), 0.0))
 
 
 def support(look: Look, claim: Claim) -> float:
     """Return the log-odds that people agree with a claim."""
-    axis, known = claim.axis, axis_of(claim.axis)
-    if axis == "exposure":
-        wrong = max(support(look, Claim("overexposure", 0.85)), support(look, Claim("underexposure", 0.85)))
+    axis = axis_of(claim.axis)
+    if claim.axis == "exposure":
+        over = support(look, Claim("overexposure", MUCH))
+        wrong = max(over, support(look, Claim("underexposure", MUCH)))
         return -wrong if abs(claim.place - 0.5) < 0.3 else wrong
-    if known.is_fault:
-        odds = _fault_odds(look, axis)
+    if not axis.is_fault:
+        return _property_odds(look, claim, axis)
+    odds = _fault_odds(look, claim.axis)
+    if claim.more:
         # "Severe" asks for more of it, "slight" for less; "no noise" is the claim turned round.
-        return odds - 4 * max(claim.place - 0.85, -0.1) if claim.more else -odds - 4 * (0.2 - claim.place)
-    start = known.agreed[0 if claim.more else 1]
-    strength = abs(claim.place - 0.5) - 0.33
-    there = 1 - severity_place(look.severity(axis)) if look.paired and known.category else amount(look, axis)
-    odds = ((there - start - 0.8 * strength) if claim.more else (start - 0.8 * strength - there)) / _STEP
-    if known.category and not look.cells:
-        detected = (look.severity(axis) - PRESENT) / _SEVERITY_STEP
-        odds = min(odds, -detected) if claim.more and detected > 0 else max(odds, detected) if not claim.more else odds
-    return odds
+        return odds - 4 * max(claim.place - MUCH, -0.1)
+    return -odds - 4 * (_LITTLE - claim.place)
+
+
+def _property_odds(look: Look, claim: Claim, axis: Axis) -> float:
+    allowance = 0.8 * (abs(claim.place - 0.5) - 0.33)
+    if look.paired and axis.category:
+        there = 1 - severity_place(look.severity(claim.axis))
+    else:
+        there = amount(look, claim.axis)
+    high, low = axis.agreed
+    if claim.more:
+        odds = (there - high - allowance) / _STEP
+    else:
+        odds = (low - allowance - there) / _STEP
+    if not axis.category or look.cells:
+        return odds
+    detected = (look.severity(claim.axis) - PRESENT) / _SEVERITY_STEP
+    if not claim.more:
+        return max(odds, detected)
+    return min(odds, -detected) if detected > 0 else odds
 
 
 def _fault_odds(look: Look, axis: str) -> float:
     fault, detected = axis_of(axis), (look.severity(axis) - PRESENT) / _SEVERITY_STEP
+    is_of_photograph = not look.paired and not look.cells
     if axis == "distortion" and not look.paired:
         return max(0.5 * detected, (0.45 - look.position("quality")) / _STEP)
     if axis in {"overexposure", "underexposure"}:
@@ -357,43 +436,55 @@ def _fault_odds(look: Look, axis: str) -> float:
         return (look.position("uneven") - fault.visible_from) / _STEP
     if axis == "oversaturation" and look.position("saturation") < 0.6:
         return min(detected, 0.0) - 1.5
-    if axis in {"motion", "defocus"} and not look.paired and not look.cells:
-        return _seen_odds(look, axis)
-    if axis == "motion":
-        return support(look, Claim("sharpness", 0.15)) + 4 * (look.position("direction") - fault.visible_from) - 0.4
-    if axis == "defocus":
-        return support(look, Claim("sharpness", 0.15)) - 2 * max(look.position("direction") - 0.7, 0.0)
-    if axis in _FAULTS and not look.paired and not look.cells:
-        return max(detected, _seen_odds(look, axis))
+    if axis in {"motion", "defocus"}:
+        if is_of_photograph:
+            return _odds_of_people(look, axis)
+        unsharp, direction = support(look, Claim("sharpness", 0.15)), look.position("direction")
+        if axis == "motion":
+            return unsharp + 4 * (direction - fault.visible_from) - 0.4
+        return unsharp - 2 * max(direction - 0.7, 0.0)
+    if axis in _FAULTS and is_of_photograph:
+        return max(detected, _odds_of_people(look, axis))
     if look.paired or not fault.composite:
         return detected
     return max(detected, (look.position(fault.composite) - fault.visible_from) / _FAULT_STEP)
 
 
-def _seen_odds(look: Look, axis: str) -> float:
+def _odds_of_people(look: Look, axis: str) -> float:
     """Return the log-odds that people see one of the faults on an axis."""
-    return float(special.logit(np.clip(probability_of(look.view, *_FAULTS[axis]), 0.01, 0.99)))
+    probability = probability_of(look.view, *_FAULTS[axis])
+    return float(special.logit(np.clip(probability, 0.01, 0.99)))
 
 
 def _exposure_odds(look: Look, axis: str) -> float:
-    bright = axis == "overexposure"
+    is_over = axis == "overexposure"
     if look.view.difference is not None:
-        return 40 * (look.view.difference["brightness_shift"] * (1 if bright else -1) - 0.04)
+        rise = look.view.difference["brightness_shift"]
+        if not is_over:
+            rise = -rise
+        return 40 * (rise - 0.04)
+    if not look.cells and not look.view.unjudged:
+        return _odds_of_people(look, axis)
     fault = axis_of(axis)
-    here = look.position("brightness") if look.cells else look.position(fault.composite)
-    if look.cells and not bright:
-        here = 1 - here
-    odds = (here - fault.visible_from) / _STEP
-    return odds if look.cells or look.view.unjudged else _seen_odds(look, axis)
+    if not look.cells:
+        here = look.position(fault.composite)
+    else:
+        here = look.position("brightness")
+        if not is_over:
+            here = 1 - here
+    return (here - fault.visible_from) / _STEP
 
 
 def verdict(look: Look, claims: Sequence[Claim]) -> str:
-    """Return what the findings say of claims together, so that no answer contradicts them; "" where they do not decide.
+    """Return what the findings say of claims together, so that no answer contradicts them.
 
-    One of "disagree", "slightly", "mostly" and "agree"; the claims are of the whole image.
+    One of "disagree", "slightly", "mostly" and "agree", "" where they do not decide; the claims are
+    of the whole image.
     """
-    said = [_verdict(look, claim) for claim in claims]
-    return min(said, key=_VERDICTS.index) if said and all(said) else ""
+    verdicts = [_verdict(look, claim) for claim in claims]
+    if not verdicts or not all(verdicts):
+        return ""
+    return min(verdicts, key=_VERDICTS.index)
 
 
 def _verdict(look: Look, claim: Claim) -> str:

@@ -1,7 +1,8 @@
-"""What is wrong with an image and what is good about it: category, severity and place, in English and Chinese."""
+"""What is wrong with an image and what is good about it, in English and Chinese."""
 
 import functools
 from collections.abc import Mapping, Sequence
+from itertools import compress
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -9,29 +10,32 @@ from numpy.typing import NDArray
 
 from program.common.text import is_chinese
 from program.expert.judge.faults import KINDS, MOST, faults_of, kind_of, place_of, probability_of, sharpness_of, tint_of
-from program.expert.judge.quality import OUTPUTS, UNDISTORTED, Belief
-from program.expert.judge.views import Measurement, View, position
+from program.expert.judge.quality import OUTPUTS, UNDISTORTED, QualityBelief
+from program.expert.judge.views import Measurements, View, position
 from program.expert.store import Matrix, stored_table
 from signatures.schemas import FAULTS, GLOBAL, DistortionCategory, Severity
 
 PRESENT = 0.8
-"""Severity from which a distortion is there: between imperceptible (0.1) and slightly annoying (1.1)."""
+"""Severity from which a distortion is there: between imperceptible (0.1) and slightly annoying
+(1.1)."""
 POOR = 2.5
 """Quality below which something is wrong with an image."""
-_LIMITS = {
-    False: np.array([0.9, 0.9, 0.7, 0.7, 0.9, 0.7, 0.45]),
-    True: np.array([0.75, 0.8, 0.8, 0.75, 0.8, 0.8, 0.45]),
-}
-"""Severity from which each category (in their order) is reported, without a reference and with one: by F1 on distorted
-CLIVE train photographs out of fold. What became of the contrast is hard to tell from the image alone."""
-STEPS: tuple[tuple[float, Severity], ...] = ((0.45, "none"), (1.0, "slight"), (1.9, "moderate"), (2.8, "severe"))
+_LIMITS_ALONE = np.array([0.9, 0.9, 0.7, 0.7, 0.9, 0.7, 0.45])
+_LIMITS_PAIRED = np.array([0.75, 0.8, 0.8, 0.75, 0.8, 0.8, 0.45])
+"""Severity from which each category (in their order) is reported, without a reference and with one:
+by F1 on distorted CLIVE train photographs out of fold. What became of the contrast is hard to tell
+from the image alone."""
+STEPS: tuple[tuple[float, Severity], ...] = (
+    (0.45, "none"), (1.0, "slight"), (1.9, "moderate"), (2.8, "severe"),
+)  # fmt: skip
 """Severities below which each word stands; from the last on it is extreme."""
 SAME = UNDISTORTED - STEPS[0][0]
 """Quality beside a reference from which no difference can be seen."""
 _EVEN, _PLACED = 0.08, 0.35
-"""Deviation over the cells, relative to their mean, up to which they are alike, and from which one stands out."""
+"""Deviation over the cells, relative to their mean, up to which they are alike, and from which one
+stands out."""
 _MADE = 0.4
-"""How surely an image was distorted after it was taken ("altered", -1 .. 1) where severities say with what."""
+"""How surely an image was altered after it was taken (-1 .. 1) where severities say by what."""
 _SEVERITY: Mapping[str, Severity] = {"slight": "slight", "moderate": "moderate", "strong": "severe"}
 """The documents' word for a photographer's strength."""
 _MAPS: Mapping[DistortionCategory, str] = {"Noise": "noise", "Compression": "blocking"}
@@ -49,19 +53,22 @@ class Phrases:
         """Take the column of the file: 0 English, 1 Chinese."""
         self._column = column
 
-    def __call__(self, name: str, /, **values: Any) -> str:
+    def say(self, name: str, /, **values: Any) -> str:
         """Return a phrase with its values filled in."""
         return _table()[name][self._column].format(**values)
 
     def join(self, *sentences: str) -> str:
         """Join sentences that follow each other; empty ones are left out."""
-        return self("sentence.gap").join(sentence for sentence in sentences if sentence)
+        return self.say("sentence.gap").join(filter(None, sentences))
 
 
 @functools.cache
 def _table() -> Mapping[str, tuple[str, str]]:
-    sections = stored_table("phrases.yaml").items()
-    return {f"{section}.{name}": tuple(pair) for section, pairs in sections for name, pair in pairs.items()}
+    table = {}
+    for section, pairs in stored_table("phrases.yaml").items():
+        for name, (english, chinese) in pairs.items():
+            table[f"{section}.{name}"] = (english, chinese)
+    return table
 
 
 ENGLISH, CHINESE = Phrases(0), Phrases(1)
@@ -78,48 +85,61 @@ def capitalise(sentence: str) -> str:
 
 
 def severity_word(severity: float) -> Severity:
-    """Return none, slight, moderate, severe or extreme for a severity (4.6 minus the mean human score).
+    """Return none, slight, moderate, severe or extreme for a severity (4.6 minus the human score).
 
     >>> severity_word(0.2), severity_word(2.0)
     ('none', 'severe')
     """
-    return next((word for bound, word in STEPS if severity < bound), "extreme")
+    for bound, word in STEPS:
+        if severity < bound:
+            return word
+    return "extreme"
 
 
 def reported_categories(severities: Matrix, *, paired: bool) -> NDArray[np.bool_]:
-    """Say which of the seven categories (last axis) are reported, of an image alone or beside its reference."""
-    return np.asarray(severities >= _LIMITS[paired])
+    """Say which of the seven categories (last axis) are reported, alone or beside a reference."""
+    limits = _LIMITS_PAIRED if paired else _LIMITS_ALONE
+    return np.asarray(severities >= limits)
 
 
-class Found(NamedTuple):
-    """What is wrong with an image: a photographer's fault, or a category of the documents where only that is known."""
+class VisibleFault(NamedTuple):
+    """What is wrong with an image: a photographer's fault, or a category where none is known."""
 
     category: DistortionCategory
     severity: Severity
     fault: str = ""
 
 
-def visible_faults(view: View) -> list[Found]:
-    """Return what is wrong with an image, the worst first: every answer tells of these and of no others."""
+def visible_faults(view: View) -> list[VisibleFault]:
+    """Return what is wrong, the worst first: every answer tells of these and of no others."""
     if view.unjudged is not None:
         return []
-    there = reported_categories(np.array(list(view.severities.values())), paired=view.difference is not None)
-    made = [
-        Found(category, severity_word(severity))
-        for (category, severity), is_there in zip(view.severities.items(), there, strict=True)
-        if is_there
-    ]
-    made = sorted(made, key=lambda each: -view.severities[each.category])
+    damages = _damages(view)
     if view.difference is not None:
-        if not made and is_changed(view) and view.displaced < PRESENT:
-            likeliest = max(view.severities, key=lambda category: view.severities[category])
-            made = [Found(likeliest, severity_word(view.severities[likeliest]))]
-        return [each for each in made if each.severity != "none"]
-    named = [Found(FAULTS[fault], _SEVERITY[strength], fault) for fault, strength, _ in faults_of(view)]
-    if view.seen.values[0, OUTPUTS["nr"].index("altered")] >= _MADE:
-        known = {each.category for each in named}
-        named = [*named, *(each for each in made if each.category not in known)]
-    return named[:MOST]
+        return [each for each in damages if each.severity != "none"]
+    faults = []
+    for fault, strength, _ in faults_of(view):
+        faults.append(VisibleFault(FAULTS[fault], _SEVERITY[strength], fault))
+    if view.features.values[0, OUTPUTS["nr"].index("altered")] >= _MADE:
+        named = {each.category for each in faults}
+        faults += [each for each in damages if each.category not in named]
+    return faults[:MOST]
+
+
+def _damages(view: View) -> list[VisibleFault]:
+    """Return the categories that are reported by their severity alone, the strongest first."""
+    paired = view.difference is not None
+    reported = reported_categories(np.array(list(view.severities.values())), paired=paired)
+    there = list(compress(view.severities, reported))
+    there.sort(key=lambda category: -view.severities[category])
+    if paired and not there and is_changed(view) and view.displaced < PRESENT:
+        there = [strongest(view.severities)]
+    return [VisibleFault(category, severity_word(view.severities[category])) for category in there]
+
+
+def strongest(severities: Mapping[DistortionCategory, float]) -> DistortionCategory:
+    """Return the category of the highest severity."""
+    return max(severities, key=lambda category: severities[category])
 
 
 def present(view: View) -> list[DistortionCategory]:
@@ -132,92 +152,123 @@ def is_changed(view: View) -> bool:
     return view.prior.mean < SAME
 
 
-def findings(view: View, region: str, categories: Sequence[DistortionCategory], say: Phrases) -> list[dict[str, str]]:
-    """Return a finding for each thing that is wrong, of the categories listed, and one of "none" where nothing is."""
-    there = visible_faults(view)
+def findings(
+    view: View, region: str, categories: Sequence[DistortionCategory], phrases: Phrases
+) -> list[dict[str, str]]:
+    """Return a finding for each thing wrong of these categories; one of "none" if nothing is."""
+    visible = visible_faults(view)
+    listed = []
+    for category in categories:
+        faults = [each for each in visible if each.category == category]
+        listed += faults or [VisibleFault(category, "none")]
     return [
         {
-            "region": region or GLOBAL, "type": each.category, "severity": each.severity, "fault": each.fault,
-            "explanation": describe(view, each, say),
+            "region": region or GLOBAL, "type": each.category, "severity": each.severity,
+            "fault": each.fault, "explanation": describe(view, each, phrases),
         }
-        for category in categories
-        for each in [each for each in there if each.category == category] or [Found(category, "none")]
+        for each in listed
     ]  # fmt: skip
 
 
-def where(cells: Sequence[Sequence[float]] | Matrix, say: Phrases, *, lowest: bool = False) -> str:
-    """Return the place of the strongest (or weakest) of 3 x 3 cells, or "all over" when they hardly differ."""
+def place_phrase(cells: Sequence[Sequence[float]] | Matrix, phrases: Phrases, *, lowest: bool = False) -> str:
+    """Return the place of the strongest (or weakest) of 3 x 3 cells, or "all over"."""
     values = np.array(cells, dtype=float)
     if float(values.std()) / (abs(float(values.mean())) + 1e-6) < _EVEN:
-        return say("place.everywhere")
-    return say("place.strongest", cell=say(f"cell.{int(values.argmin() if lowest else values.argmax())}"))
+        return phrases.say("place.everywhere")
+    if lowest:
+        values = -values
+    return phrases.say("place.strongest", cell=phrases.say(f"cell.{int(values.argmax())}"))
 
 
-def unjudged_text(view: View, say: Phrases) -> str:
+def unjudged_text(view: View, phrases: Phrases) -> str:
     """Say why nothing can be said of an image's sharpness, or return ""."""
-    return say(f"sentence.{view.unjudged}", width=view.size[0], height=view.size[1]) if view.unjudged else ""
+    if not view.unjudged:
+        return ""
+    width, height = view.size
+    return phrases.say(f"sentence.{view.unjudged}", width=width, height=height)
 
 
-def describe(view: View, found: Found, say: Phrases) -> str:
+def describe(view: View, fault: VisibleFault, phrases: Phrases) -> str:
     """Say in one sentence what was found of a fault or a category, and what was measured."""
-    category = found.category
+    category = fault.category
     if category in {"Blurs", "Sharpness"} and view.unjudged:
-        return unjudged_text(view, say)
+        return unjudged_text(view, phrases)
     if view.difference is not None:
-        return _against_reference(view, view.difference, found, say)
+        return _against_reference(view, view.difference, fault, phrases)
+    if fault.severity == "none":
+        lead = phrases.say("opening.none", name=phrases.say(f"damage.{category}"))
+    else:
+        lead = item(view, fault, phrases)
     n = view.measured
-    lead = item(view, found, say) if found.severity != "none" else say("opening.none", name=say(f"damage.{category}"))
-    return say(
+    return phrases.say(
         f"alone.{category}", opening=capitalise(lead), n=n, noise=np.expm1(n["noise_p20"]),
         ratio=np.exp(n["blocking"]), mean=255 * n["brightness"], edges=np.expm1(n["edge1_p99"]),
     )  # fmt: skip
 
 
-def item(view: View, found: Found, say: Phrases) -> str:
-    """Name what is wrong in few words: how strong, of what kind and, where that shows, at which place."""
-    if found.fault:
-        words = {"strength": "strongly", "degree": "degree", "very": "very"}
-        parts = {name: say(f"{table}.{found.severity}") for name, table in words.items()}
-        at = place_of(view, found.fault)
-        cell = "" if at is None else say(f"cell.{at}")
-        parts |= {
-            "place": say("place.cell" if cell else "place.part" if view.is_part else "place.picture", cell=cell),
-            "at": say("place.at" if cell else "place.all", cell=cell),
-        }
-        tone = say(f"tone.{tint_of(view)}") if found.fault == "colour cast" else ""
-        return " ".join(say(f"fault.{found.fault}", tone=tone, **parts).split())
-    words = {"severity": say(f"severity.{found.severity}"), "name": _name(view, found.category, say)}
-    if view.difference is None and found.category not in {"Noise", "Compression"}:
-        return say("item.plain", **words)  # the picture itself differs from place to place
-    cells = np.abs(_cells(view, found.category))
+def item(view: View, fault: VisibleFault, phrases: Phrases) -> str:
+    """Name what is wrong in few words: how strong, of what kind, and where."""
+    if fault.fault:
+        return _fault_item(view, fault, phrases)
+    severity, name = phrases.say(f"severity.{fault.severity}"), _name(view, fault.category, phrases)
+    if view.difference is None and fault.category not in _MAPS:
+        # The picture itself differs from place to place.
+        return phrases.say("item.plain", severity=severity, name=name)
+    cells = np.abs(_cells(view, fault.category))
     deviation = float(cells.std()) / (float(cells.mean()) + 1e-6)
     if deviation < _EVEN:
-        return say("item.everywhere", **words)
-    return say("item.there" if deviation > _PLACED else "item.plain", **words, cell=say(f"cell.{int(cells.argmax())}"))
+        return phrases.say("item.everywhere", severity=severity, name=name)
+    if deviation <= _PLACED:
+        return phrases.say("item.plain", severity=severity, name=name)
+    cell = phrases.say(f"cell.{int(cells.argmax())}")
+    return phrases.say("item.there", severity=severity, name=name, cell=cell)
 
 
-def _name(view: View, category: DistortionCategory, say: Phrases) -> str:
-    return say(f"{'damage' if view.difference is None else 'change'}.{category}")
+def _fault_item(view: View, fault: VisibleFault, phrases: Phrases) -> str:
+    place = place_of(view, fault.fault)
+    if place is not None:
+        cell = phrases.say(f"cell.{place}")
+        where, at = phrases.say("place.cell", cell=cell), phrases.say("place.at", cell=cell)
+    else:
+        whole = "place.part" if view.is_part else "place.picture"
+        where, at = phrases.say(whole), phrases.say("place.all")
+    tone = phrases.say(f"tone.{tint_of(view)}") if fault.fault == "colour cast" else ""
+    text = phrases.say(
+        f"fault.{fault.fault}", tone=tone, place=where, at=at,
+        strength=phrases.say(f"strongly.{fault.severity}"),
+        degree=phrases.say(f"degree.{fault.severity}"), very=phrases.say(f"very.{fault.severity}"),
+    )  # fmt: skip
+    return " ".join(text.split())
+
+
+def _name(view: View, category: DistortionCategory, phrases: Phrases) -> str:
+    table = "damage" if view.difference is None else "change"
+    return phrases.say(f"{table}.{category}")
 
 
 def _cells(view: View, category: DistortionCategory) -> Matrix:
     """Return the 3 x 3 map that shows a category: of the changes, where there is a reference."""
     if view.difference is not None:
-        return np.asarray(view.difference.maps[_CHANGE_MAPS.get(category, "difference")], dtype=float)
-    return np.asarray(view.measured.maps[_MAPS[category]], dtype=float)
+        cells = view.difference.maps[_CHANGE_MAPS.get(category, "difference")]
+    else:
+        cells = view.measured.maps[_MAPS[category]]
+    return np.asarray(cells, dtype=float)
 
 
-def _against_reference(view: View, d: Measurement, found: Found, say: Phrases) -> str:
-    category, name = found.category, _name(view, found.category, say)
-    opening = say(f"opening.{'none' if found.severity == 'none' else 'some'}", name=name,
-                  severity=say(f"severity.{found.severity}"))  # fmt: skip
-    change = say(
+def _against_reference(view: View, d: Measurements, fault: VisibleFault, phrases: Phrases) -> str:
+    category, name = fault.category, _name(view, fault.category, phrases)
+    if fault.severity == "none":
+        opening = phrases.say("opening.none", name=name)
+    else:
+        severity = phrases.say(f"severity.{fault.severity}")
+        opening = phrases.say("opening.some", name=name, severity=severity)
+    change = phrases.say(
         f"against.{category}", d=d, gain=4.343 * d["detail_gain"], noise=np.expm1(d["residual_quiet"]),
         rise=100 * np.expm1(max(d["blocking_rise"], 0)), shift=255 * d["brightness_shift"],
         colour=np.expm1(d["colour_shift"]), contrast=np.exp(d["contrast_change"]),
     )  # fmt: skip
-    place = where(np.abs(_cells(view, category)), say)
-    return say("against.reference", opening=opening, change=change, place=place)
+    place = place_phrase(np.abs(_cells(view, category)), phrases)
+    return phrases.say("against.reference", opening=opening, change=change, place=place)
 
 
 _RICH = 0.7
@@ -226,97 +277,111 @@ _CLEAR = 0.6
 """Probability from which a subject is called sharp or not, and an exposure right."""
 
 
-def sentence_of(items: Sequence[str], say: Phrases) -> str:
-    """Return one sentence of a few items, of which the first begins with a capital."""
-    return say("sentence.spoiled", items=capitalise(say("sentence.list").join(items)))
+def sentence_of(items: Sequence[str], phrases: Phrases) -> str:
+    """Return one sentence of a few items, of which the first begins with a capital; "" of none."""
+    if not items:
+        return ""
+    return phrases.say("sentence.spoiled", items=capitalise(phrases.say("sentence.list").join(items)))
 
 
-def summary(view: View, quality: float, say: Phrases, *, faults_asked: bool = False) -> str:
-    """Say in few words what spoils an image, the worst first; where nothing does, what is good about it.
+def summary(view: View, quality: float, phrases: Phrases, *, faults_asked: bool = False) -> str:
+    """Say in few words what spoils an image, the worst first; if nothing does, what is good.
 
-    `quality` is what the image is believed to be, 1..5. `faults_asked`: that nothing spoils it is said, too.
+    `quality` is what the image is believed to be, 1..5. `faults_asked`: that nothing spoils it is
+    said, too.
     """
     if any(view.shift):
-        by = say("sentence.pair").join(
-            say(f"shift.{axis}{int(np.sign(size))}", size=abs(size))
-            for axis, size in zip("xy", view.shift, strict=True)
-            if size
-        )
-        besides = visible_faults(view.aligned) or view.aligned.displaced >= PRESENT
-        rest = summary(view.aligned, quality, say) if besides else ""
-        return say.join(say("sentence.shifted", by=by), rest)
-    there = visible_faults(view)
-    items = [item(view, each, say) for each in there]
+        return _shift_summary(view, quality, phrases)
+    faults = visible_faults(view)
+    items = [item(view, each, phrases) for each in faults]
     if view.difference is not None:
-        return _changes(view, there, items, say)
+        return _changes(view, faults, items, phrases)
     if view.unjudged:
-        return unjudged_text(view, say)
-    if not KINDS[kind := kind_of(view)]:
-        return say("sentence.kind", kind=say(f"kind.{kind}"))
+        return unjudged_text(view, phrases)
+    kind = kind_of(view)
+    if not KINDS[kind]:
+        return phrases.say("sentence.kind", kind=phrases.say(f"kind.{kind}"))
     sharp = None if view.is_part else sharpness_of(view)  # a part has no subject
-    blurred = any(each.category == "Blurs" for each in there)
-    if sharp is not None and sharp <= 1 - _CLEAR and not blurred and len(items) < MOST:
-        items.append(say("sentence.unsharp"))  # what made it so is not clear
+    if sharp is not None and sharp <= 1 - _CLEAR and len(items) < MOST:
+        if not any(each.category == "Blurs" for each in faults):
+            items.append(phrases.say("sentence.unsharp"))  # what made it so is not clear
     if items:
-        return sentence_of(items, say)
+        return sentence_of(items, phrases)
     if quality < POOR:
-        return say("sentence.unexplained")
-    good = say("sentence.and").join(say(f"strength.{name}") for name in _strengths(view))
-    clean = say("sentence.clean") if faults_asked or not good else ""
-    return say.join(clean, sentence_of([good], say) if good else "")
+        return phrases.say("sentence.unexplained")
+    strengths = [phrases.say(f"strength.{name}") for name in _strengths(view)]
+    if not strengths:
+        return phrases.say("sentence.clean")
+    good = sentence_of([phrases.say("sentence.and").join(strengths)], phrases)
+    return phrases.join(phrases.say("sentence.clean"), good) if faults_asked else good
 
 
-def unsaid(words: str, said: Sequence[str], say: Phrases) -> str:
-    """Return a summary without what other sentences have said."""
-    before = {sentence[:-1].casefold() for sentence in said}
-    items = words[:-1].split(say("sentence.list"))
+def _shift_summary(view: View, quality: float, phrases: Phrases) -> str:
+    """Say how far an image is shifted against its reference, and what else became of it."""
+    ways = []
+    for axis, size in zip("xy", view.shift, strict=True):
+        if size:
+            ways.append(phrases.say(f"shift.{axis}{int(np.sign(size))}", size=abs(size)))
+    shifted = phrases.say("sentence.shifted", by=phrases.say("sentence.pair").join(ways))
+    if visible_faults(view.aligned) or view.aligned.displaced >= PRESENT:
+        return phrases.join(shifted, summary(view.aligned, quality, phrases))
+    return shifted
+
+
+def without_repeats(words: str, sentences: Sequence[str], phrases: Phrases) -> str:
+    """Return a summary without what other sentences say already."""
+    before = {sentence[:-1].casefold() for sentence in sentences}
+    items = words[:-1].split(phrases.say("sentence.list"))
     rest = [item for item in items if item.casefold() not in before]
-    return words if rest == items else sentence_of(rest, say) if rest else ""
+    return words if rest == items else sentence_of(rest, phrases)
 
 
-def _changes(view: View, there: Sequence[Found], items: list[str], say: Phrases) -> str:
+def _changes(view: View, faults: Sequence[VisibleFault], items: list[str], phrases: Phrases) -> str:
     if view.displaced >= PRESENT:
-        place = sum(view.severities[each.category] > view.displaced for each in there)
-        words = {"severity": say(f"severity.{severity_word(view.displaced)}"), "name": say("change.spatial")}
-        items = [*items[:place], say("item.plain", **words), *items[place:]]
-    if not items:
-        return say("sentence.differs" if is_changed(view) else "sentence.same")
-    return say("sentence.changed", items=say("sentence.list").join(items[:MOST]))
+        stronger = [each for each in faults if view.severities[each.category] > view.displaced]
+        severity = phrases.say(f"severity.{severity_word(view.displaced)}")
+        moved = phrases.say("item.plain", severity=severity, name=phrases.say("change.spatial"))
+        items.insert(len(stronger), moved)
+    if items:
+        listed = phrases.say("sentence.list").join(items[:MOST])
+        return phrases.say("sentence.changed", items=listed)
+    if is_changed(view):
+        return phrases.say("sentence.differs")
+    return phrases.say("sentence.same")
 
 
 def _strengths(view: View) -> list[str]:
     """Return what is good about a photograph with nothing wrong."""
+    strengths = []
+    if (sharpness_of(view) or 0.0) >= _CLEAR:
+        strengths.append("sharp")
     wrong = probability_of(view, "too dark", "too bright", "blown highlights", "crushed shadows")
-    good = {
-        "sharp": (sharpness_of(view) or 0.0) >= _CLEAR, "exposed": wrong < 1 - _CLEAR,
-        "colour": position(view, "colour") > _RICH,
-    }  # fmt: skip
-    return [name for name, is_so in good.items() if is_so]
+    if wrong < 1 - _CLEAR:
+        strengths.append("exposed")
+    if position(view, "colour") > _RICH:
+        strengths.append("colour")
+    return strengths
 
 
-def details(view: View, belief: Belief, scores: Sequence[tuple[str, float]], say: Phrases) -> str:
-    """Quote the measurements, the tools' scores, the score believed in with its width, and how familiar that is."""
-    listed = ", ".join(f"{tool} {score:.2f}" for tool, score in scores)
-    basis = say("grounds.paired" if view.difference is not None else "grounds.alone")
-    familiarity = "grounds.unlike" if belief.novelty > 0.5 else "grounds.usual"
-    return say.join(
-        *(describe(view, each, say) for each in visible_faults(view)),
-        say("sentence.scores", listed=listed) if scores else "",
-        say(familiarity, basis=basis, mean=belief.mean, deviation=belief.deviation),
-    )
+def details(view: View, belief: QualityBelief, scores: Sequence[tuple[str, float]], phrases: Phrases) -> str:
+    """Quote the measurements, the tools' scores, the score believed in, and how sure it is."""
+    sentences = [describe(view, each, phrases) for each in visible_faults(view)]
+    if scores:
+        listed = ", ".join(f"{tool} {score:.2f}" for tool, score in scores)
+        sentences.append(phrases.say("sentence.scores", listed=listed))
+    basis = "grounds.alone" if view.difference is None else "grounds.paired"
+    familiarity = "grounds.unlike" if belief.is_rough else "grounds.usual"
+    score = phrases.say(familiarity, basis=phrases.say(basis), mean=belief.mean, deviation=belief.deviation)
+    return phrases.join(*sentences, score)
 
 
-def region_summary(region: str, view: View, say: Phrases) -> str:
-    """Say what stands out in one region, cut out and measured by itself."""
-    return of_region(region, region_sentence(view, say), say)
-
-
-def region_sentence(view: View, say: Phrases) -> str:
+def region_sentence(view: View, phrases: Phrases) -> str:
     """Say what is worst in a region, without its name."""
-    worst = visible_faults(view)[:1]
-    return sentence_of([item(view, worst[0], say)], say) if worst else say("sentence.clean")
+    items = [item(view, fault, phrases) for fault in visible_faults(view)[:1]]
+    return sentence_of(items, phrases) or phrases.say("sentence.clean")
 
 
-def of_region(region: str, sentence: str, say: Phrases) -> str:
+def name_region(region: str, sentence: str, phrases: Phrases) -> str:
     """Return a sentence that names its region."""
-    return say("sentence.region", region=region, sentence=sentence[:1].lower() + sentence[1:])
+    start = sentence[:1].lower()
+    return phrases.say("sentence.region", region=region, sentence=start + sentence[1:])

@@ -1,4 +1,4 @@
-"""What a question asks for, read by grammar: its inputs, its plan, its tools. English and Chinese. Pure."""
+"""What a question asks for, read by grammar: its inputs, plan and tools. English and Chinese."""
 
 import functools
 import json
@@ -26,15 +26,18 @@ Inputs = Mapping[str, Any]
 def region_pattern(name: str) -> re.Pattern[str]:
     """Return what finds a region's name in a question, however it is typed.
 
-    >>> [bool(region_pattern("Dog face").search(text)) for text in ("the dog's face", "dog-faces", "Dogface", "a dog")]
+    >>> face = region_pattern("Dog face")
+    >>> [bool(face.search(text)) for text in ("the dog's face", "dog-faces", "Dogface", "a dog")]
     [True, True, True, False]
     """
     words = r"(?:'s|[\s_-])*".join(map(re.escape, re.findall(r"[^\W_]+", name))) or re.escape(name)
-    return re.compile(words if is_chinese(name) else rf"(?<!\w){words}s?(?!\w)", re.IGNORECASE)
+    if not is_chinese(name):
+        words = rf"(?<!\w){words}s?(?!\w)"
+    return re.compile(words, re.IGNORECASE)
 
 
 def parsed_json(text: Any) -> Any:
-    """Return what JSON text holds, None for text that is none; anything but text is returned as it is."""
+    """Return what JSON text holds, None for other text; anything but text as it is."""
     if not isinstance(text, str):
         return text
     try:
@@ -51,25 +54,28 @@ def _object(inputs: Inputs, name: str) -> Mapping[str, Any]:
 
 def regions_of(inputs: Inputs) -> list[str]:
     """Return the regions that are asked about; the whole image if none is."""
-    names = parsed_json(inputs.get("regions"))
+    names = parsed_json(inputs.get("regions")) or [GLOBAL]
     if isinstance(names, str):
-        names = [names]
-    return [str(name) for name in names] if names else [GLOBAL]
+        return [names]
+    return list(map(str, names))
 
 
 def region_crops(inputs: Inputs) -> dict[str, Any]:
-    """Return the regions that were cut out of the image, to be measured as images are; "Global" is the whole of it."""
+    """Return the regions that were cut out of the image; "Global" is the whole of it."""
     crops = inputs.get("region_crops")
-    return {str(name): crop for name, crop in crops.items()} if isinstance(crops, Mapping) else {}
+    return dict(crops) if isinstance(crops, Mapping) else {}
 
 
 def categories_by_region(inputs: Inputs) -> dict[str, list[DistortionCategory]]:
-    """Return the categories of each region in `distortion_set`; regions without any are left out."""
-    stated = _object(inputs, "distortion_set").items()
-    listed = {str(region): names if isinstance(names, list) else [names] for region, names in stated if names}
-    return {
-        region: list(dict.fromkeys(c for n in names if (c := category_of(str(n))))) for region, names in listed.items()
-    }
+    """Return the categories of each region in `distortion_set` that has any."""
+    categories: dict[str, list[DistortionCategory]] = {}
+    for region, stated in _object(inputs, "distortion_set").items():
+        if not stated:
+            continue
+        names = stated if isinstance(stated, list) else [stated]
+        known = dict.fromkeys(map(category_of, map(str, names)))
+        categories[region] = [category for category in known if category]
+    return categories
 
 
 def options_of(inputs: Inputs) -> dict[str, str]:
@@ -81,21 +87,37 @@ def options_of(inputs: Inputs) -> dict[str, str]:
 
 
 def severities_of(inputs: Inputs, query: str) -> dict[str, str]:
-    """Return the strongest severity word per category in the given analysis: of the regions asked about, or of all."""
+    """Return the strongest severity word per category in the given analysis.
+
+    Of the regions that the question names, or else of all.
+    """
     regions = _object(inputs, "distortion_analysis")
-    in_query = [name for name in regions if name != GLOBAL and region_pattern(name).search(query)]
-    given = [regions[name] for name in in_query or regions]
-    found = [finding for region in given if isinstance(region, list) for finding in region if isinstance(finding, dict)]
-    words = [(str(each.get("type")), each["severity"]) for each in found if each.get("severity") in SEVERITIES]
-    # In the order given, and of each category the strongest, which comes last when they are sorted.
-    return dict(words) | dict(sorted(words, key=lambda pair: SEVERITIES.index(pair[1])))
+    named = [name for name in regions if name != GLOBAL and region_pattern(name).search(query)]
+    strongest: dict[str, str] = {}
+    for region in named or regions:
+        findings = regions[region]
+        if not isinstance(findings, list):
+            continue
+        for finding in findings:
+            match finding:
+                case {"severity": word} if word in SEVERITIES:
+                    category = str(finding.get("type"))
+                    so_far = strongest.get(category, word)
+                    strongest[category] = max(so_far, word, key=SEVERITIES.index)
+    return strongest
 
 
 def scores_of(inputs: Inputs) -> list[tuple[str, float]]:
     """Return each distinct tool and its score, in the order given."""
-    regions = [by for by in _object(inputs, "quality_scores").values() if isinstance(by, dict)]
-    given = [reading for by in regions for reading in by.values() if isinstance(reading, list) and len(reading) == 2]
-    return list(dict.fromkeys((str(tool), float(score)) for tool, score in given if isinstance(score, int | float)))
+    scores: dict[tuple[str, float], None] = {}
+    for readings in _object(inputs, "quality_scores").values():
+        if not isinstance(readings, dict):
+            continue
+        for reading in readings.values():
+            match reading:
+                case [tool, int() | float() as score]:
+                    scores[str(tool), float(score)] = None
+    return list(scores)
 
 
 def score_shift_of(inputs: Inputs) -> ScoreShift:
@@ -104,66 +126,84 @@ def score_shift_of(inputs: Inputs) -> ScoreShift:
 
 
 def option_shares(inputs: Inputs) -> dict[str, float]:
-    """Return by option's letter the share of similar photographs it is right for; empty where none is known."""
+    """Return by option's letter the share of similar photographs it is right for, where known."""
     shares = _object(inputs, "similar_photographs")
     return {str(letter): float(share) for letter, share in shares.items()}
 
 
 def named_tools(query: str, ready: Sequence[str]) -> list[str]:
-    """Return the tools that a query names: ready ones exactly as listed, others as the user wrote them.
+    """Return the tools that a query names: ready ones as listed, others as the user wrote them.
 
-    `MS_SSIM`, `ms-ssim tool` and `MS-SSIM` are one. A tool that is not listed is returned too, so that the program can
-    say that it was not used.
+    `MS_SSIM`, `ms-ssim tool` and `MS-SSIM` are one. A tool that is not listed is returned too, so
+    that the program can say that it was not used.
 
     >>> named_tools("Rate it with FancyIQA, not with vif.", ["VIF", "PSNR"])
     ['VIF', 'FancyIQA']
     """
-    text = _plain(query)
     words = re.findall(r"[A-Za-z0-9][A-Za-z0-9_+-]*", query)
-    tokens = {form for word in words for form in (_plain(word), _plain(_bare(word)))}
-    named = [tool for tool in ready if _plain(tool) in tokens or (len(_plain(tool)) > 5 and _plain(tool) in text)]
-    plain_names = {_plain(tool) for tool in named}
-    published = word_set("tools")
-    candidates = [w for w in words if len(w) > 2 and _plain(_bare(w)) in published and not w.islower()]
+    tokens = {_folded(word) for word in words} | {_folded(_bare(word)) for word in words}
+    text = _folded(query)
+    named = []
+    for tool in ready:
+        folded = _folded(tool)
+        if folded in tokens or (len(folded) >= _LONG_NAME and folded in text):
+            named.append(tool)
+    folded_names = set(map(_folded, named))
+    candidates = [word for word in words if _is_published(word)]
     for beside in ("after_verb", "after_with", "before_noun", "after_chinese"):
         for match in form(f"tool_{beside}").finditer(query):
             candidates += re.split(r"\s*,\s*|\s+and\s+|\s*&\s*", match[1])
     for candidate in map(_bare, candidates):
-        plain = _plain(candidate)
-        if plain not in word_set("no_tools") and not any(plain in name for name in plain_names):
-            plain_names.add(plain)
+        folded = _folded(candidate)
+        if folded not in word_set("no_tools") and not any(folded in name for name in folded_names):
+            folded_names.add(folded)
             named.append(candidate)
     return named
+
+
+_LONG_NAME = 6
+"""Letters of a tool's name from which it is found within other words."""
+
+
+def _is_published(word: str) -> bool:
+    return len(word) > 2 and not word.islower() and _folded(_bare(word)) in word_set("tools")
 
 
 def _bare(word: str) -> str:
     return re.sub(r"_tool$", "", word, flags=re.IGNORECASE)
 
 
-def _plain(name: str) -> str:
+def _folded(name: str) -> str:
     return re.sub(r"[\s_-]+", "", name.casefold())
 
 
-def choose_tools(inputs: Mapping[str, Any]) -> list[dict[str, str]]:
-    """Pick for each region and distortion the listed tool of the best declared strength, then the best in general."""
-    wanted, listed = _object(inputs, "distortion_set") or {GLOBAL: []}, parsed_json(inputs.get("tools"))
-    tools = [t for t in listed if isinstance(t, dict) and t.get("name")] if isinstance(listed, list) else []
-    return [
-        {
-            "region": str(region), "distortion": str(distortion),
-            "tool": str(max(tools, key=lambda tool: _merit(tool, distortion))["name"]),
-        }
-        for region, distortions in wanted.items()
-        for distortion in distortions or ["Overall"]
-        if tools
-    ]  # fmt: skip
+def choose_tools(inputs: Inputs) -> list[dict[str, str]]:
+    """Pick for each region and distortion the tool of the best strength, then in general."""
+    listed = parsed_json(inputs.get("tools"))
+    if not isinstance(listed, list):
+        return []
+    tools = [tool for tool in listed if isinstance(tool, dict) and tool.get("name")]
+    if not tools:
+        return []
+    chosen = []
+    for region, distortions in (_object(inputs, "distortion_set") or {GLOBAL: []}).items():
+        for distortion in map(str, distortions or [OVERALL]):
+            tool = max(tools, key=lambda tool: _merit(tool, distortion))
+            chosen.append({"region": region, "distortion": distortion, "tool": str(tool["name"])})
+    return chosen
+
+
+OVERALL = "Overall"
 
 
 def _merit(tool: Mapping[str, Any], distortion: str) -> tuple[float, float]:
     general = float(tool.get("general") or 0.0)
-    strengths = tool.get("strengths") or {}
-    strength = float(strengths.get(distortion, 0.0)) if isinstance(strengths, dict) else 0.0
-    return (general, strength) if distortion == "Overall" else (strength, general)
+    strengths, strength = tool.get("strengths"), 0.0
+    if isinstance(strengths, dict):
+        strength = float(strengths.get(distortion, 0.0))
+    if distortion == OVERALL:
+        return general, strength
+    return strength, general
 
 
 _OTHER_SCRIPT = re.compile(r"[\u0370-\u1fff\u3040-\u30ff\uac00-\ud7af]")
@@ -171,23 +211,27 @@ _OTHER_SCRIPT = re.compile(r"[\u0370-\u1fff\u3040-\u30ff\uac00-\ud7af]")
 
 
 def is_about_quality(query: str) -> bool:
-    """Return whether a question names a property, a distortion, a tool or a judgement, or the image as such.
+    """Return whether a question names a property, distortion, tool, judgement, or the image as such.
 
     Taste (composition, mood) is none of them, as nothing here measures it.
 
-    >>> is_about_quality("How sharp is the dog?"), is_about_quality("Is there a dog?"), is_about_quality("画质如何？")
-    (True, False, True)
+    >>> is_about_quality("How sharp is the dog?"), is_about_quality("Is there a dog?")
+    (True, False)
     """
     text = query.strip()
-    if not text or (parse_options(text) is None and asks_for_score(text)) or form("general").search(text):
+    if not text or form("general").search(text):
+        return True
+    if parse_options(text) is None and asks_for_score(text):
         return True
     topic = topic_in(text)
     if form("content").search(text) and (topic is None or topic.axis != "distortion"):
         return False
-    named = [claim.axis for claim in terms_in(text)] + ([topic.axis] if topic is not None else [])
-    if any(axis not in {"taste", "quality"} for axis in named) or named_tools(text, []):
+    axes = {claim.axis for claim in terms_in(text)}
+    if topic is not None:
+        axes.add(topic.axis)
+    if axes - {"taste", "quality"} or named_tools(text, []):
         return True
-    return "taste" not in named and form("judgement").search(text) is not None
+    return "taste" not in axes and form("judgement").search(text) is not None
 
 
 def is_read(query: str) -> bool:
@@ -196,34 +240,46 @@ def is_read(query: str) -> bool:
     >>> is_read("Is she happy?"), is_read("图里有狗吗？"), is_read("¿Es borrosa la imagen?")
     (True, True, False)
     """
-    return not _OTHER_SCRIPT.search(query) and (is_chinese(query) or form("english").search(query) is not None)
+    if _OTHER_SCRIPT.search(query):
+        return False
+    return is_chinese(query) or form("english").search(query) is not None
 
 
-def plan_assessment(inputs: Mapping[str, Any]) -> dict[str, Any]:
-    """Plan one question: the paper's rule table applied to what its words name. Returns the fields of `Plan`."""
+def plan_assessment(inputs: Inputs) -> dict[str, Any]:
+    """Return the fields of `Plan`: the paper's rule table applied to what a question names."""
     query = str(inputs.get("query", ""))
-    listed = [str(n) for n in inputs.get("region_names") or []]
-    tools = named_tools(query, [str(n) for n in inputs.get("tool_names") or []])
+    listed = list(map(str, inputs.get("region_names") or []))
+    tools = named_tools(query, list(map(str, inputs.get("tool_names") or [])))
     question = _without_options(query)
-    is_iqa = not (form("beauty").search(question) and not form("technical").search(question))
+    is_iqa = form("technical").search(question) is not None or not form("beauty").search(question)
     scope = named_regions(question, listed)
     named = named_distortions(question) if is_iqa else []
-    boxed = {name.casefold() for name in listed}
-    is_measurable = any(region == GLOBAL or region.casefold() in boxed for region in scope)
-    plan = {
-        "query_type": "IQA" if is_iqa else "Other",
+    boxed = set(map(str.casefold, listed))
+    is_measurable = GLOBAL in scope or not boxed.isdisjoint(map(str.casefold, scope))
+    plan: dict[str, Any] = {
+        "query_type": "IQA",
         "query_scope": scope,
-        "distortion_source": "explicit" if named else "inferred",
-        "distortions": [{"region": region, "distortions": named} for region in scope] if named else [],
-        "reference_mode": "Full-Reference" if inputs.get("has_reference") else "No-Reference",
+        "distortion_source": "inferred",
+        "distortions": [],
+        "reference_mode": "No-Reference",
         "required_tools": tools,
-        **steps(is_iqa=is_iqa, names_distortions=bool(named), names_tools=bool(tools), is_measurable=is_measurable),
-    }  # fmt: skip
+    }
+    if not is_iqa:
+        plan["query_type"] = "Other"
+    if inputs.get("has_reference"):
+        plan["reference_mode"] = "Full-Reference"
+    if named:
+        plan["distortion_source"] = "explicit"
+        plan["distortions"] = [{"region": region, "distortions": named} for region in scope]
+    plan |= steps(
+        is_iqa=is_iqa, names_distortions=bool(named), names_tools=bool(tools),
+        is_measurable=is_measurable,
+    )  # fmt: skip
     return _closing(inputs.get("gap"), plan, is_measurable=is_measurable)
 
 
 def _closing(gap: GapKind | None, plan: dict[str, Any], *, is_measurable: bool) -> dict[str, Any]:
-    """Change what an earlier plan left open; a gap that no plan of ours closes leaves the plan as it is."""
+    """Change what an earlier plan left open, where a plan can close the gap."""
     if plan["query_type"] == "Other":
         return plan
     if gap in {"contradiction", "uncertain"}:
@@ -238,9 +294,11 @@ def _without_options(query: str) -> str:
     options = parse_options(query)
     if not options:
         return query
-    first = next(iter(options.values()))
-    head = query[: query.rfind(first)] if first in query else query
-    return re.split(r"[(（\[]?\bA\s*[)）.．、:：]\s*$", head.rstrip() + " ")[0] if head.strip() else query
+    before, first, _ = query.rpartition(next(iter(options.values())))
+    head = before if first else query
+    if not head.strip():
+        return query
+    return re.split(r"[(（\[]?\bA\s*[)）.．、:：]\s*$", head.rstrip() + " ")[0]
 
 
 def named_distortions(question: str) -> list[DistortionCategory]:
@@ -249,18 +307,22 @@ def named_distortions(question: str) -> list[DistortionCategory]:
     >>> named_distortions("Is the vehicle blurry or too dark?")
     ['Blurs', 'Brightness change']
     """
-    words = [word for word in re.findall(r"[\w-]+", question.casefold()) if not form("no_distortion").fullmatch(word)]
-    chinese = re.findall(r"[一-鿿]+", question)
-    pieces = [part[i : i + 2] for part in chinese for i in range(max(1, len(part) - 1))]
-    categories = set(map(category_of, [*pieces, *(word for word in words if not is_chinese(word))]))
-    return [c for c in DISTORTION_CATEGORIES if c in categories]
+    named = set()
+    for word in re.findall(r"[\w-]+", question.casefold()):
+        if not is_chinese(word) and not form("no_distortion").fullmatch(word):
+            named.add(category_of(word))
+    for run in re.findall(r"[一-鿿]+", question):
+        for start in range(max(1, len(run) - 1)):
+            named.add(category_of(run[start : start + 2]))
+    return [category for category in DISTORTION_CATEGORIES if category in named]
 
 
 @functools.cache
 def _after(opening: str) -> re.Pattern[str]:
     """Find the name of an object after one of `forms`; it ends before a stop word."""
     stop = "|".join(sorted(word_set("stop")))
-    return re.compile(rf"{form(opening).pattern}\s+((?:(?!(?:{stop})\b)[\w-]+\s*){{1,4}})", re.IGNORECASE)
+    name = rf"((?:(?!(?:{stop})\b)[\w-]+\s*){{1,4}})"
+    return re.compile(rf"{form(opening).pattern}\s+{name}", re.IGNORECASE)
 
 
 def named_regions(question: str, listed: Sequence[str] = ()) -> list[str]:
@@ -272,31 +334,43 @@ def named_regions(question: str, listed: Sequence[str] = ()) -> list[str]:
     names = [name for name in listed if region_pattern(name).search(question)]
     for name in names:  # as it was given, so that what is found below is known to be it
         question = region_pattern(name).sub(name.replace("\\", r"\\"), question)
-    folded = question.casefold()
-    question = re.sub(r"[,\s]+please\b", "", question, flags=re.IGNORECASE)
-    candidates: list[str] = []
-    objects, requests = _after("before_object"), _after("request")
-    for named in (objects, form("possessive"), requests, form("part")):
-        for match in named.finditer(question):
-            candidates += form("several").split(match[1])
-    if objects.search(question) or requests.search(question):  # the second of "the X and the Y"
-        candidates += form("second_object").findall(question)
-    if is_chinese(question):
-        candidates += [form("before_chinese_object").sub("", m) for m in form("chinese_object").findall(question)]
-    for candidate in candidates:
-        name = _object_name(candidate)
-        if name and not any(name in f.casefold() for f in names):
+    for phrase in _named_phrases(re.sub(r"[,\s]+please\b", "", question, flags=re.IGNORECASE)):
+        name = _object_name(phrase)
+        if name and not any(name in known.casefold() for known in names):
             names.append(name)
     if names:
         return list(dict.fromkeys(names))
-    no_whole = word_set("whole").isdisjoint(re.findall(r"\w+", folded)) and not re.search(r"图|照片|画面", question)
-    return list(listed) if listed and no_whole else [GLOBAL]
+    words = re.findall(r"\w+", question.casefold())
+    is_of_whole = not word_set("whole").isdisjoint(words) or re.search(r"图|照片|画面", question)
+    if is_of_whole or not listed:
+        return [GLOBAL]
+    return list(listed)
+
+
+def _named_phrases(question: str) -> list[str]:
+    """Return the phrases of a question that may name an object."""
+    phrases: list[str] = []
+    objects, requests = _after("before_object"), _after("request")
+    for named in (objects, form("possessive"), requests, form("part")):
+        for match in named.finditer(question):
+            phrases += form("several").split(match[1])
+    if objects.search(question) or requests.search(question):  # the second of "the X and the Y"
+        phrases += form("second_object").findall(question)
+    if is_chinese(question):
+        for phrase in form("chinese_object").findall(question):
+            phrases.append(form("before_chinese_object").sub("", phrase))
+    return phrases
+
+
+_LONGEST_CHINESE_NAME = 6
 
 
 def _object_name(phrase: str) -> str:
     words = re.findall(r"[\w-]+", phrase.casefold())
     if is_chinese(phrase):
-        return "" if form("no_chinese_object").search(phrase) or len(phrase) > 6 else phrase
+        if form("no_chinese_object").search(phrase) or len(phrase) > _LONGEST_CHINESE_NAME:
+            return ""
+        return phrase
     if not word_set("whole").isdisjoint(words):
         return ""
     while words and words[0] in word_set("qualifiers"):

@@ -1,8 +1,8 @@
-"""The faults of a photograph, as a photographer names them: which, how strong, how surely, and which is worst.
+"""The faults of a photograph, as a photographer names them: which, how strong, and how surely.
 
-Fitted on photographs that two pairs of eyes annotated (`benchmarks/fit_faults.py`): a regression on the network's and
-the expert's numbers gives a strength of each fault, which calibrated curves turn into probabilities. What is no
-photograph has no such faults.
+Fitted on photographs that two pairs of eyes annotated (`benchmarks/fit_faults.py`): a regression
+on the network's and the expert's numbers gives a strength of each fault, which calibrated curves
+turn into probabilities. What is no photograph has no such faults.
 """
 
 import functools
@@ -18,17 +18,18 @@ from program.expert.store import FAULTS_FILE, Matrix, stored_arrays
 from signatures.schemas import FAULTS
 
 OUTPUTS = (*FAULTS, "nothing", "subject sharp", *(f"{name} worst" for name in FAULTS))
-"""What the regression gives: strengths 0 .. 3, whether nothing is wrong, whether the subject is sharp, and which
-fault is the worst."""
+"""What the regression gives: strengths 0 .. 3, whether nothing is wrong, whether the subject is
+sharp, and which fault is the worst."""
 STRENGTHS = ("slight", "moderate", "strong")
 MOST = 3
 """Faults that are named."""
 FIRST, NAMED, CLEAN, THERE = 0.35, 0.6, 0.3, 0.2
-"""Probabilities: of being there from which the worst fault is named, and any other; of nothing being wrong, from which
-none is; and what being there counts beside being the worst. By folds of the annotated photographs."""
+"""Probabilities: of being there from which the worst fault is named, and any other; of nothing
+being wrong, from which none is; and what being there counts beside being the worst. By folds of
+the annotated photographs."""
 
 
-class Named(NamedTuple):
+class NamedFault(NamedTuple):
     """One fault of an image."""
 
     fault: str
@@ -51,7 +52,8 @@ class Heads(NamedTuple):
     """Of the model's standardised measurements, x T."""
     offset: Matrix
     curves: Matrix
-    """3 x 2 x F: slope and offset of the log-odds that a fault is there, at least moderate, and strong."""
+    """3 x 2 x F: slope and offset of the log-odds that a fault is there, at least moderate, and
+    strong."""
     clean: Matrix
     """Log-odds that nothing is wrong, of `overall`."""
     sharp: Matrix
@@ -62,8 +64,9 @@ class Heads(NamedTuple):
     def values(self, points: Matrix, numbers: Matrix) -> Matrix:
         """Return the N x T outputs of N measured images."""
         z = self.standardise(numbers)
-        square = (z * z).sum(axis=1)[:, None] + np.einsum("ij,ij->i", self.kept, self.kept) - 2 * z @ self.kept.T
-        return np.asarray(self.offset + points @ self.lines + np.exp(-square / self.width) @ self.weights)
+        lengths = (z * z).sum(axis=1)[:, None] + np.einsum("ij,ij->i", self.kept, self.kept)
+        near = np.exp(-(lengths - 2 * z @ self.kept.T) / self.width)
+        return np.asarray(self.offset + points @ self.lines + near @ self.weights)
 
     def standardise(self, numbers: Matrix) -> Matrix:
         """Return N x H numbers less their centre, by their spread, within 3."""
@@ -83,15 +86,15 @@ def heads_from(arrays: Mapping[str, Any]) -> Heads:
 
 def numbers_of(view: View) -> Matrix:
     """Return the numbers of an image that the regression compares with those of others."""
-    maps = [np.ravel(view.measured.maps[name]) for name in sorted(view.measured.maps)]
-    return np.concatenate([view.measured.vector, view.signs.vector, *maps, view.seen.values[0]])
+    maps = [np.ravel(cells) for _, cells in sorted(view.measured.maps.items())]
+    return np.concatenate([view.measured.vector, view.signs.vector, *maps, view.features.values[0]])
 
 
 def likelihoods(heads: Heads, values: Matrix) -> tuple[Matrix, Matrix, float]:
     """Return what an image's T outputs mean.
 
-    3 x F probabilities of each strength or more, how far each fault is the worst, and the probability that nothing is
-    wrong.
+    3 x F probabilities of each strength or more, how far each fault is the worst, and the
+    probability that nothing is wrong.
     """
     there = special.expit(heads.curves[:, 0] * values[: len(FAULTS)] + heads.curves[:, 1])
     nothing = special.expit(overall(values[None])[0] @ heads.clean)
@@ -100,22 +103,26 @@ def likelihoods(heads: Heads, values: Matrix) -> tuple[Matrix, Matrix, float]:
 
 def overall(values: Matrix) -> Matrix:
     """Return what of N x T outputs says whether anything is wrong at all: N x 5."""
-    strengths, (nothing, sharp) = values[:, : len(FAULTS)], values[:, len(FAULTS) : len(FAULTS) + 2].T
-    return np.column_stack([strengths.sum(axis=1), strengths.max(axis=1), nothing, sharp, np.ones(len(values))])
+    strengths, (nothing, sharp) = values[:, : len(FAULTS)], values[:, len(FAULTS) :][:, :2].T
+    most, ones = strengths.max(axis=1), np.ones(len(values))
+    return np.column_stack([strengths.sum(axis=1), most, nothing, sharp, ones])
 
 
-def faults_to_name(heads: Heads, values: Matrix, barred: frozenset[str] = frozenset()) -> list[Named]:
-    """Return the faults to name of an image's outputs, the worst first; `barred` do not apply to it."""
+def faults_to_name(heads: Heads, values: Matrix, barred: frozenset[str] = frozenset()) -> list[NamedFault]:
+    """Return the faults to name of an image's outputs, the worst first, none of the `barred`."""
     there, worst, nothing = likelihoods(heads, values)
-    names = list(FAULTS)
-    open_ = np.array([name not in barred for name in names])
     if nothing >= CLEAN:
         return []
-    first = int(np.argmax(np.where(open_, worst + THERE * there[0], -9.0)))
-    order = sorted(np.flatnonzero(open_ & (there[0] >= NAMED)), key=lambda fault: -there[1, fault])
-    listed = [first] if open_[first] and there[0, first] >= FIRST else []
-    listed += [int(fault) for fault in order if fault != first]
-    return [Named(names[f], strength_of(there[:, f]), float(there[0, f])) for f in listed[:MOST]]
+    names = list(FAULTS)
+    is_open = np.array([name not in barred for name in names])
+    first = int(np.argmax(np.where(is_open, worst + THERE * there[0], _NEVER)))
+    named = [first] if is_open[first] and there[0, first] >= FIRST else []
+    others = sorted(np.flatnonzero(is_open & (there[0] >= NAMED)), key=lambda fault: -there[1, fault])
+    named += [int(fault) for fault in others if fault != first]
+    return [NamedFault(names[at], strength_of(there[:, at]), float(there[0, at])) for at in named[:MOST]]
+
+
+_NEVER = -9.0
 
 
 def strength_of(there: NDArray[np.float64]) -> str:
@@ -125,21 +132,23 @@ def strength_of(there: NDArray[np.float64]) -> str:
 
 @functools.lru_cache(maxsize=1024)  # an image is asked about several times
 def _values(view: View) -> Matrix:
-    return np.asarray(load_heads().values(view.seen.points.astype(float), numbers_of(view)[None])[0])
+    return np.asarray(load_heads().values(view.features.points.astype(float), numbers_of(view)[None])[0])
 
 
 @functools.lru_cache(maxsize=1024)
-def faults_of(view: View) -> tuple[Named, ...]:
-    """Return the faults to name of an image alone, the worst first; none where it is no photograph."""
+def faults_of(view: View) -> tuple[NamedFault, ...]:
+    """Return the faults to name of an image alone, the worst first; none of what is no photograph."""
     if not KINDS[kind := kind_of(view)]:
         return ()
-    barred = _BARRED.get(kind, frozenset()) | (_COLOUR if view.measured["saturation"] < _GREY else frozenset())
+    barred = _BARRED if kind == "packshot" else frozenset[str]()
+    if view.measured["saturation"] < _GREY:
+        barred |= _COLOUR
     return tuple(faults_to_name(load_heads(), _values(view), barred))
 
 
 @functools.lru_cache(maxsize=1024)
 def probability_of(view: View, *faults: str) -> float:
-    """Return how probably people see one of some faults in an image alone; 0 where it is no photograph."""
+    """Return how probably people see one of some faults in an image alone; 0 in no photograph."""
     if view.unjudged is not None or not KINDS[kind_of(view)]:
         return 0.0
     there = likelihoods(load_heads(), _values(view))[0][0]
@@ -148,16 +157,18 @@ def probability_of(view: View, *faults: str) -> float:
 
 @functools.lru_cache(maxsize=1024)
 def sharpness_of(view: View) -> float | None:
-    """Return how probably people call the subject of a photograph sharp; None where nothing tells."""
-    if view.unjudged is not None or view.difference is not None or not KINDS[kind_of(view)]:
+    """Return how probably people call the subject of a photograph sharp, if anything tells."""
+    if view.unjudged is not None or view.difference is not None:
+        return None
+    if not KINDS[kind_of(view)]:
         return None
     slope, offset = load_heads().sharp
     return float(special.expit(slope * _values(view)[OUTPUTS.index("subject sharp")] + offset))
 
 
 KINDS: Mapping[str, bool] = {
-    "photograph": True, "packshot": True, "screenshot or graphic": False, "document": False, "drawing": False,
-    "view through an instrument": False,
+    "photograph": True, "packshot": True, "screenshot or graphic": False, "document": False,
+    "drawing": False, "view through an instrument": False,
 }  # fmt: skip
 """Kinds of pictures, and whether the faults of photographs apply to them."""
 _LITTLE = 0.06
@@ -165,25 +176,27 @@ _LITTLE = 0.06
 _GREY = 0.01
 """Saturation below which a picture has no colours to be wrong."""
 _COLOUR = frozenset({"colour cast", "oversaturated", "muted colours"})
-_BARRED: Mapping[str, frozenset[str]] = {
-    "packshot": frozenset({"too dark", "too bright", "blown highlights", "crushed shadows", "colour cast",
-                           "haze or flare", "low contrast"}),
-}  # fmt: skip
-"""Faults that are none in pictures of a kind: white paper is no overexposure."""
+_BARRED = frozenset({
+    "too dark", "too bright", "blown highlights", "crushed shadows", "colour cast", "haze or flare",
+    "low contrast",
+})  # fmt: skip
+"""Faults that are none in a packshot: white paper is no overexposure."""
 
 
 @functools.lru_cache(maxsize=1024)
 def kind_of(view: View) -> str:
     """Return one of `KINDS` for an image alone, by how even it is, its border, and its paper.
 
-    None of 476 photographs of LIVE In the Wild is taken for anything else, and 8 of 600 of BIQ2021: all but black, on
-    white, or burnt out. Neighbouring pixels are equal in at most .71 of a photograph, before a smooth backdrop.
+    None of 476 photographs of LIVE In the Wild is taken for anything else, and 8 of 600 of
+    BIQ2021: all but black, on white, or burnt out. Neighbouring pixels are equal in at most .71 of
+    a photograph, before a smooth backdrop.
     """
     if view.unjudged is not None:
         return "photograph"
     n, signs = view.measured, view.signs
     rest = 1 - signs["white"] - signs["black"]
-    even = (signs["same"] - signs["white"] - signs["black"]) / max(rest, _LITTLE)  # what is clipped is even anyway
+    # What is clipped is even anyway.
+    even = (signs["same"] - signs["white"] - signs["black"]) / max(rest, _LITTLE)
     if rest < _LITTLE and signs["grey_levels"] < 0.1:
         return "drawing"
     if signs["white_edge"] > 0.9 and _LITTLE < rest and even < 0.3:
@@ -192,20 +205,29 @@ def kind_of(view: View) -> str:
         return "screenshot or graphic"
     if signs["paper"] > 0.9 and n["light_share"] > 0.6:
         return "document"
-    dim = np.array(view.signs.maps["dim_at"])
-    corners, sides = dim[::2, ::2], (dim[0, 1], dim[1, 0], dim[1, 2], dim[2, 1])
-    round_ = corners.min() > 0.25 and max(sides) < 0.45 and dim[1, 1] < 0.02 and signs["black_edge"] > 0.8
-    return "view through an instrument" if round_ else "photograph"
+    dim = np.array(signs.maps["dim_at"])
+    corners, sides, centre = dim[::2, ::2], (dim[0, 1], dim[1, 0], dim[1, 2], dim[2, 1]), dim[1, 1]
+    if corners.min() > 0.25 and max(sides) < 0.45 and centre < 0.02 and signs["black_edge"] > 0.8:
+        return "view through an instrument"
+    return "photograph"
 
 
 _WHOLE = 0.3
-"""Probability that a fault is in the least likely cell from which it is all over. By folds, like the places."""
-_POSITION = np.array([[c == 4, c // 3 - 1, c in {0, 2, 6, 8}, 1] for c in range(9)], dtype=float)
+"""Probability that a fault is in the least likely cell from which it is all over. By folds, like
+the places."""
+_IS_CENTRE = [0, 0, 0, 0, 1, 0, 0, 0, 0]
+_IS_CORNER = [1, 0, 1, 0, 0, 0, 1, 0, 1]
+_HEIGHT = [-1, -1, -1, 0, 0, 0, 1, 1, 1]
+_POSITION = np.array(list(zip(_IS_CENTRE, _HEIGHT, _IS_CORNER, [1] * 9, strict=True)), float)
 
 
 def cells_of(view: View) -> Matrix:
-    """Return what tells where faults are: 9 cells, row by row, x measurements less the image's, the image's, place."""
-    apart = np.transpose([np.ravel(of.maps[name]) for of in (view.signs, view.measured) for name in sorted(of.maps)])
+    """Return what tells where faults are: 9 cells, row by row, x numbers.
+
+    These are its measurements less the image's, the image's, and its place.
+    """
+    maps = [*sorted(view.signs.maps.items()), *sorted(view.measured.maps.items())]
+    apart = np.transpose([np.ravel(cells) for _, cells in maps])
     whole = apart.mean(axis=0)
     return np.column_stack([apart - whole, np.broadcast_to(whole, apart.shape), _POSITION])
 
@@ -216,7 +238,7 @@ def _spread(view: View, fault: str) -> Matrix:
 
 
 def place_of(view: View, fault: str) -> int | None:
-    """Return the cell 0 .. 8 of a 3 x 3 grid, row by row, where a fault is likeliest; None where it is all over."""
+    """Return the cell 0 .. 8 of a 3 x 3 grid where a fault is likeliest; None if it is all over."""
     return place_in(_spread(view, fault))
 
 
@@ -226,7 +248,7 @@ def place_in(spread: Matrix) -> int | None:
 
 
 def fault_map(view: View, fault: str) -> Matrix:
-    """Return 4 less what a fault takes in each cell of a 3 x 3 grid: most where it is likeliest, by how sure it is."""
+    """Return 4 less what a fault takes in each of 3 x 3 cells: most where it is likeliest."""
     if view.unjudged is not None:
         return np.full((3, 3), 4.0)
     spread = _spread(view, fault)
@@ -235,9 +257,13 @@ def fault_map(view: View, fault: str) -> Matrix:
 
 def tint_of(view: View) -> str:
     """Return the colour that an image's light leans to."""
-    red, blue = (float(np.mean([view.signs[f"{way}_{c}"] for way in ("shades", "edge", "lights")])) for c in "rb")
+    estimates = ("shades", "edge", "lights")
+    red = float(np.mean([view.signs[f"{name}_r"] for name in estimates]))
+    blue = float(np.mean([view.signs[f"{name}_b"] for name in estimates]))
     leans = {
         "yellow": -blue, "red": red - max(blue, 0), "green": -red - blue, "blue": blue - red,
-        "magenta": min(red, blue) * 2, "orange": red - blue if red > 0 > blue else -1.0,
+        "magenta": min(red, blue) * 2,
     }  # fmt: skip
+    if red > 0 > blue:
+        leans["orange"] = red - blue
     return max(leans, key=lambda tone: leans[tone])

@@ -1,9 +1,10 @@
-"""What labels change of the expert's reading: a ridge regression on its own numbers. And the quality of every part.
+"""What labels change of the expert's reading: a ridge regression on its own numbers. And heatmaps.
 
-The regression is fitted on what labels differ from the reading by, so few labels change little, and its penalty is the
-one that predicts images of other groups best; where none is better than the reading alone it is infinite: nothing is
-added. The tools' mean can take the reading's place. Labels count half as their ranks: people's lie close together where
-images are good, and there an error of a tenth changes the order. A Gaussian kernel beside it gains less than it costs
+The regression is fitted on what labels differ from the reading by, so few labels change little,
+and its penalty is the one that predicts images of other groups best; where none is better than the
+reading alone it is infinite: nothing is added. The tools' mean can take the reading's place.
+Labels count half as their ranks: people's lie close together where images are good, and there an
+error of a tenth changes the order. A Gaussian kernel beside it gains less than it costs
 (docs/log.md).
 """
 
@@ -20,23 +21,25 @@ from scipy.linalg import blas, lapack
 
 from program.common.errors import InputError
 from program.expert.judge.faults import fault_map
-from program.expert.judge.quality import Belief
+from program.expert.judge.quality import QualityBelief
 from program.expert.judge.views import REMEMBERED, View, Viewer
 from program.expert.store import Matrix
 from program.images.store import IMAGES, ImageRef
 from signatures.schemas import CATEGORY_WORDS, DISTORTION_CATEGORIES, FAULTS, DistortionCategory, category_of
 
 TILE, STEP = 1 / 3, 1 / 6
-"""Side of a tile and distance to the next, in sides of the image: five by five tiles that overlap by half."""
+"""Side of a tile and distance to the next, in sides of the image: five by five tiles that overlap
+by half."""
 _LEAST = 64
 """A tile's least side in pixels; smaller ones are not judged."""
-_STRENGTH = 0.55
+_STRENGTH, _RED = 0.55, (214, 40, 40)
+"""Of the red over the worst parts."""
 
 
 def heatmap(
     image: ImageRef, reference: ImageRef | None = None, distortion: str | None = None, step: float = STEP
 ) -> Image.Image:
-    """Return an image in grey with red where its parts score below 4; see `quality_map` and, of a fault, `fault_map`.
+    """Return an image in grey with red where its parts score below 4; of a fault by `fault_map`.
 
     Raises InputError for a word that names no distortion and no fault.
     """
@@ -44,70 +47,89 @@ def heatmap(
         return overlay(image, fault_map(Viewer().view(image), distortion))
     category = category_of(distortion) if distortion else None
     if distortion and category is None:
-        raise InputError(f"distortion {distortion!r}: unknown; name one of {', '.join(CATEGORY_WORDS.values())}")
+        known = ", ".join(CATEGORY_WORDS.values())
+        raise InputError(f"distortion {distortion!r}: unknown; name one of {known}")
     return overlay(image, quality_map(image, reference, category, step))
 
 
 def quality_map(
     image: ImageRef, reference: ImageRef | None = None, distortion: DistortionCategory | None = None, step: float = STEP
 ) -> Matrix:
-    """Return the score 1..5 of each tile, row by row: 5 x 5, or 1 x 1 of an image too small for tiles.
+    """Return the score 1..5 of each tile, row by row: 5 x 5, or 1 x 1 of an image too small.
 
-    Of a `distortion` alone: 4 less what it takes from the score there. `step` is the distance of tiles.
+    Of a `distortion` alone: 4 less what it takes from the score there. `step` is the distance of
+    tiles.
     """
-    width, height, viewer = image.width, image.height, Viewer()
+    viewer = Viewer()
 
-    def read(view: View) -> float:
+    def score(view: View) -> float:
         return view.prior.mean if distortion is None else 4 - view.severities[distortion]
 
-    if TILE * min(width, height) < _LEAST:
-        return np.array([[read(viewer.view(image, reference))]])
-    starts, whole = np.arange(0, 1 - TILE + 1e-9, step), None if reference else viewer.view(image)
-
-    def score(top: float, left: float) -> float:
-        box = (left * width, top * height, (left + TILE) * width, (top + TILE) * height)
-        with IMAGES.borrow():
-            tile, original = IMAGES.crop(image, box), IMAGES.crop(reference, box) if reference else None
-            view = viewer.view(tile, original)
-            return read(view.within(whole) if whole else view)
-
-    return np.array([[score(top, left) for left in starts] for top in starts])
+    if TILE * min(image.width, image.height) < _LEAST:
+        return np.array([[score(viewer.view(image, reference))]])
+    starts = np.arange(0, 1 - TILE + 1e-9, step)
+    whole = None if reference else viewer.view(image)
+    scores = np.empty((len(starts), len(starts)))
+    width, height = image.width, image.height
+    for row, top in enumerate(starts):
+        for column, left in enumerate(starts):
+            box = (left * width, top * height, (left + TILE) * width, (top + TILE) * height)
+            with IMAGES.borrow():
+                tile = IMAGES.crop(image, box)
+                original = IMAGES.crop(reference, box) if reference else None
+                view = viewer.view(tile, original)
+                if whole:
+                    view = view.within(whole)
+                scores[row, column] = score(view)
+    return scores
 
 
 def overlay(image: ImageRef, scores: Matrix) -> Image.Image:
     """Return the image in grey, reddened where the map is low: clear at 4 and above, full at 1."""
     pixels = Image.fromarray(IMAGES.pixels(image))
     loss = np.clip((4.0 - scores) / 3.0, 0.0, 1.0)
-    mask = Image.fromarray(np.uint8(255 * _STRENGTH * loss)).resize(pixels.size, Image.Resampling.BICUBIC)
-    return Image.composite(Image.new("RGB", pixels.size, (214, 40, 40)), pixels.convert("L").convert("RGB"), mask)
+    mask = Image.fromarray(np.uint8(255 * _STRENGTH * loss))
+    red, grey = Image.new("RGB", pixels.size, _RED), pixels.convert("L").convert("RGB")
+    return Image.composite(red, grey, mask.resize(pixels.size, Image.Resampling.BICUBIC))
 
 
 LIKENESS, OFFSET, SLOPE = 0.25, 0.2, 0.1
-"""What a label's difference from the reading says of another image: as far as both measure alike, of all images, of
-images the farther both are from the middle of the scale."""
+"""What a label's difference from the reading says of another image: as far as both measure alike,
+of all images, of images the farther both are from the middle of the scale."""
 PENALTIES = (0.02, 0.05, 0.1, 0.15, 0.2, 0.3, 0.4, 0.6, 1.0, 2.0, 5.0)
 """Variances of a label that are tried."""
 _SURE = 2.0
 """Standard errors by which the squared error has to fall: less is chance."""
 _CHOSEN_ON = 2000
-"""Images, drawn by groups, that choose the penalty: the variance of a label does not depend on how many there are."""
+"""Images, drawn by groups, that choose the penalty: the variance of a label is that of any
+number."""
 _ROWS, _BESIDE = 256, 128
 """Rows that are multiplied at a time, and by how many others: 37 MB and 19 MB."""
 _LABELS = np.linspace(1, 5, 81)
-_SHOWS, _TELLING = 0.8, 10
-"""Severity from which an image counts as showing a distortion, and the images that a mean is told of."""
+_SHOWS, _FEWEST = 0.8, 10
+"""Severity from which an image counts as showing a distortion, and the fewest that have a mean."""
+_LEAST_ERROR = 0.05
+"""Of a corrected score, and deviation of the labels, that a precision is made of."""
 
 Half = NDArray[np.float16]
 
 
 def _weights_of(value: Any) -> Any:
-    return np.frombuffer(base64.b64decode(value, validate=True), "<f4") if isinstance(value, str) else value
+    if isinstance(value, str):
+        return np.frombuffer(base64.b64decode(value, validate=True), "<f4")
+    return value
+
+
+def _text_of(weights: NDArray[np.float32]) -> str:
+    return base64.b64encode(weights.astype("<f4").tobytes()).decode("ascii")
 
 
 class Correction(BaseModel):
-    """What was fitted for images of one kind, and how well it predicts images of groups left out."""
+    """What was fitted for images of one kind, and how well it predicts groups left out."""
 
-    model_config = ConfigDict(extra="forbid", frozen=True, allow_inf_nan=False, arbitrary_types_allowed=True)
+    model_config = ConfigDict(
+        extra="forbid", frozen=True, allow_inf_nan=False, arbitrary_types_allowed=True
+    )  # fmt: skip
 
     labels: int = Field(ge=1)
     penalty: float = Field(gt=0)
@@ -118,20 +140,21 @@ class Correction(BaseModel):
     expected: float = Field(gt=0)
     """What the expert took that difference for."""
     moves: Mapping[str, tuple[int, float, float]]
-    """By distortion: how many of the images show it, and mean and standard deviation of what these are moved by."""
+    """By distortion: how many of the images show it, and mean and standard deviation of what these
+    are moved by."""
     left_out: Mapping[str, float]
     """By hash of each of the images: what it is moved by without the labels of its own group."""
     curve: Sequence[float]
     """What labels of 1, 1.05 .. 5 were fitted as; rising."""
     weights: Annotated[
-        NDArray[np.float32], BeforeValidator(_weights_of),
-        PlainSerializer(lambda numbers: base64.b64encode(numbers.astype("<f4").tobytes()).decode("ascii")),
+        NDArray[np.float32], BeforeValidator(_weights_of), PlainSerializer(_text_of)
     ]  # fmt: skip
     """Of what `_inputs_of` gives; saved as little-endian numbers of 32 bits, in base64."""
     of_tools: bool
     """Whether it moves the tools' mean; else the expert's own reading."""
     precision: float = Field(ge=0)
-    """Of a corrected score as a tool's, 1 / `after`^2 less 1 / variance of the labels; at least 0."""
+    """Of a corrected score as a tool's, 1 / `after`^2 less 1 / variance of the labels; at least
+    0."""
 
     def shift(self, view: View) -> float:
         """Return by how many levels an image's score is moved, never by its own label."""
@@ -142,91 +165,15 @@ class Correction(BaseModel):
 
 
 def _inputs_of(view: View) -> Half:
-    """Return the I numbers that a correction reads; their products are the covariance of what two images are moved by.
+    """Return the I numbers that a correction reads: standardised ones, a constant, and the reading.
 
-    They are the standardised numbers, a constant and how far the reading lies above the middle.
+    Their products are the covariance of what two images are moved by.
     """
     last = [np.sqrt(OFFSET), np.sqrt(SLOPE) * (view.own_quality - 3)]
-    return np.append(np.sqrt(LIKENESS) * view.seen.points[0], last).astype(np.float16)
+    return np.append(np.sqrt(LIKENESS) * view.features.points[0], last).astype(np.float16)
 
 
-class Labels:
-    """Labelled images of one kind, as far as a correction reads them: 36 KB an image in a file, little in memory."""
-
-    def __init__(self, file: IO[bytes], *, of_tools: bool = False) -> None:
-        """Write to an empty file; what is believed of images are the tools' means, or the expert's own readings."""
-        # Of many images the numbers would take nearly as much memory as the matrix that is made of them.
-        self._file, self._of_tools, self._rows, self._row_bytes = file, of_tools, list[_Row](), 0
-
-    def add(self, view: View, believed: Belief, label: float, group: str) -> None:
-        """Add an image, what is believed of it, and its label (1..5)."""
-        self._row_bytes = self._file.write(_inputs_of(view).tobytes())
-        severities = [view.severities[name] for name in DISTORTION_CATEGORIES]
-        # A rubric, or the tools' mean, differs from the image's own reading; it does so after the correction as well.
-        label += view.own_quality - believed.mean
-        self._rows.append(_Row(view.key[0], label, view.own_quality, believed.deviation, severities, group))
-
-    def correction(self, seed: int) -> Correction | None:
-        """Fit all that was added; None where an infinite penalty is best. A few images, by seed, choose the penalty."""
-        rows, every = self._rows, np.arange(len(self._rows))
-        if len(rows) > REMEMBERED:  # whoever goes through them again finds none of those that are left
-            Viewer.forget()
-        labels, readings = (np.array([getattr(row, name) for row in rows]) for name in ("label", "reading"))
-        # What tools leave has no ranks of its own: with them it predicts worse.
-        curve = _LABELS if self._of_tools else _curve(labels)
-        targets, residuals = np.interp(labels, _LABELS, curve) - readings, labels - readings
-        codes = np.unique(np.array([row.group for row in rows]), return_inverse=True)[1]
-        few = np.argsort(np.random.default_rng(seed).permutation(codes.max() + 1)[codes], kind="stable")[:_CHOSEN_ON]
-        covariance = self._covariance(few)
-
-        def fitted(of: NDArray[np.intp], covariance: Matrix, penalty: float) -> tuple[Matrix, Matrix]:
-            solved, errors = _solved(covariance, targets[of], codes[of], penalty)
-            return solved, np.interp(readings[of] + targets[of] - errors, curve, _LABELS) - readings[of]
-
-        gains = {
-            penalty: residuals[few] ** 2 - (residuals[few] - fitted(few, covariance.copy(order="F"), penalty)[1]) ** 2
-            for penalty in PENALTIES
-        }
-        chosen, gain = max(gains.items(), key=lambda each: each[1].mean())
-        if gain.mean() <= _SURE * gain.std() / np.sqrt(len(gain)):
-            return None
-        solved, moved = fitted(every, self._covariance(every), chosen)
-        weights = sum(solved[at : at + _ROWS] @ self._read(every[at : at + _ROWS]) for at in range(0, len(rows), _ROWS))
-        deviations = np.array([row.deviation for row in rows])
-        moved = np.round(moved, 4)
-        before, after, expected = (
-            float(np.sqrt(np.mean(each**2))) for each in (residuals, residuals - moved, deviations)
-        )
-        return Correction(
-            labels=len(rows), penalty=chosen, before=before, after=after, expected=expected,
-            moves=_moves(np.array([row.severities for row in rows]), moved),
-            left_out={row.sha256: levels for row, levels in zip(rows, moved.tolist(), strict=True)},
-            curve=np.round(curve, 4).tolist(), weights=np.asarray(weights, np.float32), of_tools=self._of_tools,
-            precision=max(0.0, 1 / max(after, 0.05) ** 2 - 1 / max(float(labels.var()), 0.05**2)),
-        )  # fmt: skip
-
-    def _covariance(self, places: NDArray[np.intp]) -> Matrix:
-        """Return the lower half of the N x N products, in double precision: not to depend on who shares the work."""
-        count = len(places)
-        # Numpy asks for pages so large that the upper half, which nothing touches, would take as much as the lower.
-        found = np.frombuffer(mmap.mmap(-1, 8 * count**2)).reshape((count, count), order="F")
-        for row in range(0, count, _ROWS):
-            below = self._read(places[row : row + _ROWS])
-            for column in range(0, row + len(below), _BESIDE):
-                beside = self._read(places[column : column + _BESIDE])
-                found[row : row + _ROWS, column : column + _BESIDE] = below @ beside.T
-        return found
-
-    def _read(self, places: NDArray[np.intp]) -> Matrix:
-        """Return the numbers of the images at these places."""
-        found = np.empty((len(places), self._row_bytes // 2))
-        for row, place in zip(found, places.tolist(), strict=True):
-            self._file.seek(place * self._row_bytes)
-            row[:] = np.frombuffer(self._file.read(self._row_bytes), np.float16)
-        return found
-
-
-class _Row(NamedTuple):
+class _LabelledImage(NamedTuple):
     sha256: str
     label: float
     reading: float
@@ -235,29 +182,125 @@ class _Row(NamedTuple):
     group: str
 
 
+class Labels:
+    """Labelled images of one kind, as far as a correction reads them: 36 KB each in a file."""
+
+    def __init__(self, file: IO[bytes], *, of_tools: bool = False) -> None:
+        """Write to an empty file; `of_tools` where the tools' means are corrected, not readings."""
+        # Of many images the numbers would take nearly as much memory as the matrix of them.
+        self._file, self._of_tools = file, of_tools
+        self._images: list[_LabelledImage] = []
+        self._row_bytes = 0
+
+    def add(self, view: View, believed: QualityBelief, label: float, group: str) -> None:
+        """Add an image, what is believed of it, and its label (1..5)."""
+        self._row_bytes = self._file.write(_inputs_of(view).tobytes())
+        severities = [view.severities[name] for name in DISTORTION_CATEGORIES]
+        reading = view.own_quality
+        # A rubric, or the tools' mean, differs from the own reading after the correction as well.
+        label += reading - believed.mean
+        self._images.append(_LabelledImage(view.key[0], label, reading, believed.deviation, severities, group))
+
+    def correction(self, seed: int) -> Correction | None:
+        """Fit all that was added; None where an infinite penalty is best.
+
+        A few images, by seed, choose the penalty.
+        """
+        images = self._images
+        if len(images) > REMEMBERED:  # who goes through them again finds none that are left
+            Viewer.forget()
+        labels = np.array([image.label for image in images])
+        readings = np.array([image.reading for image in images])
+        # What tools leave has no ranks of its own: with them it predicts worse.
+        curve = _LABELS if self._of_tools else _curve(labels)
+        targets, residuals = np.interp(labels, _LABELS, curve) - readings, labels - readings
+        codes = np.unique(np.array([image.group for image in images]), return_inverse=True)[1]
+
+        def fitted(places: NDArray[np.intp], covariance: Matrix, penalty: float) -> tuple[Matrix, Matrix]:
+            solved, errors = _solved(covariance, targets[places], codes[places], penalty)
+            predicted = readings[places] + targets[places] - errors
+            return solved, np.interp(predicted, curve, _LABELS) - readings[places]
+
+        drawn = np.random.default_rng(seed).permutation(codes.max() + 1)[codes]
+        few = np.argsort(drawn, kind="stable")[:_CHOSEN_ON]
+        covariance, gains = self._covariance(few), {}
+        for penalty in PENALTIES:
+            moved = fitted(few, covariance.copy(order="F"), penalty)[1]
+            gains[penalty] = residuals[few] ** 2 - (residuals[few] - moved) ** 2
+        chosen, gain = max(gains.items(), key=lambda each: each[1].mean())
+        if gain.mean() <= _SURE * gain.std() / np.sqrt(len(gain)):
+            return None
+        every = np.arange(len(images))
+        solved, moved = fitted(every, self._covariance(every), chosen)
+        moved = np.round(moved, 4)
+        after = _root_mean_square(residuals - moved)
+        error, deviation = max(after, _LEAST_ERROR), max(float(labels.var()), _LEAST_ERROR**2)
+        severities = np.array([image.severities for image in images])
+        return Correction(
+            labels=len(images), penalty=chosen, before=_root_mean_square(residuals), after=after,
+            expected=_root_mean_square(np.array([image.deviation for image in images])),
+            moves=_moves(severities, moved),
+            left_out=dict(zip([image.sha256 for image in images], moved.tolist(), strict=True)),
+            curve=np.round(curve, 4).tolist(), weights=self._weights(solved),
+            of_tools=self._of_tools, precision=max(0.0, 1 / error**2 - 1 / deviation),
+        )  # fmt: skip
+
+    def _weights(self, solved: Matrix) -> NDArray[np.float32]:
+        """Return the weights of the I numbers, from those of the N images."""
+        places, weights = np.arange(len(solved)), np.zeros(self._row_bytes // 2)
+        for at in range(0, len(solved), _ROWS):
+            weights += solved[at : at + _ROWS] @ self._read(places[at : at + _ROWS])
+        return np.asarray(weights, np.float32)
+
+    def _covariance(self, places: NDArray[np.intp]) -> Matrix:
+        """Return the lower half of the N x N products, in double precision."""
+        count = len(places)
+        # Numpy asks for pages so large that the untouched upper half would take as much.
+        products = np.frombuffer(mmap.mmap(-1, 8 * count**2)).reshape((count, count), order="F")
+        for row in range(0, count, _ROWS):
+            below = self._read(places[row : row + _ROWS])
+            for column in range(0, row + len(below), _BESIDE):
+                beside = self._read(places[column : column + _BESIDE])
+                products[row : row + _ROWS, column : column + _BESIDE] = below @ beside.T
+        return products
+
+    def _read(self, places: NDArray[np.intp]) -> Matrix:
+        """Return the numbers of the images at these places."""
+        numbers = np.empty((len(places), self._row_bytes // 2))
+        for row, place in zip(numbers, places.tolist(), strict=True):
+            self._file.seek(place * self._row_bytes)
+            row[:] = np.frombuffer(self._file.read(self._row_bytes), np.float16)
+        return numbers
+
+
+def _root_mean_square(values: Matrix) -> float:
+    return float(np.sqrt(np.mean(values**2)))
+
+
 def _moves(severities: Matrix, moved: Matrix) -> dict[str, tuple[int, float, float]]:
-    """Return what all images and those with each distortion are moved by; nothing of those that few show."""
-    shows = severities >= _SHOWS
-    kinds = {"all": np.ones(len(moved), bool), **dict(zip(DISTORTION_CATEGORIES, shows.T, strict=True))}
-    return {
-        name: (int(own.sum()), round(float(moved[own].mean()), 3), round(float(moved[own].std()), 3))
-        for name, own in kinds.items()
-        if own.sum() >= _TELLING
-    }
+    """Return what all images and those with each distortion are moved by; nothing of few."""
+    shown = dict(zip(DISTORTION_CATEGORIES, (severities >= _SHOWS).T, strict=True))
+    moves = {}
+    for name, rows in {"all": np.ones(len(moved), bool), **shown}.items():
+        own = moved[rows]
+        if len(own) >= _FEWEST:
+            moves[name] = (len(own), round(float(own.mean()), 3), round(float(own.std()), 3))
+    return moves
 
 
 def _curve(labels: Matrix) -> Matrix:
-    """Return what labels of `_LABELS` are fitted as: half themselves, half their ranks on a scale as wide."""
+    """Return what labels of `_LABELS` are fitted as: half themselves, half their ranks, as wide."""
     values, counts = np.unique(labels, return_counts=True)
     ranks = (np.cumsum(counts) - counts / 2) / len(labels) - 0.5
-    return np.asarray(_LABELS + labels.mean() + np.sqrt(12) * labels.std() * np.interp(_LABELS, values, ranks)) / 2
+    ranked = np.sqrt(12) * labels.std() * np.interp(_LABELS, values, ranks)
+    return np.asarray(_LABELS + labels.mean() + ranked) / 2
 
 
 def _solved(covariance: Matrix, targets: Matrix, codes: NDArray[np.intp], penalty: float) -> tuple[Matrix, Matrix]:
-    """Return the N weights of targets, and their errors, each group left out; the covariance is overwritten.
+    """Return the N weights of targets, and their errors, each group left out.
 
-    With A the inverse of the covariance of labels, those of group g are A_gg^-1 (A t)_g (Rasmussen & Williams 2006,
-    eq. 5.12, for several at once).
+    The covariance is overwritten. With A the inverse of the covariance of labels, the errors of
+    group g are A_gg^-1 (A t)_g (Rasmussen & Williams 2006, eq. 5.12, for several at once).
     """
     np.einsum("ii->i", covariance)[:] += penalty
     factor, _ = lapack.dpotrf(covariance, lower=1, clean=0, overwrite_a=1)

@@ -12,35 +12,39 @@ from program.tools import network
 from signatures.schemas import DISTORTION_CATEGORIES, LEVEL_WORDS, DistortionCategory, ScoreShift
 
 UNDISTORTED = 4.6
-"""KADID-10k's mean score of its identities (mean shift and contrast change at level 3, colour saturation at 1)."""
+"""KADID-10k's mean score of its identities (mean shift and contrast change at level 3, colour
+saturation at 1)."""
 _ALLOWANCE = 0.2
-"""How much more than its quality lacks of `UNDISTORTED` a distortion of an image may cost: both are estimates."""
+"""How much more than an image's quality lacks of `UNDISTORTED` a distortion may cost."""
 
 SEVERITIES = (*DISTORTION_CATEGORIES, "spatial")
 """The seven categories and distortions of place, which are none of them."""
 CAUSES: Mapping[str, DistortionCategory] = {
-    "motion": "Blurs", "defocus": "Blurs", "overexposure": "Brightness change", "underexposure": "Brightness change"
+    "motion": "Blurs", "defocus": "Blurs",
+    "overexposure": "Brightness change", "underexposure": "Brightness change",
 }  # fmt: skip
 """What a blur or a change of brightness comes from, with its category."""
 OUTPUTS: Mapping[str, tuple[str, ...]] = {
-    "nr": ("photograph", "distorted", "kind", "altered", *SEVERITIES, *CAUSES), "fr": ("distorted", *SEVERITIES)
+    "nr": ("photograph", "distorted", "kind", "altered", *SEVERITIES, *CAUSES),
+    "fr": ("distorted", *SEVERITIES),
 }  # fmt: skip
-"""What a model gives, without a reference and with one: the score of a photograph judged alone and of an image judged
-beside its original, which of the two an image resembles and whether it was distorted, at whatever size it is shown
-(-1 .. 1 both), and severities: how far, 0 .. about 3.5, each distortion brings the score down."""
+"""What a model gives, without a reference and with one: the score of a photograph judged alone and
+of an image judged beside its original, which of the two an image resembles and whether it was
+distorted, at whatever size it is shown (-1 .. 1 both), and severities: how far, 0 .. about 3.5,
+each distortion brings the score down."""
 ERRORS_AT = np.linspace(1, 5, 9)
 """Qualities at which the size of errors is kept."""
 _GATE_MIDDLES, _GATE_WIDTHS = (0.4, 0.2), (0.1, 0.2)
-"""Where "kind" and "altered" begin to speak for the score of a distorted image, and how fast that changes: by folds of
-CLIVE's train photographs, of these at half their size and of distorted versions of them, LIVE's train and validation
-images, and the order of BIQ2021's train and validation images."""
+"""Where "kind" and "altered" begin to speak for the score of a distorted image, and how fast: by
+folds of CLIVE's train photographs, of these at half their size and of distorted versions of them,
+LIVE's train and validation images, and the order of BIQ2021's train and validation images."""
 WIDTHS = (1.0, 0.3)
-"""Squared length scales of a kernel's Gaussians, half each: a wide one for what all distortions share, a narrow one for
-what sets kinds apart."""
+"""Squared length scales of a kernel's Gaussians, half each: a wide one for what all distortions
+share, a narrow one for what sets kinds apart."""
 
 
 class Standard(NamedTuple):
-    """What values are measured by before they are compared: centre, spread, and how much each counts."""
+    """What values are standardised by: centre, spread, and how much each counts."""
 
     centre: Matrix
     spread: Matrix
@@ -48,7 +52,8 @@ class Standard(NamedTuple):
 
     def apply(self, vectors: Matrix) -> Matrix:
         """Return N x F standardised values, each row of length about 1."""
-        return np.asarray(network.standardise(np.atleast_2d(vectors), self.centre, self.spread) * self.share)
+        standard = network.standardise(np.atleast_2d(vectors), self.centre, self.spread)
+        return np.asarray(standard * self.share)
 
 
 class Kernel(NamedTuple):
@@ -72,8 +77,8 @@ class Kernel(NamedTuple):
 
 def near(one: Matrix, other: Matrix) -> Matrix:
     """Return how near N and M standardised rows are: 1 for equal ones, 0 for unlike ones."""
-    square = (one * one).sum(axis=1)[:, None] + (other * other).sum(axis=1)[None] - 2 * one @ other.T
-    square = np.maximum(square, 0.0)
+    lengths = (one * one).sum(axis=1)[:, None] + (other * other).sum(axis=1)[None]
+    square = np.maximum(lengths - 2 * one @ other.T, 0.0)
     return np.asarray(sum(np.exp(-square / (2 * width)) for width in WIDTHS) / len(WIDTHS))
 
 
@@ -93,7 +98,7 @@ class Features(NamedTuple):
 
 
 class Model(NamedTuple):
-    """What was fitted for a kind of images, alone ("nr") or with a reference ("fr"); safe to share between threads."""
+    """What was fitted for images alone ("nr") or with a reference ("fr"); thread-safe."""
 
     kind: str
     standard: Standard
@@ -103,7 +108,8 @@ class Model(NamedTuple):
     errors: Matrix
     """Root mean squared error on images left out, at `ERRORS_AT`."""
     reach: Matrix
-    """Mean squares of standardised measurements that are usual (novelty 0) and as unusual as can be (1)."""
+    """Mean squares of standardised measurements that are usual (novelty 0) and as unusual as can
+    be (1)."""
 
     def look(self, vectors: Matrix) -> Features:
         """Return what N x F measurements are to this model."""
@@ -124,35 +130,46 @@ class Model(NamedTuple):
 
 def quality_of(kind: str, values: Matrix) -> Matrix:
     """Return the N scores of a model's N x O outputs; without a reference see `network.blend`."""
-    return network.blend(values[:, :4], _GATE_MIDDLES, _GATE_WIDTHS) if kind == "nr" else values[:, 0]
+    if kind == "fr":
+        return values[:, 0]
+    return network.blend(values[:, :4], _GATE_MIDDLES, _GATE_WIDTHS)
 
 
 @functools.cache
 def load_model(kind: str) -> Model:
-    """Return the model for single images ("nr") or for images with a reference ("fr"), from the shipped file."""
+    """Return the shipped model for images alone ("nr") or with a reference ("fr")."""
     return model_from(kind, stored_arrays())
 
 
 def model_from(kind: str, arrays: Mapping[str, Any]) -> Model:
     """Build a model from the arrays that ship."""
-    own = {name.removeprefix(f"{kind}_"): value for name, value in arrays.items() if name.startswith(f"{kind}_")}
-    one, other = (Standard(*(own[f"{of}{name}"] for name in Standard._fields)) for of in ("", "view_"))
-    kernel = Kernel(other, own["points"], own["weights"], own["slopes"], own["offset"])
-    return Model(kind, one, own["views"], kernel, own["errors"], own["reach"])
+
+    def own(name: str) -> Matrix:
+        return np.asarray(arrays[f"{kind}_{name}"])
+
+    standard = Standard(*map(own, ("centre", "spread", "share")))
+    view_standard = Standard(*map(own, ("view_centre", "view_spread", "view_share")))
+    kernel = Kernel(view_standard, *map(own, ("points", "weights", "slopes", "offset")))
+    return Model(kind, standard, own("views"), kernel, own("errors"), own("reach"))
 
 
 WORST, BEST = 0.6, 5.4
 _WIDEST = 1.2
-"""Standard deviation of what is believed of an image unlike all training images: nearly that of a label drawn blindly
-from 1..5."""
+"""Standard deviation of what is believed of an image unlike all training images: nearly that of a
+label drawn blindly from 1..5."""
 
 
-class Belief(NamedTuple):
-    """A quality on 1..5: its mean, standard deviation and how unlike the training images the image is (0..1)."""
+class QualityBelief(NamedTuple):
+    """A quality on 1..5: mean, standard deviation, how unlike training images it is (0..1)."""
 
     mean: float
     deviation: float
     novelty: float
+
+    @property
+    def is_rough(self) -> bool:
+        """Whether the image is so unlike the training images that the mean is a rough guess."""
+        return self.novelty > 0.5
 
     def by_word(self) -> dict[str, float]:
         """Return the probability of each level by its word."""
@@ -160,7 +177,7 @@ class Belief(NamedTuple):
 
 
 def level_probabilities(mean: float, deviation: float) -> list[float]:
-    """Return the Gaussian mass of each level 1..5 (cut at the half points, the ends open): five numbers, sum 1.
+    """Return the Gaussian mass of each level 1..5, cut at the half points: five numbers, sum 1.
 
     >>> [round(p, 2) for p in level_probabilities(3.0, 0.5)]
     [0.0, 0.16, 0.68, 0.16, 0.0]
@@ -175,13 +192,13 @@ UNMOVED = ScoreShift()
 """By no labels."""
 
 
-def believe(model: Model, seen: Features, shift: ScoreShift = UNMOVED) -> Belief:
+def believe(model: Model, features: Features, shift: ScoreShift = UNMOVED) -> QualityBelief:
     """Predict the quality of one image, which labels of others move by a `shift`.
 
     The deviation is the error that such predictions have on images left out of the fit.
     """
-    mean = float(np.clip(float(seen.quality[0]) + shift.levels, WORST, BEST))
-    novelty = float(seen.novelty[0])
-    variance = (shift.error_left * float(model.error(seen.quality)[0])) ** 2
+    mean = float(np.clip(float(features.quality[0]) + shift.levels, WORST, BEST))
+    novelty = float(features.novelty[0])
+    variance = (shift.error_left * float(model.error(features.quality)[0])) ** 2
     deviation = float(np.sqrt((1 - novelty) * variance + novelty * _WIDEST**2))
-    return Belief(round(mean, 4), round(deviation, 4), round(novelty, 4))
+    return QualityBelief(round(mean, 4), round(deviation, 4), round(novelty, 4))

@@ -1,4 +1,4 @@
-"""What the expert looks at: an image with everything measured once, its place among photographs, and its likeness."""
+"""What the expert looks at: an image measured once, and its place among photographs."""
 
 import base64
 import functools
@@ -20,9 +20,9 @@ from scipy import special
 from program.common import give_back_memory
 from program.common.cache import PlainCache
 from program.common.errors import ImageError
-from program.expert.judge.quality import OUTPUTS, SEVERITIES, Belief, Model, believe, load_model
+from program.expert.judge.quality import OUTPUTS, SEVERITIES, Model, QualityBelief, believe, load_model
 from program.expert.measure.features import DIFFERENCE_NAMES, FEATURE_NAMES, measure, reference_differences, resample
-from program.expert.measure.measures import Maps, Named
+from program.expert.measure.measures import Maps, Numbers
 from program.expert.measure.signs import SIGN_NAMES, signs
 from program.expert.store import MEASURED, POPULATION_FILE, Matrix, stored_table
 from program.images.decoding import READING_RULES
@@ -42,13 +42,13 @@ _LAYOUT = hashlib.sha256("|".join(_READ).encode()).hexdigest()[:12]
 
 
 @dataclass(frozen=True, slots=True)
-class Measurement:
-    """An image's features, or its differences from a reference; `measurement["noise_all"]` is one of them."""
+class Measurements:
+    """An image's features, or its differences from a reference, by name: `measured["noise_all"]`."""
 
     vector: NDArray[np.float64]
     maps: Maps
     names: tuple[str, ...]
-    """Of the values in the vector; shared where many are kept, since names take ten times the memory of the values."""
+    """Of the values in the vector; shared, since names take ten times the memory of the values."""
 
     def __getitem__(self, name: str) -> float:
         return float(self.vector[self.names.index(name)])
@@ -58,19 +58,26 @@ class View:
     """One image, alone or against its reference; derived values are computed on first use."""
 
     def __init__(
-        self, key: tuple[str, str], measured: Measurement, size: tuple[int, int], vector: Matrix,
-        difference: Measurement | None = None, signs: Callable[[], Measurement] | None = None,
-    ) -> None:  # fmt: skip
-        """Take the content hashes of image and reference ("" without one), what was measured, width and height.
+        self,
+        key: tuple[str, str],
+        measured: Measurements,
+        size: tuple[int, int],
+        vector: Matrix,
+        difference: Measurements | None = None,
+        signs: Callable[[], Measurements] | None = None,
+    ) -> None:
+        """Take the content hashes of image and reference ("" without one), and what was measured.
 
-        `vector` is what the model reads of the image, or of its `difference` from the reference; `signs` measures those
-        of faults, of an image alone.
+        `size` is width and height. `vector` is what the model reads of the image, or of its
+        `difference` from the reference; `signs` measures those of faults, of an image alone.
         """
         self.key, self.measured, self.size, self.difference = key, measured, size, difference
         self._signs = signs
-        seen = self.model.look(vector)
-        # Of an image that shows nothing to judge by, as little is known as of one unlike all others.
-        self.seen = seen if self.unjudged is None else seen._replace(novelty=np.ones(1))
+        features = self.model.look(vector)
+        # Of an image with nothing to judge by as little is known as of one unlike all others.
+        if self.unjudged is not None:
+            features = features._replace(novelty=np.ones(1))
+        self.features = features
         """How the model sees it; every answer reads this."""
         self.shift = (0, 0)
         """How many pixels the image lies to the right and below its reference."""
@@ -78,18 +85,19 @@ class View:
         """Of a shifted image, the view of what both show, each pixel at its own place."""
         self.is_part = False
         """Whether it is judged beside the whole that it was cut from."""
-        self.own_quality = float(self.seen.quality[0])
-        """Its quality by its own pixels alone, of a part too: what is found in a part does not depend on the rest."""
+        self.own_quality = float(self.features.quality[0])
+        """Its quality by its own pixels alone, of a part too."""
 
     def within(self, whole: "View") -> "View":
         """Return this view of a part of an image as it is judged beside the whole."""
         part = copy(self)
         part.__dict__.pop("prior", None)
         part.is_part = True
-        # By as much as a distorted image differs from another: beside the rest, as beside an original, damage shows.
+        # As far as distorted images differ: beside the rest, as beside an original, damage shows.
         distorted = OUTPUTS["nr"].index("distorted")
-        apart = self.seen.values[:, distorted] - whole.seen.values[:, distorted]
-        part.seen = self.seen._replace(quality=np.clip(whole.seen.quality + apart, 1.0, 5.0))
+        apart = self.features.values[:, distorted] - whole.features.values[:, distorted]
+        quality = np.clip(whole.features.quality + apart, 1.0, 5.0)
+        part.features = self.features._replace(quality=quality)
         return part
 
     @property
@@ -99,7 +107,7 @@ class View:
 
     @cached_property
     def unjudged(self) -> Literal["small", "flat"] | None:
-        """Why no distortion can be told, if so: the image is too small, or no block of it has any texture."""
+        """Why no distortion can be told: the image is too small, or has no texture anywhere."""
         if self.difference is not None:
             return None
         if min(self.size) < SMALLEST:
@@ -107,7 +115,7 @@ class View:
         return "flat" if self.measured["textured_share"] == 0 else None
 
     @cached_property
-    def signs(self) -> Measurement:
+    def signs(self) -> Measurements:
         """The signs of faults, measured on first use; only without a reference."""
         if self._signs is None:
             raise ValueError("an image beside a reference has no signs; look at it alone")
@@ -123,17 +131,18 @@ class View:
         """How strong each distortion category is, 0 .. 4: how far it brings the score down."""
         if self.unjudged is not None:
             return dict.fromkeys(DISTORTION_CATEGORIES, 0.0)
-        return dict(zip(DISTORTION_CATEGORIES, self.seen.severities[0].tolist(), strict=False))
+        by_name = dict(zip(SEVERITIES, self.features.severities[0].tolist(), strict=True))
+        return {category: by_name[category] for category in DISTORTION_CATEGORIES}
 
     @property
     def displaced(self) -> float:
-        """How strong distortions of place are, likewise: parts moved, merged or covered; only with a reference."""
-        return float(self.seen.severities[0, SEVERITIES.index("spatial")])
+        """How strong distortions of place are, 0 .. 4: parts moved, merged or covered."""
+        return float(self.features.severities[0, SEVERITIES.index("spatial")])
 
     @cached_property
-    def prior(self) -> Belief:
+    def prior(self) -> QualityBelief:
         """The quality believed in without labels."""
-        return believe(self.model, self.seen)
+        return believe(self.model, self.features)
 
 
 VIEWS: LRUCache[tuple[str, str], View] = LRUCache(REMEMBERED)
@@ -141,54 +150,77 @@ VIEWS: LRUCache[tuple[str, str], View] = LRUCache(REMEMBERED)
 
 
 class Viewer:
-    """Measures each image once per process, and once per machine when a folder is given. Thread-safe."""
+    """Measures each image once per process, or once per machine with a folder. Thread-safe."""
 
     def __init__(self, cache_dir: Path | None = None) -> None:
         """Keep measurements under `cache_dir` (in a folder of their own), or in memory only."""
-        folder = cache_dir and cache_dir / f"features-{MEASURED}"
-        self._disk = PlainCache(folder, size_limit_mb=_ROOM_MB) if folder is not None else None
+        self._disk: PlainCache | None = None
+        if cache_dir is not None:
+            self._disk = PlainCache(cache_dir / f"features-{MEASURED}", size_limit_mb=_ROOM_MB)
 
     def view(self, image: Any, reference: Any = None) -> View:
-        """Return the view of an input's image: a dspy.Image, reference URL, data URI, or an ImageRef."""
-        return self._view(image_of(image), image_of(reference) if reference is not None else None)
+        """Return the view of a dspy.Image, reference URL, data URI, or an ImageRef."""
+        if reference is not None:
+            reference = image_of(reference)
+        return self._view(image_of(image), reference)
 
     @cached(
-        VIEWS, key=lambda _, image, reference: (image.sha256, reference.sha256 if reference else ""),
+        VIEWS, key=lambda _, image, reference: _key_of(image, reference),
         condition=Condition(),  # two threads that judge one image measure it once
     )  # fmt: skip
     def _view(self, image: ImageRef, reference: ImageRef | None) -> View:
-        def measurement(work: Callable[[], tuple[Named, Maps]], names: tuple[str, ...], key: str) -> Measurement:
-            value = self._kept(key, lambda: {"vector": [*(found := work())[0].values()], "maps": found[1]})
-            return Measurement(np.array(value["vector"], dtype=np.float64), value["maps"], names)
-
-        def spreads(ref: ImageRef) -> Matrix:
-            # In half precision, 48 KB an image, as those that the model was fitted on.
-            def reading() -> str:
-                shown = resample(pixels(ref), pixels(image))
-                return base64.b64encode(network.spreads(shown).astype("<f2").tobytes()).decode()
-
-            at = "" if (ref.width, ref.height) == size else "/{}x{}".format(*size)
-            packed = base64.b64decode(self._kept(f"spreads/{ref.sha256}{at}", reading))
-            return np.frombuffer(packed, "<f2").astype(float).reshape(2, -1)
-
-        size, pixels = (image.width, image.height), partial(IMAGES.pixels, at_most=LARGEST)
-        measured = measurement(lambda: measure(pixels(image)), FEATURE_NAMES, image.sha256)
-        key = (image.sha256, reference.sha256 if reference else "")
+        key, size = _key_of(image, reference), (image.width, image.height)
+        measured = self._measurements(image.sha256, FEATURE_NAMES, lambda: measure(_pixels(image)))
         if reference is None:
-            found = partial(measurement, lambda: signs(pixels(image)), SIGN_NAMES, f"signs/{image.sha256}")
-            return View(key, measured, size, np.concatenate([spreads(image).ravel(), measured.vector]), signs=found)
-        difference = measurement(
-            lambda: reference_differences(pixels(image), pixels(reference)), DIFFERENCE_NAMES, "/".join(key)
-        )
-        moved = spreads(image)[0] - spreads(reference)[0]
-        view = View(key, measured, size, np.concatenate([moved, difference.vector]), difference)
-        if any(shift := shift_of(image, reference)):
-            shared = overlap(shift, pixels(image), pixels(reference))
-            left = measurement(lambda: reference_differences(*shared), DIFFERENCE_NAMES, f"{'/'.join(key)}/{shift}")
-            first, second = (network.spreads(each)[0] for each in shared)
-            vector = np.concatenate([first - second, left.vector])
-            view.shift, view.shared = shift, View(key, measured, size, vector, left)
+            signs_of_image = partial(
+                self._measurements, f"signs/{image.sha256}", SIGN_NAMES, lambda: signs(_pixels(image))
+            )
+            vector = np.concatenate([self._spreads(image).ravel(), measured.vector])
+            return View(key, measured, size, vector, signs=signs_of_image)
+        difference = self._measurements(
+            "/".join(key), DIFFERENCE_NAMES,
+            lambda: reference_differences(_pixels(image), _pixels(reference)),
+        )  # fmt: skip
+        change = self._spreads(image)[0] - self._spreads(reference, image)[0]
+        view = View(key, measured, size, np.concatenate([change, difference.vector]), difference)
+        shift = shift_of(image, reference)
+        if any(shift):
+            view.shift, view.shared = shift, self._shared(view, image, reference, shift)
         return view
+
+    def _shared(self, view: View, image: ImageRef, reference: ImageRef, shift: tuple[int, int]) -> View:
+        """Return the view of what a shifted image and its reference both show."""
+        shared = overlap(shift, _pixels(image), _pixels(reference))
+        difference = self._measurements(
+            f"{'/'.join(view.key)}/{shift}", DIFFERENCE_NAMES, lambda: reference_differences(*shared)
+        )
+        own, others = (network.spreads(pixels)[0] for pixels in shared)
+        vector = np.concatenate([own - others, difference.vector])
+        return View(view.key, view.measured, view.size, vector, difference)
+
+    def _measurements(self, key: str, names: tuple[str, ...], work: Callable[[], tuple[Numbers, Maps]]) -> Measurements:
+        def measured() -> dict[str, Any]:
+            numbers, maps = work()
+            return {"vector": list(numbers.values()), "maps": maps}
+
+        value = self._kept(key, measured)
+        return Measurements(np.array(value["vector"], dtype=np.float64), value["maps"], names)
+
+    def _spreads(self, image: ImageRef, shown_as: ImageRef | None = None) -> Matrix:
+        """Return what the network reads of an image, at the size of another."""
+        other = shown_as or image
+        size = (other.width, other.height)
+
+        def reading() -> str:
+            shown = resample(_pixels(image), _pixels(other))
+            return base64.b64encode(network.spreads(shown).astype("<f2").tobytes()).decode()
+
+        key = f"spreads/{image.sha256}"
+        if (image.width, image.height) != size:
+            key += "/{}x{}".format(*size)
+        # In half precision, 48 KB an image, as those that the model was fitted on.
+        packed = base64.b64decode(self._kept(key, reading))
+        return np.frombuffer(packed, "<f2").astype(float).reshape(2, -1)
 
     @classmethod
     def forget(cls) -> None:
@@ -205,6 +237,16 @@ class Viewer:
         return value
 
 
+def _pixels(image: ImageRef) -> NDArray[np.uint8]:
+    return IMAGES.pixels(image, at_most=LARGEST)
+
+
+def _key_of(image: ImageRef, reference: ImageRef | None) -> tuple[str, str]:
+    if reference is None:
+        return image.sha256, ""
+    return image.sha256, reference.sha256
+
+
 def image_of(value: Any) -> ImageRef:
     """Return the image an input stands for; ImageError when it holds none that can be read here."""
     if isinstance(value, ImageRef):
@@ -214,45 +256,49 @@ def image_of(value: Any) -> ImageRef:
         return IMAGES.find(match[0])
     if data := re.search(r"data:image/[\w.+-]+;base64,([A-Za-z0-9+/=\s]+)", text):
         return IMAGES.add(base64.b64decode(data[1]))
-    raise ImageError(f"image {text[:60]!r}: not an image reference; give an image opened with program.images.store")
+    raise ImageError(
+        f"image {text[:60]!r}: not an image reference; give an image opened with program.images.store"
+    )  # fmt: skip
 
 
 _PROJECTED = 128
-"""Random directions in place of some 18,000 measurements: distances stay within about a tenth (Johnson & Lindenstrauss
-1984)."""
+"""Random directions in place of some 18,000 measurements: distances stay within about a tenth
+(Johnson & Lindenstrauss 1984)."""
 _USUAL = 1.92
-"""Median squared distance of the standardised measurements of two of BIQ2021's train photographs."""
+"""Median squared distance of the standardised measurements of two of BIQ2021's train
+photographs."""
 _QUALITY_SHARE = 0.3
-"""What a squared difference of one level between the qualities that the expert sees counts, of a usual distance. Mean
-label of the 16 nearest of BIQ2021's 400 train photographs, on its 200 validation ones: SRCC .689, RMSE .535 without;
-.740, .467 with .3; .1 to 1 hardly differ."""
+"""What a squared difference of one level between the qualities that the expert sees counts, of a
+usual distance. Mean label of the 16 nearest of BIQ2021's 400 train photographs, on its 200
+validation ones: SRCC .689, RMSE .535 without; .740, .467 with .3; .1 to 1 hardly differ."""
 WIDTH = _PROJECTED + 1
 
 
 def likeness(view: "View") -> NDArray[np.float16]:
-    """Return `WIDTH` numbers; the closer (Euclid) those of two images of a kind, the more alike these look."""
-    projected = view.seen.points[0] @ _directions(view.seen.points.shape[1])
-    return np.append(projected, np.sqrt(_QUALITY_SHARE * _USUAL) * view.own_quality).astype(np.float16)
+    """Return `WIDTH` numbers, close (Euclid) for images that look alike."""
+    projected = view.features.points[0] @ _directions(view.features.points.shape[1])
+    quality = np.sqrt(_QUALITY_SHARE * _USUAL) * view.own_quality
+    return np.append(projected, quality).astype(np.float16)
 
 
 def damage(view: "View") -> NDArray[np.float16]:
-    """Return how strong each of `SEVERITIES` is, 0 .. 4; the closer (Euclid), the more alike two images are damaged."""
-    return np.asarray(view.seen.severities[0], dtype=np.float16)
+    """Return how strong each of `SEVERITIES` is, 0 .. 4: close for images damaged alike."""
+    return np.asarray(view.features.severities[0], dtype=np.float16)
 
 
 _LATE = 4608
 """Filters of the network's last four blocks: they tell what is shown rather than how well."""
-_SEEN = 192
+_APPEARANCE_WIDTH = 192
 
 
 def appearance(view: "View") -> NDArray[np.float16]:
-    """Return a unit vector of what an image alone shows: the cosine of two is 1 for one scene, about 0 for others.
+    """Return a unit vector of what an image alone shows: cosines are 1 for one scene, else about 0.
 
     Blur, exposure and small shifts change it little (`benchmarks/gallery_bursts.py`).
     """
-    points, ends = view.seen.points[0], (network.SPREADS, 2 * network.SPREADS)
+    points, ends = view.features.points[0], (network.SPREADS, 2 * network.SPREADS)
     shown = np.concatenate([points[end - _LATE : end] for end in ends])
-    projected = shown @ _directions(len(shown), _SEEN)
+    projected = shown @ _directions(len(shown), _APPEARANCE_WIDTH)
     return np.asarray(projected / max(float(np.linalg.norm(projected)), 1e-9), dtype=np.float16)
 
 
@@ -264,7 +310,8 @@ def _directions(count: int, kept: int = _PROJECTED) -> Matrix:
 
 
 _EDGE = 0.02
-"""Positions stay this far from 0 and 1 when they are added up: an odd image must not outvote everything else."""
+"""Positions stay this far from 0 and 1 when they are added up: an odd image must not outvote
+others."""
 
 PROPERTIES: Mapping[str, Mapping[str, float]] = stored_table("words.yaml")["properties"]
 """What is read straight from one measurement, and what each adds up."""
@@ -278,7 +325,7 @@ def probit(share: float) -> float:
 
 
 def population() -> Mapping[str, Sequence[float]]:
-    """Return each property's values at 0, 5 .. 100 per cent of natural photographs, from the shipped file."""
+    """Return each property's values at 0, 5 .. 100 per cent of natural photographs."""
     return dict(stored_table(POPULATION_FILE)["quantiles"])
 
 
@@ -291,18 +338,27 @@ def share_below(value: float, quantiles: Sequence[float]) -> float:
     at = np.linspace(0, 1, len(quantiles))
     spread = np.asarray(quantiles, dtype=float)
     equal = spread == value
-    return float(at[equal].mean() if equal.any() else np.interp(value, spread, at))
+    if equal.any():
+        return float(at[equal].mean())
+    return float(np.interp(value, spread, at))
 
 
 def reading(view: View, name: str) -> float:
     """Return one of `PROPERTIES` of an image."""
-    known: Mapping[Any, float] = {"quality": view.prior.mean, **view.severities}
-    return sum(w * (known[of] if of in known else view.measured[of]) for of, w in PROPERTIES[name].items())
+    judged: dict[Any, float] = {"quality": view.prior.mean, **view.severities}
+    total = 0.0
+    for source, weight in PROPERTIES[name].items():
+        value = judged[source] if source in judged else view.measured[source]
+        total += weight * value
+    return total
 
 
 def composite(view: View, name: str, quantiles: Mapping[str, Sequence[float]]) -> float:
     """Return a composite's sum of normal deviates, before it is placed."""
-    return sum(w * probit(share_below(reading(view, p), quantiles[p])) for p, w in COMPOSITES[name].items())
+    total = 0.0
+    for part, weight in COMPOSITES[name].items():
+        total += weight * probit(share_below(reading(view, part), quantiles[part]))
+    return total
 
 
 def position(view: View, name: str) -> float:

@@ -1,4 +1,4 @@
-"""What the expert measures of one image, and what differs between it and its reference: vectors of named features."""
+"""What the expert measures of one image, and what differs between it and its reference."""
 
 import numpy as np
 from numpy.typing import NDArray
@@ -6,58 +6,72 @@ from PIL import Image
 from scipy import ndimage
 
 from program.expert.measure import measures
-from program.expert.measure.measures import Maps, Named, Plane, finite, gaussian, grid_of, halve
+from program.expert.measure.measures import Maps, Numbers, Plane, finite, gaussian, grid_of, halve
 from program.tools import network
 
 
 def slopes(plane: Plane) -> Plane:
     """Return the gradient magnitude (Prewitt)."""
-    dx, dy = (ndimage.prewitt(plane, axis=axis, output=np.float32, mode="nearest") / 3 for axis in (1, 0))
+    dx = ndimage.prewitt(plane, axis=1, output=np.float32, mode="nearest") / 3
+    dy = ndimage.prewitt(plane, axis=0, output=np.float32, mode="nearest") / 3
     return np.asarray(np.sqrt(dx**2 + dy**2))
 
 
-def transfer(one: list[Plane], two: list[Plane], scale: int) -> dict[str, float]:
-    """Return what got through at one scale (0: native), of fine detail in luma and colour, across and down.
+def transfer(one: list[Plane], two: list[Plane], scale: int) -> Numbers:
+    """Return what got through at one scale (0: native), of fine detail in luma and colour.
 
-    At scale 3 also of the opponent colours as wholes: their gain, their turn, and what of them is unrelated.
+    At scale 3 also of the opponent colours as wholes: their gain, their turn, and what is
+    unrelated.
     """
-    named = _through("", str(scale), 1.0, (one[0] - gaussian(one[0]), two[0] - gaussian(two[0])))
+    numbers = _through("", str(scale), 1.0, (_detail(one[0]), _detail(two[0])))
     if scale < 2:
-        for name, axis in (("_across", 1), ("_down", 0)):
-            named |= _through("", f"{name}{scale}", 2.0, (_steps(one[0], axis), _steps(two[0], axis)))
+        across, down = (_steps(one[0], 1), _steps(two[0], 1)), (_steps(one[0], 0), _steps(two[0], 0))
+        numbers |= _through("", f"_across{scale}", 2.0, across)
+        numbers |= _through("", f"_down{scale}", 2.0, down)
     if scale:
-        colours = [(a - gaussian(a), b - gaussian(b)) for a, b in zip(one[1:], two[1:], strict=True)]
-        named |= _through("colour_", str(scale), 0.5, *colours)
-    return named | _colours(one, two) if scale == 3 else named
+        colours = zip(map(_detail, one[1:]), map(_detail, two[1:]), strict=True)
+        numbers |= _through("colour_", str(scale), 0.5, *colours)
+    if scale == 3:
+        numbers |= _colours(one, two)
+    return numbers
+
+
+def _detail(plane: Plane) -> Plane:
+    return plane - gaussian(plane)
 
 
 def _steps(plane: Plane, axis: int) -> Plane:
     """Return the differences of neighbours, or one of 0 where there is none."""
-    return np.diff(plane, axis=axis) if plane.shape[axis] > 1 else np.zeros((1, 1), dtype=np.float32)
+    if plane.shape[axis] == 1:
+        return np.zeros((1, 1), dtype=np.float32)
+    return np.diff(plane, axis=axis)
 
 
-def _colours(one: list[Plane], two: list[Plane]) -> dict[str, float]:
-    named: dict[str, float] = {}
-    for number in (1, 2):
-        a, b = one[number], two[number]
-        named |= _through("opponent_", str(number), 4.0, (a - a.mean(), b - b.mean()))
+def _colours(one: list[Plane], two: list[Plane]) -> Numbers:
+    numbers: Numbers = {}
+    for opponent in (1, 2):
+        first, second = one[opponent], two[opponent]
+        whole = (first - first.mean(), second - second.mean())
+        numbers |= _through("opponent_", str(opponent), 4.0, whole)
     power = float((one[1] ** 2 + one[2] ** 2).mean()) + 4
     along = float((one[1] * two[1] + one[2] * two[2]).mean()) + 4
     across = float((one[1] * two[2] - one[2] * two[1]).mean())
-    return named | {"saturation_transfer": along / power - 1, "hue_turn": across / power}
+    return numbers | {"saturation_transfer": along / power - 1, "hue_turn": across / power}
 
 
-def _through(before: str, after: str, noise: float, *pairs: tuple[Plane, Plane]) -> dict[str, float]:
-    """Return gain - 1 and 1 - coherence of planes taken together; `noise` is a power below which neither tells."""
-    one, two, joint = (sum(float((p[i] * p[j]).mean()) for p in pairs) + noise for i, j in ((0, 0), (1, 1), (0, 1)))
+def _through(before: str, after: str, noise: float, *pairs: tuple[Plane, Plane]) -> Numbers:
+    """Return gain - 1 and 1 - coherence of planes together; below a power `noise` neither."""
+    one = sum(float((first * first).mean()) for first, _ in pairs) + noise
+    two = sum(float((second * second).mean()) for _, second in pairs) + noise
+    joint = sum(float((first * second).mean()) for first, second in pairs) + noise
     return {
         f"{before}transfer{after}": joint / one - 1,
         f"{before}incoherence{after}": 1 - max(joint, noise) ** 2 / (one * two),
     }
 
 
-def residual(one: Plane, two: Plane, edges: Plane) -> dict[str, float]:
-    """Describe the luma residual: peaked, oriented, fine or coarse, in light parts, at edges (slopes of `one`)."""
+def residual(one: Plane, two: Plane, edges: Plane) -> Numbers:
+    """Describe the luma residual: peaked, oriented, fine or coarse, in light parts, at edges."""
     whole = two - one
     whole = whole - whole.mean()
     fine = whole - gaussian(whole)
@@ -67,8 +81,8 @@ def residual(one: Plane, two: Plane, edges: Plane) -> dict[str, float]:
     edge = edges >= np.percentile(edges[::2, ::2], 75)
     return {
         "residual_peaks": float(np.log1p(_power(square) / (power * power + 1))),
-        "residual_across": float((fine[:, 1:] * fine[:, :-1]).mean() / (power + 1)) if fine.shape[1] > 1 else 0.0,
-        "residual_down": float((fine[1:] * fine[:-1]).mean() / (power + 1)) if fine.shape[0] > 1 else 0.0,
+        "residual_across": _along(fine, power),
+        "residual_down": _along(fine.T, power),
         "residual_coarse": float(np.log((half_power + 1) / (all_power + 1))),
         "residual_coarser": float(np.log((_power(halve(half)) + 1) / (half_power + 1))),
         "residual_fine": float(np.log((power + 1) / (all_power + 1))),
@@ -78,10 +92,18 @@ def residual(one: Plane, two: Plane, edges: Plane) -> dict[str, float]:
     }
 
 
-def texture(one: Plane, two: Plane) -> dict[str, float]:
-    """Compare local texture energy (variances): how far it moved, which way, and where it fell and rose most."""
+def _along(plane: Plane, power: float) -> float:
+    """Return the mean product of neighbours across for a power, 0 where there are none."""
+    if plane.shape[1] < 2:
+        return 0.0
+    return float((plane[:, 1:] * plane[:, :-1]).mean() / (power + 1))
+
+
+def texture(one: Plane, two: Plane) -> Numbers:
+    """Compare local variances: how far they changed, and where they fell and rose most."""
     change = np.log((two + 5) / (one + 5))
-    low, high = np.percentile(change[::3, ::3], [10, 90])  # every third pixel both ways says as much
+    # Every third pixel both ways says as much.
+    low, high = np.percentile(change[::3, ::3], [10, 90])
     return {
         "texture_change": float(np.abs(change).mean()), "texture_gain": float(change.mean()),
         "texture_p10": float(low), "texture_p90": float(high),
@@ -106,29 +128,33 @@ MAXIMUM_SIDE = 1024
 """Longer sides are scaled down to this many pixels: the quality models saw images of about 500."""
 
 
-def measure(pixels: NDArray[np.uint8]) -> tuple[Named, Maps]:
+def measure(pixels: NDArray[np.uint8]) -> tuple[Numbers, Maps]:
     """Measure H x W x 3 uint8 sRGB pixels; deterministic, touches nothing else."""
-    parts = [pixels[top : top + _ROWS] for top in range(0, len(pixels), _ROWS)]  # whole, 8 megapixels take 100 MB more
+    # By parts: whole, 8 megapixels take 100 MB more.
+    parts = [pixels[top : top + _ROWS] for top in range(0, len(pixels), _ROWS)]
     native = np.concatenate([_luma(part.astype(np.float32)) for part in parts])
-    named = measures.blocking(native)
+    numbers = measures.blocking(native)
     shown = shrink(pixels, MAXIMUM_SIDE)
     channels = shown.transpose(2, 0, 1).astype(np.float32, order="C")
     luma = native if shown is pixels else _luma(shown.astype(np.float32))
     half = halve(luma)
-    scales = (luma, half, halve(half))
-    found, deviations, fines = zip(
-        *(_scene_statistics(plane, f"luma{i}", pairs=i < 3) for i, plane in enumerate(scales, 1)), strict=True
-    )
-    sharp, maps = measures.sharpness(luma, fines[0], [measures.gradient(plane) for plane in scales], deviations[0])
-    for part in (*found, _colour_statistics(*channels), sharp):
-        named |= part
-    for part, part_maps in (measures.noise(luma, *channels), measures.exposure(luma), measures.colour(*channels)):
-        named |= part
+    quarter = halve(half)
+    statistics, deviation, fine = _scene_statistics(luma, "luma1", pairs=True)
+    half_statistics, half_deviation, _ = _scene_statistics(half, "luma2", pairs=True)
+    quarter_statistics, _, _ = _scene_statistics(quarter, "luma3", pairs=False)
+    slopes = [measures.gradient(plane) for plane in (luma, half, quarter)]
+    sharpness, maps = measures.sharpness(luma, fine, slopes, deviation)
+    numbers |= statistics | half_statistics | quarter_statistics
+    numbers |= _colour_statistics(*channels) | sharpness
+    for part, part_maps in (
+        measures.noise(luma, *channels), measures.exposure(luma), measures.colour(*channels),
+    ):  # fmt: skip
+        numbers |= part
         maps |= part_maps
-    named |= measures.spectrum(luma)
+    numbers |= measures.spectrum(luma)
     maps["blocking"] = grid_of(measures.blocking_map(native))
-    maps["contrast"] = grid_of(deviations[1])
-    return finite(named, maps)
+    maps["contrast"] = grid_of(half_deviation)
+    return finite(numbers, maps)
 
 
 def _luma(rgb: Plane) -> Plane:
@@ -140,19 +166,24 @@ def shrink(pixels: NDArray[np.uint8], side: int) -> NDArray[np.uint8]:
     longer = max(pixels.shape[:2])
     if longer <= side:
         return pixels
-    height, width = (max(1, round(each * side / longer)) for each in pixels.shape[:2])
+    height = max(1, round(pixels.shape[0] * side / longer))
+    width = max(1, round(pixels.shape[1] * side / longer))
     return np.asarray(Image.fromarray(pixels).resize((width, height), Image.Resampling.BOX))
 
 
-def _scene_statistics(plane: Plane, name: str, *, pairs: bool) -> tuple[dict[str, float], Plane, Plane]:
+def _scene_statistics(plane: Plane, name: str, *, pairs: bool) -> tuple[Numbers, Plane, Plane]:
+    """Return a plane's statistics, with those of `pairs` of neighbours; its deviation and detail."""
     values, deviation, fine = measures.normalise(plane)
     mean = float(deviation.mean())
-    spread = {"deviation_log": float(np.log1p(mean)), "deviation_cv": float(deviation.std()) / (mean + 1.0)}
-    named = _moments(values) | (measures.aggd_of_products(values) if pairs else {}) | spread
-    return {f"{name}_{key}": value for key, value in named.items()}, deviation, fine
+    numbers = _moments(values)
+    if pairs:
+        numbers |= measures.aggd_of_products(values)
+    numbers["deviation_log"] = float(np.log1p(mean))
+    numbers["deviation_cv"] = float(deviation.std()) / (mean + 1.0)
+    return {f"{name}_{key}": value for key, value in numbers.items()}, deviation, fine
 
 
-def _moments(values: Plane) -> dict[str, float]:
+def _moments(values: Plane) -> Numbers:
     flat = values.ravel()
     square = flat * flat
     power = float(square.mean())
@@ -168,34 +199,35 @@ def _moments(values: Plane) -> dict[str, float]:
     }
 
 
-def _colour_statistics(*channels: Plane) -> dict[str, float]:
-    """Statistics of opponent colours, linear and logarithmic (Ruderman et al. 1998), at half and quarter size."""
-    red, green, blue = (halve(channel) for channel in channels)
-    log_red, log_green, log_blue = (np.log(1 + halved) for halved in (red, green, blue))
+def _colour_statistics(*channels: Plane) -> Numbers:
+    """Return statistics of opponent colours (Ruderman et al. 1998), at half and quarter size."""
+    red, green, blue = map(halve, channels)
+    log_red, log_green, log_blue = np.log(1 + red), np.log(1 + green), np.log(1 + blue)
     planes = {
         "red_green": red - green,
         "yellow_blue": 0.5 * (red + green) - blue,
         "log_yellow_blue": 32 * (log_red + log_green - 2 * log_blue) / 6**0.5,
         "log_red_green": 32 * (log_red - log_green) / 2**0.5,
     }
-    named: dict[str, float] = {}
+    numbers: Numbers = {}
     for name, plane in planes.items():
-        named |= _scene_statistics(plane, f"{name}1", pairs=False)[0]
+        numbers |= _scene_statistics(plane, f"{name}1", pairs=False)[0]
         if not name.startswith("log"):
-            named |= _scene_statistics(halve(plane), f"{name}2", pairs=False)[0]
-        named[f"{name}_spread"] = float(np.log1p(plane.std()))
-    return named
+            numbers |= _scene_statistics(halve(plane), f"{name}2", pairs=False)[0]
+        numbers[f"{name}_spread"] = float(np.log1p(plane.std()))
+    return numbers
 
 
 FEATURE_NAMES = tuple(measure(np.zeros((16, 16, 3), np.uint8))[0])
 """The order of every feature vector."""
 
 
-def reference_differences(pixels: NDArray[np.uint8], reference: NDArray[np.uint8]) -> tuple[Named, Maps]:
+def reference_differences(pixels: NDArray[np.uint8], reference: NDArray[np.uint8]) -> tuple[Numbers, Maps]:
     """Measure how H x W x 3 uint8 pixels differ from their reference; deterministic."""
     reference = resample(reference, pixels)
-    named, maps = _compare(pixels, reference)
-    return finite(named | dict(zip(network.DISTANCES, network.distances(pixels, reference), strict=True)), maps)
+    numbers, maps = _compare(pixels, reference)
+    distances = network.distances(pixels, reference)
+    return finite(numbers | dict(zip(network.DISTANCES, distances, strict=True)), maps)
 
 
 def resample(reference: NDArray[np.uint8], pixels: NDArray[np.uint8]) -> NDArray[np.uint8]:
@@ -206,38 +238,47 @@ def resample(reference: NDArray[np.uint8], pixels: NDArray[np.uint8]) -> NDArray
     return np.asarray(Image.fromarray(reference).resize(size, Image.Resampling.LANCZOS))
 
 
-def _compare(pixels: NDArray[np.uint8], reference: NDArray[np.uint8]) -> tuple[dict[str, float], Maps]:
+def _compare(pixels: NDArray[np.uint8], reference: NDArray[np.uint8]) -> tuple[Numbers, Maps]:
     same = reference == pixels
     one, two = _channels(reference), _channels(pixels)
-    named = {
+    numbers = {
         "error_log": float(np.log1p(((one[0] - two[0]) ** 2).mean())),
         "blocking_rise": measures.blocking(two[0])["blocking"] - measures.blocking(one[0])["blocking"],
         "changed": 1 - float(same.all(axis=2).mean()), "changed_channels": 1 - float(same.mean()),
     } | transfer(one, two, 0)  # fmt: skip
-    maps: Maps = {}
-    for scale in (1, 2, 3):
-        one, two = [halve(c) for c in one], [halve(c) for c in two]
-        named |= transfer(one, two, scale)
-        if scale == 1:
-            fine, edges = [plane - gaussian(plane) for plane in (one[0], two[0])], slopes(one[0])
-            # Gaussian-weighted variances around every pixel, and their covariance.
-            var1, var2, joint = (gaussian(fine[i] * fine[j]) for i, j in ((0, 0), (1, 1), (0, 1)))
-            maps["difference"] = grid_of(_loss(one, two, edges))
-            named |= _nature(one, two, fine, var1, maps) | residual(one[0], two[0], edges) | texture(var1, var2)
-            named |= _tones(one[0], two[0])
-            named["structure_loss1"] = float(1 - ((2 * joint + 58.5) / (var1 + var2 + 58.5)).mean())
-    return named, maps
+    one, two = list(map(halve, one)), list(map(halve, two))
+    halved, maps = _compare_halved(one, two)
+    numbers |= transfer(one, two, 1) | halved
+    for scale in (2, 3):
+        one, two = list(map(halve, one)), list(map(halve, two))
+        numbers |= transfer(one, two, scale)
+    return numbers, maps
+
+
+def _compare_halved(one: list[Plane], two: list[Plane]) -> tuple[Numbers, Maps]:
+    """Measure what is compared at half size only."""
+    fine, edges = [_detail(one[0]), _detail(two[0])], slopes(one[0])
+    # Gaussian-weighted variances around every pixel, and their covariance.
+    var1, var2 = gaussian(fine[0] * fine[0]), gaussian(fine[1] * fine[1])
+    joint = gaussian(fine[0] * fine[1])
+    maps: Maps = {"difference": grid_of(_loss(one, two, edges))}
+    numbers = _nature(one, two, fine, var1, maps) | residual(one[0], two[0], edges)
+    numbers |= texture(var1, var2) | _tones(one[0], two[0])
+    numbers["structure_loss1"] = float(1 - ((2 * joint + 58.5) / (var1 + var2 + 58.5)).mean())
+    return numbers, maps
 
 
 def _channels(pixels: NDArray[np.uint8]) -> list[Plane]:
     """Return luma and two opponent colours (Gaussian colour model), 0..255 scale."""
-    weights = np.array([[0.299, 0.587, 0.114], [0.30, 0.04, -0.35], [0.34, -0.60, 0.17]], dtype=np.float32)
+    weights = np.array(
+        [[0.299, 0.587, 0.114], [0.30, 0.04, -0.35], [0.34, -0.60, 0.17]], dtype=np.float32
+    )  # fmt: skip
     planes = pixels.astype(np.float32) @ weights.T
     return [np.ascontiguousarray(planes[:, :, i]) for i in range(3)]
 
 
 def _loss(one: list[Plane], two: list[Plane], edges: Plane) -> Plane:
-    """Return the map of gradients and colours that were lost or added; `edges` are the slopes of `one`."""
+    """Return the map of gradients and colours lost or added; `edges` are the slopes of `one`."""
     other = slopes(two[0])
     similar = (2 * edges * other + 170.0) / (edges**2 + other**2 + 170.0)
     power = one[1] ** 2 + two[1] ** 2 + one[2] ** 2 + two[2] ** 2
@@ -245,33 +286,36 @@ def _loss(one: list[Plane], two: list[Plane], edges: Plane) -> Plane:
     return np.asarray(1 - (0.6 * similar + 0.4 * chroma))
 
 
-def _tones(one: Plane, two: Plane) -> dict[str, float]:
-    """Say how far each eighth of the range of luma moved, of 255: contrast bends this curve, exposure shifts it.
+def _tones(one: Plane, two: Plane) -> Numbers:
+    """Measure how far each eighth of the range of luma moved: contrast bends, exposure shifts it.
 
     An eighth that few pixels of `one` lie in counts as unmoved.
     """
     eighth = np.clip(one / 32, 0, 7).astype(np.intp).ravel()
     count = np.bincount(eighth, minlength=8) + 0.002 * one.size
-    moved = np.bincount(eighth, weights=(two - one).ravel(), minlength=8) / count / 255
-    return {f"tone{number}": float(value) for number, value in enumerate(moved, 1)}
+    moves = np.bincount(eighth, weights=(two - one).ravel(), minlength=8) / count / 255
+    return {f"tone{number}": float(value) for number, value in enumerate(moves, 1)}
 
 
-def _nature(one: list[Plane], two: list[Plane], fine: list[Plane], variance: Plane, maps: Maps) -> dict[str, float]:
-    """Say what changed: detail (`fine`, of both lumas) lost or gained, noise added, brightness, contrast, colours."""
+def _nature(one: list[Plane], two: list[Plane], fine: list[Plane], variance: Plane, maps: Maps) -> Numbers:
+    """Measure what changed: detail (`fine`, of both lumas), noise, brightness, colours."""
     power1, power2 = map(_power, fine)
     cross = float((fine[0] * fine[1]).mean())
     residual = two[0] - one[0]
     quick = residual - gaussian(residual)
     colour = np.sqrt((two[1] - one[1]) ** 2 + (two[2] - one[2]) ** 2)
     spread1, spread2 = float(one[0].std()), float(two[0].std())
-    chroma1, chroma2 = (float(np.sqrt(first**2 + second**2).mean()) for _, first, second in (one, two))
+    chroma1 = float(np.sqrt(one[1] ** 2 + one[2] ** 2).mean())
+    chroma2 = float(np.sqrt(two[1] ** 2 + two[2] ** 2).mean())
     quiet = variance <= np.percentile(variance, 40)
-    maps |= {"residual": grid_of(np.abs(quick)), "shift": grid_of(residual), "colour": grid_of(colour)}
+    quiet_noise = float(np.log1p(np.sqrt((quick[quiet] ** 2).mean()))) if quiet.any() else 0.0
+    maps["residual"], maps["shift"] = grid_of(np.abs(quick)), grid_of(residual)
+    maps["colour"] = grid_of(colour)
     return {
         "detail_gain": float(np.log((power2 + 1.0) / (power1 + 1.0))),
         "detail_kept": 1.0 - (cross + 1.0) / (power1 + 1.0),
         "detail_added": float(np.log1p(max(power2 - cross**2 / (power1 + 1e-6), 0.0))),
-        "residual_quiet": float(np.log1p(np.sqrt((quick[quiet] ** 2).mean()))) if quiet.any() else 0.0,
+        "residual_quiet": quiet_noise,
         "brightness_shift": float(residual.mean()) / 255,
         "contrast_change": float(np.log((spread2 + 2.0) / (spread1 + 2.0))),
         "colour_shift": float(np.log1p(colour.mean())),
@@ -281,5 +325,6 @@ def _nature(one: list[Plane], two: list[Plane], fine: list[Plane], variance: Pla
     }
 
 
-DIFFERENCE_NAMES: tuple[str, ...] = (*_compare(*(np.zeros((16, 16, 3), np.uint8),) * 2)[0], *network.DISTANCES)
+_BLACK = np.zeros((16, 16, 3), np.uint8)
+DIFFERENCE_NAMES: tuple[str, ...] = (*_compare(_BLACK, _BLACK)[0], *network.DISTANCES)
 """The order of every difference vector."""

@@ -1,4 +1,4 @@
-"""Single visible properties of an image and the statistics of natural scenes, by name. Pure numpy/scipy."""
+"""Visible properties of an image and the statistics of natural scenes. Pure numpy/scipy."""
 
 from collections.abc import Callable
 from functools import lru_cache
@@ -15,9 +15,12 @@ _TAPS = np.exp(-0.5 * (np.arange(-3, 4) / (7 / 6)) ** 2)
 _TAPS = (_TAPS / _TAPS.sum()).astype(np.float32)
 """The 7-tap Gaussian (sigma 7/6) of Mittal et al. 2012."""
 _ROWS = 64
-"""Blurred at a time, so that they stay in the processor's cache: three times as fast as whole large planes."""
+"""Blurred at a time, so that they stay in the processor's cache: three times as fast as whole
+planes."""
 _SHAPES = np.geomspace(0.2, 10.0, 600)
-_RATIOS = np.exp(2 * special.gammaln(2 / _SHAPES) - special.gammaln(1 / _SHAPES) - special.gammaln(3 / _SHAPES))
+_RATIOS = np.exp(
+    2 * special.gammaln(2 / _SHAPES) - special.gammaln(1 / _SHAPES) - special.gammaln(3 / _SHAPES)
+)  # fmt: skip
 """(E|x|)^2 / E[x^2] of generalised Gaussians of these shapes."""
 
 
@@ -31,10 +34,12 @@ def gaussian(plane: Plane) -> Plane:
         above = padded[top : top + rows + 2 * reach]
         down = above[reach : reach + rows] * _TAPS[reach]
         for at in range(reach):
-            down += _TAPS[at] * (above[at : at + rows] + above[2 * reach - at : 2 * reach - at + rows])
+            other = 2 * reach - at
+            down += _TAPS[at] * (above[at : at + rows] + above[other : other + rows])
         np.multiply(down[:, reach : reach + width], _TAPS[reach], out=across)
         for at in range(reach):
-            across += _TAPS[at] * (down[:, at : at + width] + down[:, 2 * reach - at : 2 * reach - at + width])
+            other = 2 * reach - at
+            across += _TAPS[at] * (down[:, at : at + width] + down[:, other : other + width])
     return blurred
 
 
@@ -49,16 +54,17 @@ def halve(plane: Plane) -> Plane:
 
 
 def normalise(plane: Plane) -> tuple[Plane, Plane, Plane]:
-    """Return mean-subtracted, contrast-normalised values, the local deviation and the difference to the local mean.
+    """Return contrast-normalised values, the local deviation and the difference to the local mean.
 
-    `(I - mu) / (sigma + 1)`, `sigma` and `I - mu` with a 7 x 7 Gaussian window, the last two on the 0..255 scale.
-    Source: Mittal, Moorthy & Bovik 2012, eq. 1-3.
+    `(I - mu) / (sigma + 1)`, `sigma` and `I - mu` with a 7 x 7 Gaussian window, the last two on the
+    0..255 scale. Source: Mittal, Moorthy & Bovik 2012, eq. 1-3.
     """
     mean = gaussian(plane)
     # Differences to the local mean, not E[I^2] - E[I]^2: the latter cancels badly in float32.
     centred = plane - mean
     deviation = np.sqrt(np.maximum(gaussian(centred * centred), 0.0))
-    return np.asarray(centred / (deviation + 1.0), dtype=np.float32), np.asarray(deviation, dtype=np.float32), centred
+    normalised = np.asarray(centred / (deviation + 1.0), dtype=np.float32)
+    return normalised, np.asarray(deviation, dtype=np.float32), centred
 
 
 def ggd_shape(ratio: float) -> float:
@@ -69,8 +75,8 @@ def ggd_shape(ratio: float) -> float:
 def aggd_of_products(values: Plane) -> dict[str, float]:
     """Fit asymmetric generalised Gaussians to products of neighbours along four directions.
 
-    Of each the mean ("eta"), shape, left and right deviation. Source: Mittal et al. 2012, eq. 7-11 (Lasmar et al.
-    2009). A plane of zeros gives zeros and shape 10.
+    Of each the mean ("eta"), shape, left and right deviation. Source: Mittal et al. 2012, eq. 7-11
+    (Lasmar et al. 2009). A plane of zeros gives zeros and shape 10.
     """
     pairs = {
         "h": (values[:, :-1], values[:, 1:]),
@@ -78,11 +84,13 @@ def aggd_of_products(values: Plane) -> dict[str, float]:
         "d1": (values[:-1, :-1], values[1:, 1:]),
         "d2": (values[:-1, 1:], values[1:, :-1]),
     }
-    return {
-        f"{way}_{part}": value
-        for way, (one, other) in pairs.items()
-        for part, value in zip(("eta", "shape", "left", "right"), _aggd((one * other).ravel()), strict=True)
-    }
+    numbers: Numbers = {}
+    for way, (one, other) in pairs.items():
+        eta, shape, left, right = _aggd((one * other).ravel())
+        numbers |= {
+            f"{way}_eta": eta, f"{way}_shape": shape, f"{way}_left": left, f"{way}_right": right,
+        }  # fmt: skip
+    return numbers
 
 
 def _aggd(product: Plane) -> list[float]:
@@ -98,37 +106,48 @@ def _aggd(product: Plane) -> list[float]:
     gamma = left / right
     ratio = absolute**2 / (total / product.size)
     shape = ggd_shape(ratio * (gamma**3 + 1) * (gamma + 1) / (gamma**2 + 1) ** 2)
-    spread = np.exp(special.gammaln(2 / shape) - 0.5 * (special.gammaln(1 / shape) + special.gammaln(3 / shape)))
+    sides = special.gammaln(1 / shape) + special.gammaln(3 / shape)
+    spread = np.exp(special.gammaln(2 / shape) - 0.5 * sides)
     return [float((right - left) * spread), shape, left, right]
 
 
 Maps = dict[str, list[list[float]]]
 """3 x 3 rows by name: where a property is how strong."""
-Named = dict[str, float]
+Numbers = dict[str, float]
 
 
-def finite(named: Named, maps: Maps) -> tuple[Named, Maps]:
+def finite(numbers: Numbers, maps: Maps) -> tuple[Numbers, Maps]:
     """Return what was measured, each value a finite number."""
-    values = np.nan_to_num(np.array(list(named.values())), nan=0.0, posinf=1e6, neginf=-1e6)
-    return dict(zip(named, values.tolist(), strict=True)), maps
+    values = np.array(list(numbers.values()))
+    values = np.nan_to_num(values, nan=0.0, posinf=1e6, neginf=-1e6)
+    return dict(zip(numbers, values.tolist(), strict=True)), maps
 
 
 _BLOCK = 16
+_TEXTURED = 9.0
+"""Variance from which a block has texture."""
 
 
 def thirds(side: int) -> list[slice]:
     """Return where the thirds of a side start and stop; all of it, thrice, below three pixels."""
-    return [slice((side * i + 2) // 3, (side * (i + 1) + 2) // 3) if side >= 3 else slice(0, side) for i in range(3)]
+    if side < 3:
+        return 3 * [slice(0, side)]
+    first, second = (side + 2) // 3, (2 * side + 2) // 3
+    return [slice(0, first), slice(first, second), slice(second, side)]
 
 
 def grid_of(plane: NDArray[Any], summary: Callable[[NDArray[Any]], Any] = np.mean) -> list[list[float]]:
     """Average a plane over 3 x 3 equal parts, or sum each part up otherwise."""
-    rows, columns = (thirds(side) for side in plane.shape)
-    return [[round(float(summary(plane[r, c])), 5) for c in columns] for r in rows]
+    height, width = plane.shape
+    grid = []
+    for rows in thirds(height):
+        cells = [summary(plane[rows, columns]) for columns in thirds(width)]
+        grid.append([round(float(cell), 5) for cell in cells])
+    return grid
 
 
 def blocks_of(plane: Plane, side: int) -> NDArray[np.float32]:
-    """Cut into whole side x side blocks: rows x columns x values of a block; one block if the plane is smaller."""
+    """Cut into whole side x side blocks: rows x columns x values; one if the plane is smaller."""
     height, width = plane.shape
     if height < side or width < side:
         return plane.reshape(1, 1, -1)
@@ -150,7 +169,7 @@ def block_means(plane: Plane, side: int) -> Plane:
 
 
 def percentiles(values: NDArray[np.floating], at: float | tuple[float, ...]) -> NDArray[np.floating]:
-    """Return what np.percentile does, several times as fast: sorting uses the processor's vectors."""
+    """Return what np.percentile does, several times as fast: sorting uses vectors."""
     ordered = np.sort(values, axis=None)
     place = np.true_divide(at, ordered.dtype.type(100)) * (len(ordered) - 1)
     low = place.astype(np.intp)
@@ -167,63 +186,79 @@ def gradient(plane: Plane) -> Plane:
 
 
 def _thinned(values: NDArray[np.float32]) -> NDArray[np.float32]:
-    # Every third value: percentiles of 80,000 values are as good as those of 250,000 here, and three times faster.
-    return values.ravel()[:: 3 if values.size > 3000 else 1]
+    # Percentiles of 80,000 values are as good as those of 250,000 here, and three times faster.
+    if values.size > 3000:
+        return values.ravel()[::3]
+    return values.ravel()
 
 
-def _percentiles(values: NDArray[np.float32], **at: float) -> Named:
+def _percentiles(values: NDArray[np.float32], **at: float) -> Numbers:
     return dict(zip(at, percentiles(values, tuple(at.values())).tolist(), strict=True))
 
 
-def _logs(of: str, **values: Any) -> Named:
+def _logs(of: str, **values: Any) -> Numbers:
     return {f"{of}_{name}": float(np.log1p(value)) for name, value in values.items()}
 
 
-def sharpness(luma: Plane, fine: Plane, slopes: list[Plane], deviation: Plane) -> tuple[Named, Maps]:
-    """Measure edge strength, its fall over scales, reblur loss and how sharp the sharpest and dullest blocks are.
+def sharpness(luma: Plane, fine: Plane, slopes: list[Plane], deviation: Plane) -> tuple[Numbers, Maps]:
+    """Measure edge strength, its fall over scales, reblur loss, and detail block by block.
 
-    Takes the luma, its difference to the local mean, the gradients at each scale and the local deviation.
+    Takes the luma, its difference to the local mean, the gradients at each scale and the deviation.
     """
-    named: Named = {}
-    for i, slope in enumerate(slopes, 1):
-        named |= _logs(f"edge{i}", mean=slope.mean(), **_percentiles(_thinned(slope), median=50, p90=90, p99=99))
-    for after, of in (("", "mean"), ("_p99", "p99")):
-        for i in (1, 2):
-            named[f"edge_fall{i}{i + 1}{after}"] = named[f"edge{i}_{of}"] - named[f"edge{i + 1}_{of}"]
+    numbers: Numbers = {}
+    for scale, slope in enumerate(slopes, 1):
+        steepest = _percentiles(_thinned(slope), median=50, p90=90, p99=99)
+        numbers |= _logs(f"edge{scale}", mean=slope.mean(), **steepest)
+    for suffix, part in (("", "mean"), ("_p99", "p99")):
+        for one, other in ((1, 2), (2, 3)):
+            fall = numbers[f"edge{one}_{part}"] - numbers[f"edge{other}_{part}"]
+            numbers[f"edge_fall{one}{other}{suffix}"] = fall
     details, maps = _details(luma, fine)
-    named |= _reblur(luma) | details | _logs("texture", **_percentiles(_thinned(deviation), p10=10, p90=90))
-    named["flat_share"] = float((deviation < 1.5).mean())
-    return named, maps | {"sharpness": grid_of(slopes[0])}
+    numbers |= _reblur(luma) | details
+    numbers |= _logs("texture", **_percentiles(_thinned(deviation), p10=10, p90=90))
+    numbers["flat_share"] = float((deviation < 1.5).mean())
+    return numbers, maps | {"sharpness": grid_of(slopes[0])}
 
 
-def _reblur(luma: Plane) -> Named:
-    """Blur perceived as the neighbour differences that a strong blur would leave: 0 sharp .. 1 blurred (Crete 2007)."""
-    found = []
-    for axis in (0, 1):
-        padded = np.pad(luma, ((4, 4), (0, 0)) if axis == 0 else ((0, 0), (4, 4)), mode="edge")
-        # Means of nine neighbours differ from one to the next by what enters and what leaves.
-        before, after = _step_sizes(luma, 1, axis), _step_sizes(padded, 9, axis)
-        total = float(before.sum())
-        after /= 9
-        np.maximum(np.subtract(before, after, out=after), 0, out=after)
-        found.append(1.0 - float(after.sum()) / total if total > 1e-6 else 1.0)
-    one, other = found
-    return {"reblur": max(one, other), "reblur_mean": 0.5 * (one + other), "reblur_direction": abs(one - other)}
+def _reblur(luma: Plane) -> Numbers:
+    """Measure what neighbour differences a strong blur would leave: 0 sharp .. 1 (Crete 2007)."""
+    one, other = _reblur_along(luma, 0), _reblur_along(luma, 1)
+    return {
+        "reblur": max(one, other), "reblur_mean": 0.5 * (one + other),
+        "reblur_direction": abs(one - other),
+    }  # fmt: skip
+
+
+def _reblur_along(luma: Plane, axis: int) -> float:
+    margins = [(0, 0), (0, 0)]
+    margins[axis] = (4, 4)
+    padded = np.pad(luma, margins, mode="edge")
+    # Means of nine neighbours differ from one to the next by what enters and what leaves.
+    before, after = _step_sizes(luma, 1, axis), _step_sizes(padded, 9, axis)
+    total = float(before.sum())
+    if total <= 1e-6:
+        return 1.0
+    after /= 9
+    np.maximum(np.subtract(before, after, out=after), 0, out=after)
+    return 1.0 - float(after.sum()) / total
 
 
 def _step_sizes(plane: Plane, apart: int, axis: int) -> Plane:
     """Return how far values differ that lie so many pixels apart, down (axis 0) or across (1)."""
-    steps = plane[apart:] - plane[:-apart] if axis == 0 else plane[:, apart:] - plane[:, :-apart]
+    if axis == 0:
+        steps = plane[apart:] - plane[:-apart]
+    else:
+        steps = plane[:, apart:] - plane[:, :-apart]
     return np.asarray(np.abs(steps, out=steps))
 
 
-def _details(luma: Plane, fine: Plane) -> tuple[Named, Maps]:
-    """Share of fine detail in each block: energy lost by a sigma-1 blur over all energy, in blocks that have any."""
+def _details(luma: Plane, fine: Plane) -> tuple[Numbers, Maps]:
+    """Measure the share of fine detail in each block: energy lost by a blur over all energy."""
     fine_power = (blocks_of(fine, _BLOCK) ** 2).mean(axis=2)
     power = blocks_of(luma, _BLOCK).var(axis=2)
     share = np.sqrt(fine_power / (power + 2.0))
     weight = power / (power + 25.0)
-    textured = share[power > 9.0]
+    textured = share[power > _TEXTURED]
     if textured.size < 4:
         textured = share
     top, left = share.shape[0] // 4, share.shape[1] // 4
@@ -233,22 +268,24 @@ def _details(luma: Plane, fine: Plane) -> tuple[Named, Maps]:
         **_percentiles(textured, detail_p10=10, detail_median=50, detail_p90=90, detail_p98=98),
         "detail_mean": float((share * weight).sum() / (weight.sum() + 1e-3)),
         **_logs("detail_power", p90=most, p50=usual),
-        "textured_share": float((power > 9.0).mean()), "detail_centre": float(inner.mean() - share.mean()),
+        "textured_share": float((power > _TEXTURED).mean()),
+        "detail_centre": float(inner.mean() - share.mean()),
     }, {"detail": grid_of(share)}  # fmt: skip
 
 
-def noise(luma: Plane, red: Plane, green: Plane, blue: Plane) -> tuple[Named, Maps]:
-    """Estimate noise (standard deviation on 0..255) over all pixels and in the flattest blocks, luma and colour.
+def noise(luma: Plane, red: Plane, green: Plane, blue: Plane) -> tuple[Numbers, Maps]:
+    """Estimate noise (deviation on 0..255) over all pixels and in the flattest blocks.
 
-    Source: Immerkaer 1996 (Laplacian difference), Donoho & Johnstone 1994 (median absolute deviation).
+    Source: Immerkaer 1996 (Laplacian difference), Donoho & Johnstone 1994 (median absolute
+    deviation).
     """
     residual = second_difference(luma)
     absolute, square, spread = np.abs(residual), residual * residual, spreads(residual)
-    opponents = (spreads(second_difference(plane)) for plane in (red - green, blue - luma))
-    red_green, blue_luma = (float(percentiles(each, 20)) for each in opponents)
+    red_green = float(percentiles(spreads(second_difference(red - green)), 20))
+    blue_luma = float(percentiles(spreads(second_difference(blue - luma)), 20))
     inner = luma[1:-1, 1:-1] if min(luma.shape) >= 3 else luma
     lonely = (absolute > 25) & ((inner < 4) | (inner > 251) | (absolute > 60))
-    named = {
+    numbers = {
         **_logs("noise", all=np.sqrt(np.pi / 2) * absolute.mean()),
         **_logs("noise", mad=1.4826 * _percentiles(_thinned(absolute), middle=50)["middle"]),
         **_logs("noise", **_percentiles(spread, flat=5, p20=20, p50=50)),
@@ -257,7 +294,7 @@ def noise(luma: Plane, red: Plane, green: Plane, blue: Plane) -> tuple[Named, Ma
         **_logs("noise", red_green=red_green, blue=blue_luma),
     }
     # Noise shows where the picture itself is quiet.
-    return named, {"noise": grid_of(spread, lambda part: percentiles(part, 25))}
+    return numbers, {"noise": grid_of(spread, lambda part: percentiles(part, 25))}
 
 
 def spreads(residual: Plane) -> Plane:
@@ -266,7 +303,7 @@ def spreads(residual: Plane) -> Plane:
 
 
 def second_difference(plane: Plane) -> Plane:
-    """Apply [[1,-2,1],[-2,4,-2],[1,-2,1]] / 6: unit gain on white noise, blind to linear shading."""
+    """Apply [[1,-2,1],[-2,4,-2],[1,-2,1]] / 6: unit gain on white noise, blind to shading."""
     if min(plane.shape) < 3:
         return np.zeros_like(plane)
     fine = bend(bend(plane, 0), 1)
@@ -275,75 +312,84 @@ def second_difference(plane: Plane) -> Plane:
 
 
 def bend(plane: Plane, axis: int) -> Plane:
-    """Return the second difference down (axis 0) or across (1), in place: memory costs more than the arithmetic."""
-    before, middle, after = (
-        (plane[:-2], plane[1:-1], plane[2:]) if axis == 0 else (plane[:, :-2], plane[:, 1:-1], plane[:, 2:])
-    )
-    found = -2 * middle
-    found += before
-    found += after
-    return found
+    """Return the second difference down (axis 0) or across (1)."""
+    if axis == 0:
+        before, middle, after = plane[:-2], plane[1:-1], plane[2:]
+    else:
+        before, middle, after = plane[:, :-2], plane[:, 1:-1], plane[:, 2:]
+    difference = -2 * middle
+    difference += before  # in place: memory costs more than the arithmetic
+    difference += after
+    return difference
 
 
-def exposure(luma: Plane) -> tuple[Named, Maps]:
+def exposure(luma: Plane) -> tuple[Numbers, Maps]:
     """Measure brightness (0..255), clipping, contrast and the shape of the luma histogram."""
-    counts = np.bincount(np.clip(luma + 0.5, 0, 255).astype(np.uint8).ravel(), minlength=256).astype(np.float64)
+    rounded = np.clip(luma + 0.5, 0, 255).astype(np.uint8)
+    counts = np.bincount(rounded.ravel(), minlength=256).astype(np.float64)
     share = counts / counts.sum()
     cumulative = np.cumsum(share)
     levels = np.arange(256)
     mean = float(share @ levels)
     spread = float(np.sqrt(share @ (levels - mean) ** 2))
-    p01, p05, p25, p50, p75, p95, p99 = np.searchsorted(cumulative, (0.01, 0.05, 0.25, 0.5, 0.75, 0.95, 0.99)).tolist()
+    shares = (0.01, 0.05, 0.25, 0.5, 0.75, 0.95, 0.99)
+    p01, p05, p25, p50, p75, p95, p99 = np.searchsorted(cumulative, shares).tolist()
     inside = share[p01 : p99 + 1]
     used, grid = share[share > 0], np.array(grid_of(luma))
     third = float(share @ (levels - mean) ** 3) / (spread + 1.0) ** 3
+    # Grey levels that hardly occur: posterised or stretched.
+    gaps = float((inside < 0.1 * inside.mean()).mean()) if inside.size > 8 else 0.0
     return {
-        "brightness": mean / 255, "brightness_median": p50 / 255, "shadows_p05": p05 / 255, "lights_p95": p95 / 255,
-        "contrast_rms": spread / 255, "contrast_range": (p99 - p01) / 255, "contrast_middle": (p75 - p25) / 255,
-        "histogram_skew": third, "histogram_entropy": float(-(used * np.log2(used)).sum()),
-        # Grey levels that hardly occur: posterised or stretched.
-        "histogram_gaps": float((inside < 0.1 * inside.mean()).mean()) if inside.size > 8 else 0.0,
+        "brightness": mean / 255, "brightness_median": p50 / 255, "shadows_p05": p05 / 255,
+        "lights_p95": p95 / 255, "contrast_rms": spread / 255, "contrast_range": (p99 - p01) / 255,
+        "contrast_middle": (p75 - p25) / 255, "histogram_skew": third,
+        "histogram_entropy": float(-(used * np.log2(used)).sum()), "histogram_gaps": gaps,
         "black_share": float(cumulative[8]), "dark_share": float(cumulative[48]),
         "white_share": float(1 - cumulative[247]), "light_share": float(1 - cumulative[220]),
-        "brightness_centre": float(grid[1, 1] - grid.mean()) / 255, "brightness_uneven": float(grid.std()) / 255,
-    }, {"brightness": [[round(float(v), 5) for v in row] for row in grid / 255]}  # fmt: skip
+        "brightness_centre": float(grid[1, 1] - grid.mean()) / 255,
+        "brightness_uneven": float(grid.std()) / 255,
+    }, {"brightness": grid_of(grid / 255)}  # fmt: skip
 
 
-def colour(*channels: Plane) -> tuple[Named, Maps]:
-    """Measure colourfulness, saturation, cast and haze on every second pixel of red, green and blue."""
+def colour(*channels: Plane) -> tuple[Numbers, Maps]:
+    """Measure colourfulness, saturation, cast and haze on every second pixel."""
     red, green, blue = (np.ascontiguousarray(channel[::2, ::2]) for channel in channels)
     red_green, yellow_blue = red - green, 0.5 * (red + green) - blue
     spread = float(np.hypot(red_green.std(), yellow_blue.std()))
     offset = float(np.hypot(red_green.mean(), yellow_blue.mean()))
-    top, bottom = np.maximum(np.maximum(red, green), blue), np.minimum(np.minimum(red, green), blue)
+    top = np.maximum(np.maximum(red, green), blue)
+    bottom = np.minimum(np.minimum(red, green), blue)
     saturation = np.asarray((top - bottom) / (top + 8.0), dtype=np.float32)
     bright = saturation[top > 24] if (top > 24).any() else saturation.ravel()
     dark_channel = ndimage.minimum_filter(bottom[::2, ::2], 5)
     middle = float(percentiles(saturation, 50))
     return {
-        "colourfulness": (spread + 0.3 * offset) / 100, "cast_red_green": float(red_green.mean()) / 100,
+        "colourfulness": (spread + 0.3 * offset) / 100,
+        "cast_red_green": float(red_green.mean()) / 100,
         "cast_yellow_blue": float(yellow_blue.mean()) / 100, "cast": offset / (spread + 12.0),
         "saturation": float(bright.mean()), "saturation_median": middle,
-        **_percentiles(_thinned(bright), saturation_p90=90), "saturation_full": float((saturation > 0.9).mean()),
+        **_percentiles(_thinned(bright), saturation_p90=90),
+        "saturation_full": float((saturation > 0.9).mean()),
         "haze": float(dark_channel.mean()) / 255, "channel_clipped": float((top > 252).mean()),
         "grey_share": float((saturation < 0.06).mean()),
     }, {"saturation": grid_of(saturation)}  # fmt: skip
 
 
-def spectrum(luma: Plane) -> Named:
-    """Fit the fall of the log power over log frequency, and how far the high end lies off that line.
+def spectrum(luma: Plane) -> Numbers:
+    """Fit the fall of the log power over log frequency, and how far its end lies off the line.
 
     Natural images fall with a slope near -2 (Field 1987); blur steepens it, noise flattens its end.
     """
     size = min(256, *luma.shape)
     if size < 16:
-        return {"spectrum_slope": 0.0, "spectrum_high": 0.0, "spectrum_middle": 0.0, "spectrum_direction": 0.0}
+        names = ("spectrum_slope", "spectrum_high", "spectrum_middle", "spectrum_direction")
+        return dict.fromkeys(names, 0.0)
     top, left = (luma.shape[0] - size) // 2, (luma.shape[1] - size) // 2
     window = np.hanning(size).astype(np.float32)
     part = luma[top : top + size, left : left + size]
     power = np.abs(np.fft.rfft2((part - part.mean()) * window[:, None] * window)) ** 2
     fy, fx, radius, edges, ring = _rings(size)
-    sums, counts = (np.bincount(ring, weights, 14)[1:13] for weights in (power.ravel(), None))
+    sums, counts = np.bincount(ring, power.ravel(), 14)[1:13], np.bincount(ring, None, 14)[1:13]
     level = np.log(sums / np.maximum(counts, 1) + 1.0)
     at = np.log(np.sqrt(edges[1:] * edges[:-1]))
     slope, intercept = np.polyfit(at[:9], level[:9], 1)
@@ -360,7 +406,7 @@ def spectrum(luma: Plane) -> Named:
 
 @lru_cache(4)  # nearly every image is larger than the part that is looked at
 def _rings(size: int) -> tuple[NDArray[Any], ...]:
-    """Return the frequencies down and across a part of this size, their radii, 13 edges of rings, and each one's."""
+    """Return the frequencies down and across, their radii, 13 edges of rings, and their rings."""
     fy, fx = np.fft.fftfreq(size)[:, None], np.fft.rfftfreq(size)[None]
     radius, edges = np.hypot(fy, fx), np.geomspace(2 / size, 0.5, 13)
     return fy, fx, radius, edges, np.digitize(radius, edges).ravel()
@@ -369,11 +415,13 @@ def _rings(size: int) -> tuple[NDArray[Any], ...]:
 def blocking(luma: Plane) -> dict[str, float]:
     """Compare steps across 8-pixel block borders with steps inside: log ratio, 0 is none.
 
-    Source: Wang, Bovik & Evans 2000; the excess over the best other phase keeps regular texture from counting.
+    Source: Wang, Bovik & Evans 2000; the excess over the best other phase keeps regular texture
+    from counting.
     """
-    profiles = np.stack([_phase_means(luma, axis) for axis in (0, 1)])
+    profiles = np.stack([_phase_means(luma, 0), _phase_means(luma, 1)])
     floors = np.median(profiles, axis=1) + 0.2
-    ratios, best = np.log((profiles[:, 7] + 0.2) / floors), np.log((profiles.max(axis=1) + 0.2) / floors)
+    ratios = np.log((profiles[:, 7] + 0.2) / floors)
+    best = np.log((profiles.max(axis=1) + 0.2) / floors)
     return {
         "blocking": float(np.maximum(ratios, 0.0).mean()), "blocking_least": float(ratios.min()),
         "blocking_any_phase": float(best.mean()), "blocking_flat": _flat_share_within(luma),
@@ -388,7 +436,7 @@ def _phase_means(luma: Plane, axis: int) -> NDArray[np.float64]:
 
 
 def _flat_share_within(luma: Plane) -> float:
-    """Share of aligned 8 x 8 blocks whose inside is all but constant, as coarse quantisation leaves them."""
+    """Return the share of 8 x 8 blocks that are all but constant, as quantisation leaves them."""
     blocks = blocks_of(luma, 8)
     mean = blocks.mean(axis=2)
     usable = (mean > 4) & (mean < 251)

@@ -1,9 +1,10 @@
-"""Signs of the faults that photographers name, of one image alone: what clips, which way it smears, the light's colour.
+"""Signs of the faults that photographers name: what clips, which way it smears, the light's colour.
 
-What `features.measure` says of the whole picture is not enough to name a fault: a lamp is blown in one place, a hand
-smears what it holds, noise sits in the shadows. Values are on 0..255 unless said otherwise, finite on any image.
-Sources: Finlayson & Trezzi 2004 (shades of grey), van de Weijer et al. 2007 (grey edge), Bigun & Granlund 1987
-(structure tensor), Liu, Tanaka & Okutomi 2013 (noise by level), He et al. 2009 (dark channel).
+What `features.measure` says of the whole picture is not enough to name a fault: a lamp is blown in
+one place, a hand smears what it holds, noise sits in the shadows. Values are on 0..255 unless said
+otherwise, finite on any image. Sources: Finlayson & Trezzi 2004 (shades of grey), van de Weijer et
+al. 2007 (grey edge), Bigun & Granlund 1987 (structure tensor), Liu, Tanaka & Okutomi 2013 (noise
+by level), He et al. 2009 (dark channel).
 """
 
 import math
@@ -16,36 +17,49 @@ from scipy import ndimage
 
 from program.expert.measure import measures
 from program.expert.measure.features import shrink
-from program.expert.measure.measures import Maps, Named, Plane, block_means, finite, grid_of, halve, percentiles, thirds
+from program.expert.measure.measures import (
+    Maps,
+    Numbers,
+    Plane,
+    block_means,
+    finite,
+    grid_of,
+    halve,
+    percentiles,
+    thirds,
+)
 
 _SIDE = 640
-"""Longer sides are averaged down to this: every sign here shows at the size of a screen, and it bounds the cost."""
+"""Longer sides are averaged down to this: every sign shows at the size of a screen."""
 _LINEAR = (np.arange(256) / 255.0).astype(np.float32) ** np.float32(2.2)
 _WHITE, _BLACK = 250, 12
-_BANDS = ((10, 60), (60, 140), (140, 245))
+_BANDS = {"dark": (10, 60), "middle": (60, 140), "bright": (140, 245)}
 """Brightness of shadows, middle tones and lights."""
 _GREY = 1e-3
+_LEAST_SIDE = 16
 
 
-def signs(pixels: NDArray[np.uint8]) -> tuple[Named, Maps]:
-    """Measure H x W x 3 uint8 sRGB pixels; its maps (3 x 3) say where light is clipped, detail lost, and so on."""
+def signs(pixels: NDArray[np.uint8]) -> tuple[Numbers, Maps]:
+    """Measure H x W x 3 uint8 sRGB pixels; maps (3 x 3) say where light is clipped, and so on."""
     shown = shrink(pixels, _SIDE)
-    if (least := 16 - min(shown.shape[:2])) > 0:
-        shown = np.pad(shown, ((0, least), (0, least), (0, 0)), mode="edge")
+    missing = _LEAST_SIDE - min(shown.shape[:2])
+    if missing > 0:
+        shown = np.pad(shown, ((0, missing), (0, missing), (0, 0)), mode="edge")
     small = np.ascontiguousarray(np.moveaxis(shown[::2, ::2], 2, 0))
     # One channel stands for luma where all that counts is structure: whole numbers halve the work.
     luma = np.asarray(Image.fromarray(shown).convert("L"), dtype=np.float32)
     half = halve(luma)
     quarter = halve(half)
-    named: Named = {}
+    numbers: Numbers = {}
     maps: Maps = {}
     for part, part_maps in (_light(small), _smear(luma, half, quarter), _grain(luma, half, small)):
-        named |= part
+        numbers |= part
         maps |= part_maps
-    named |= _cast(small[:, ::2, ::2]) | _colours(small[:, ::2, ::2]) | _halo(luma)
+    numbers |= _cast(small[:, ::2, ::2]) | _colours(small[:, ::2, ::2]) | _halo(luma)
     for name, grid in maps.items():
-        named |= {f"{name}_{place}": value for place, value in enumerate(v for row in grid for v in row)}
-    return finite(named, maps)
+        for place, value in enumerate(np.ravel(grid).tolist()):
+            numbers[f"{name}_{place}"] = value
+    return finite(numbers, maps)
 
 
 def _frame(plane: NDArray[Any]) -> NDArray[Any]:
@@ -56,127 +70,151 @@ def _share(of: NDArray[np.bool_]) -> float:
     return np.count_nonzero(of) / of.size
 
 
-def _light(planes: NDArray[np.uint8]) -> tuple[Named, Maps]:
-    """Measure what is clipped, where, and how linear light is spread: in logarithms to base 2, of white."""
+def _light(planes: NDArray[np.uint8]) -> tuple[Numbers, Maps]:
+    """Measure what is clipped, where, and how linear light is spread: in stops below white."""
     top, bottom = planes.max(axis=0), planes.min(axis=0)
     white, black = bottom >= _WHITE, top <= _BLACK
-    red, green, blue = (_LINEAR.take(plane) for plane in planes)
+    red, green, blue = _LINEAR.take(planes)
     light = np.float32(0.2126) * red + np.float32(0.7152) * green + np.float32(0.0722) * blue
     stops = np.log2(light + 2.0**-10)
     blocks = block_means(white.astype(np.float32), 4) > 0.9
     labels, count = ndimage.label(blocks)
     sizes = np.bincount(labels.ravel(), minlength=2)[1:] / blocks.size
     at_edge = np.unique(_frame(labels))
-    inner = float(sizes.sum() - sum(sizes[k - 1] for k in at_edge if k))
-    points = percentiles(stops[::2, ::2], (1, 5, 25, 50, 75, 95, 99)).tolist()
+    inner = float(sizes.sum() - sum(sizes[label - 1] for label in at_edge if label))
+    shares = (1, 5, 25, 50, 75, 95, 99)
+    points = percentiles(stops[::2, ::2], shares).tolist()
     level = top.astype(np.float32)  # whole numbers up to 255: exact to the variance of 16
     flat = np.sqrt(block_means(level * level, 4) - block_means(level, 4) ** 2)[~blocks]
-    named = {
+    numbers = {
         "white": _share(white), "white_edge": _share(_frame(white)), "white_blocks": _share(blocks),
-        "white_inner": inner, "white_largest": float(sizes.max()), "white_spots": float(np.log1p(count)),
-        "clipped_any": _share(top >= 254), "near_white": _share(bottom >= 235),
-        "black": _share(black), "near_black": _share(top <= 30), "dim": _share(top <= 60),
+        "white_inner": inner, "white_largest": float(sizes.max()),
+        "white_spots": float(np.log1p(count)), "clipped_any": _share(top >= 254),
+        "near_white": _share(bottom >= 235), "black": _share(black),
+        "near_black": _share(top <= 30), "dim": _share(top <= 60),
         "light_mean": float(np.log2(light.mean() + 2.0**-10)), "stops_mean": float(stops.mean()),
-        **{f"stops_{at}": value for at, value in zip((1, 5, 25, 50, 75, 95, 99), points, strict=True)},
-        "stops_range": points[5] - points[1], "top_texture": float(flat.mean()) if flat.size else 0.0,
+        **dict(zip([f"stops_{share}" for share in shares], points, strict=True)),
+        "stops_range": points[5] - points[1],
+        "top_texture": float(flat.mean()) if flat.size else 0.0,
         "veil": float(percentiles(bottom[::2, ::2].astype(float), 1)),
         "grey_levels": float((np.bincount(bottom.ravel(), minlength=256) > 0).mean()),
         "paper": _share(top - bottom < 6), "black_edge": _share(_frame(top <= 20)),
         "same": _share((planes[:, :, 1:] == planes[:, :, :-1]).all(axis=0)),
     }  # fmt: skip
-    grids = {"white_at": white, "near_white_at": bottom >= 235, "black_at": black, "dim_at": top <= 40}
-    maps = {name: grid_of(plane, _share) for name, plane in grids.items()}
-    return named, maps | {"stops_at": grid_of(stops), "veil_at": grid_of(ndimage.minimum_filter(bottom[::2, ::2], 5))}
+    maps = {
+        "white_at": grid_of(white, _share), "near_white_at": grid_of(bottom >= 235, _share),
+        "black_at": grid_of(black, _share), "dim_at": grid_of(top <= 40, _share),
+        "stops_at": grid_of(stops),
+        "veil_at": grid_of(ndimage.minimum_filter(bottom[::2, ::2], 5)),
+    }  # fmt: skip
+    return numbers, maps
 
 
 def _tensors(plane: Plane) -> NDArray[np.float64]:
-    """Return mean products of the gradient, plus those of faint noise: 10 x 2 x 2, of 3 x 3 parts and of all."""
-    bands, columns = (thirds(side - 2) for side in plane.shape)
+    """Return mean products of the gradient and faint noise: 10 x 2 x 2, of 3 x 3 parts and all."""
+    height, width = plane.shape
     parts: list[list[float]] = []
-    for rows in bands:  # one at a time, so that they stay in the processor's cache
+    for rows in thirds(height - 2):  # one at a time, so that they stay in the processor's cache
         band = plane[rows.start : rows.stop + 2]
         dx, dy = band[1:-1, 2:] - band[1:-1, :-2], band[2:, 1:-1] - band[:-2, 1:-1]
-        products = (one * other for one, other in ((dx, dx), (dx, dy), (dy, dy)))
-        parts += np.transpose([[each[:, c].mean() for c in columns] for each in products]).tolist()
+        xx, xy, yy = dx * dx, dx * dy, dy * dy
+        parts += [[float(each[:, part].mean()) for each in (xx, xy, yy)] for part in thirds(width - 2)]
     tensors = np.array(parts).round(5)[:, [[0, 1], [1, 2]]] + 2 * np.eye(2)
     return np.concatenate([tensors, tensors.mean(axis=0, keepdims=True)])
 
 
-def _smear(*planes: Plane) -> tuple[Named, Maps]:
-    """Compare luma, its half and quarter by direction: motion takes structure along one, defocus along all."""
-    tensors = np.stack([_tensors(plane) for plane in planes])
-    # How much fine structure there is for coarse structure: along the worst and the best direction, as logs.
+def _smear(*planes: Plane) -> tuple[Numbers, Maps]:
+    """Compare luma, its half and quarter: motion takes structure along one direction."""
+    tensors = np.stack(list(map(_tensors, planes)))
+    # How much fine structure there is for coarse: along the worst and the best direction, as logs.
     through = np.linalg.eigvals(np.linalg.solve(tensors[[1, 2, 2]], tensors[[0, 1, 0]])).real
     kept = np.log(np.clip(np.sort(through, axis=-1), 1e-6, None))
-    named: Named = {}
+    numbers: Numbers = {}
     for name, worst, best in zip(("fine", "coarse", "all"), kept[..., 0], kept[..., 1], strict=True):
         ordered, apart = np.sort(best[:9]), np.sort((best - worst)[:9])
-        named |= {
+        numbers |= {
             f"{name}_worst": worst[9], f"{name}_best": best[9], f"{name}_apart": best[9] - worst[9],
-            f"{name}_apart_median": apart[4], f"{name}_apart_most": apart[8], f"{name}_best_most": ordered[8],
-            f"{name}_best_median": ordered[4], f"{name}_worst_most": worst[:9].max(),
+            f"{name}_apart_median": apart[4], f"{name}_apart_most": apart[8],
+            f"{name}_best_most": ordered[8], f"{name}_best_median": ordered[4], f"{name}_worst_most": worst[:9].max(),
             f"{name}_centre": 0.5 * (worst[4] + best[4]),
         }  # fmt: skip
-    grids = {"kept_at": kept[2, :9].mean(axis=1), "apart_at": kept[2, :9, 1] - kept[2, :9, 0]}
+    maps = {
+        "kept_at": kept[2, :9].mean(axis=1).round(5).reshape(3, 3).tolist(),
+        "apart_at": (kept[2, :9, 1] - kept[2, :9, 0]).round(5).reshape(3, 3).tolist(),
+    }
     (xx, xy), (_, yy) = tensors[0, :9].T
     power = np.log(xx + yy)
-    named |= {
+    numbers |= {
         "one_direction": np.abs(np.exp(1j * np.arctan2(2 * xy, xx - yy)).mean()),
-        "power_spread": power.std(), "power_centre": power[4] - power.mean(), "power_most": power.max(),
+        "power_spread": power.std(), "power_centre": power[4] - power.mean(),
+        "power_most": power.max(),
     }  # fmt: skip
-    return named, {name: grid.round(5).reshape(3, 3).tolist() for name, grid in grids.items()}
+    return numbers, maps
 
 
-def _grain(luma: Plane, half: Plane, planes: NDArray[np.uint8]) -> tuple[Named, Maps]:
-    """Measure noise in the quieter blocks of shadows, middle tones and lights, at two sizes and in colour."""
-    named: Named = {}
+def _grain(luma: Plane, half: Plane, planes: NDArray[np.uint8]) -> tuple[Numbers, Maps]:
+    """Measure noise in the quieter blocks of shadows, middle tones and lights, and in colour."""
     red, green, blue = planes.astype(np.float32)
-    levels = [block_means(light[1:-1, 1:-1], 8) for light in (luma, half)]
-    grid: list[list[float]] = []
-    of = {"grain": (luma, 0), "grain2": (half, 1), "grain_rg": (red - green, 1), "grain_b": (blue - green, 1)}
-    for name, (plane, size) in of.items():
-        spread = measures.spreads(measures.second_difference(plane))
-        level = levels[size][: spread.shape[0], : spread.shape[1]]
-        spread = spread[: level.shape[0], : level.shape[1]]
-        least, usual = percentiles(spread, (5, 25))
-        for band, (low, high) in zip(("dark", "middle", "bright"), _BANDS, strict=True):
-            inside = spread[(level >= low) & (level < high)]
-            named[f"{name}_{band}"] = float(np.log1p(percentiles(inside, 25) if inside.size > 8 else usual))
-        named[f"{name}_least"] = float(np.log1p(least))
-        grid = grid or grid_of(np.log1p(spread), lambda part: percentiles(part, 30))
-    return named, {"grain_at": grid}
+    level, half_level = block_means(luma[1:-1, 1:-1], 8), block_means(half[1:-1, 1:-1], 8)
+    numbers, spread = _grain_of("grain", luma, level)
+    for name, plane in (("grain2", half), ("grain_rg", red - green), ("grain_b", blue - green)):
+        numbers |= _grain_of(name, plane, half_level)[0]
+    return numbers, {"grain_at": grid_of(np.log1p(spread), lambda part: percentiles(part, 30))}
 
 
-def _cast(planes: NDArray[np.uint8]) -> Named:
-    """Estimate the colour of the light four ways (log of red and of blue over green), and what they agree on."""
+def _grain_of(name: str, plane: Plane, level: Plane) -> tuple[Numbers, Plane]:
+    """Return the noise of a plane by the brightness of its blocks, and that of each block."""
+    spread = measures.spreads(measures.second_difference(plane))
+    level = level[: spread.shape[0], : spread.shape[1]]
+    spread = spread[: level.shape[0], : level.shape[1]]
+    least, usual = percentiles(spread, (5, 25))
+    numbers: Numbers = {}
+    for band, (low, high) in _BANDS.items():
+        inside = spread[(level >= low) & (level < high)]
+        quiet = percentiles(inside, 25) if inside.size > 8 else usual
+        numbers[f"{name}_{band}"] = float(np.log1p(quiet))
+    numbers[f"{name}_least"] = float(np.log1p(least))
+    return numbers, spread
+
+
+def _cast(planes: NDArray[np.uint8]) -> Numbers:
+    """Estimate the colour of the light four ways: logs of red and of blue over green."""
     linear = _LINEAR.take(np.moveaxis(planes, 0, 2))
     pixels = linear.reshape(-1, 3)
     lit = (_LINEAR.take(planes.max(axis=0)) < 0.97).ravel()
     inside = pixels.compress(lit, axis=0) if lit.sum() > 64 else pixels
-    edges = np.abs(np.diff(linear, axis=0))[:, :-1] + np.abs(np.diff(linear, axis=1))[:-1]
+    down, across = np.abs(np.diff(linear, axis=0)), np.abs(np.diff(linear, axis=1))
+    edges = down[:, :-1] + across[:-1]
     light = inside[:, 0] + inside[:, 1] + inside[:, 2]
     bright = inside.compress(light >= percentiles(light, 95), axis=0)
     estimates = {
-        "grey_world": _mean(inside), "shades": _minkowski(inside), "edge": _minkowski(edges.reshape(-1, 3)),
-        "lights": _mean(bright),
+        "grey_world": _mean(inside), "shades": _minkowski(inside),
+        "edge": _minkowski(edges.reshape(-1, 3)), "lights": _mean(bright),
     }  # fmt: skip
-    tones = {name: np.log((e[[0, 2]] + _GREY) / (e[1] + _GREY)) for name, e in estimates.items()}
-    named = {f"{name}_{c}": float(v) for name, tone in tones.items() for c, v in zip("rb", tone, strict=True)}
+    numbers: Numbers = {}
+    tones = {}
+    for name, (red, green, blue) in estimates.items():
+        tones[name] = np.log((np.array([red, blue]) + _GREY) / (green + _GREY))
+        numbers[f"{name}_r"], numbers[f"{name}_b"] = tones[name].tolist()
     every = np.array(list(tones.values()))
     mean = every.mean(axis=0)
     along = every @ mean / (np.linalg.norm(mean) + 1e-6)
-    named |= {
+    edge = tones["edge"]
+    shared = (tones["shades"] @ edge) / (np.linalg.norm(edge) + 1e-6)
+    numbers |= {
         "cast_agreed": float(max(along.min(), 0.0)), "cast_mean": float(np.linalg.norm(mean)),
         "cast_apart": float(np.linalg.norm(every - mean, axis=1).mean()),
-        "cast_two": float(max((tones["shades"] @ tones["edge"]) / (np.linalg.norm(tones["edge"]) + 1e-6), 0.0)),
+        "cast_two": float(max(shared, 0.0)),
         "cast_green": float(-0.5 * mean.sum()), "cast_warm": float(mean[0] - mean[1]),
     }  # fmt: skip
     level = planes[1].ravel()
-    for band, (low, high) in zip(("dark", "middle", "bright"), _BANDS, strict=True):
+    for band, (low, high) in _BANDS.items():
         part = pixels.compress((level >= low) & (level < high), axis=0)
-        tone = np.log((_mean(part) + _GREY) / (part[:, 1].mean() + _GREY)) if len(part) > 32 else np.zeros(3)
-        named |= {f"tone_{band}_r": float(tone[0]), f"tone_{band}_b": float(tone[2])}
-    return named
+        tone = np.zeros(3)
+        if len(part) > 32:
+            tone = np.log((_mean(part) + _GREY) / (part[:, 1].mean() + _GREY))
+        numbers |= {f"tone_{band}_r": float(tone[0]), f"tone_{band}_b": float(tone[2])}
+    return numbers
 
 
 def _mean(colours: NDArray[np.float32]) -> NDArray[np.float32]:
@@ -188,7 +226,7 @@ def _minkowski(colours: NDArray[np.float32]) -> NDArray[np.float32]:
     return np.asarray(_mean(square * square * square) ** (1 / 6))
 
 
-def _colours(planes: NDArray[np.uint8]) -> Named:
+def _colours(planes: NDArray[np.uint8]) -> Numbers:
     """Measure how many pixels are how saturated, and whether one hue has them all."""
     red, green, blue = small = planes.astype(np.float32)
     top, bottom = small.max(axis=0), small.min(axis=0)
@@ -196,20 +234,24 @@ def _colours(planes: NDArray[np.uint8]) -> Named:
     saturation = chroma / (top + 8)
     bright = top > 60
     strong = (saturation > 0.75) & (top > 90)
-    across, along = np.float32(3**0.5) * (green - blue), 2 * red - green - blue  # times the hue's sine, its cosine
+    # Times the hue's sine, and its cosine.
+    across, along = np.float32(3**0.5) * (green - blue), 2 * red - green - blue
     weight = chroma / np.maximum(np.hypot(along, across), 1)
     median, high = percentiles(chroma, (50, 90))
+    hue = np.hypot((weight * along).sum(), (weight * across).sum())
     return {
-        "strong_colour": _share(strong), "strong_red": _share(strong & (np.abs(across) < math.tan(0.5) * along)),
-        "channel_full": _share((top >= 254) & (bottom < 128)), "channel_none": _share((bottom <= 1) & (top > 90)),
+        "strong_colour": _share(strong),
+        "strong_red": _share(strong & (np.abs(across) < math.tan(0.5) * along)),
+        "channel_full": _share((top >= 254) & (bottom < 128)),
+        "channel_none": _share((bottom <= 1) & (top > 90)),
         "chroma_mean": float(chroma.mean()) / 255, "chroma_90": high / 255, "chroma_50": median / 255,
         "saturation_bright": float(saturation[bright].mean()) if bright.any() else 0.0,
-        "one_hue": float(np.hypot((weight * along).sum(), (weight * across).sum()) / (chroma.sum() + 1)),
+        "one_hue": float(hue / (chroma.sum() + 1)),
     }  # fmt: skip
 
 
-def _halo(luma: Plane) -> Named:
-    """Measure how far edges overshoot: the curvature beside the strongest slopes, and how often it turns."""
+def _halo(luma: Plane) -> Numbers:
+    """Measure how far edges overshoot: the curvature beside the strongest slopes."""
     luma = luma[::2]  # along the rows every second one says as much
     slope = np.abs(luma[:, 2:] - luma[:, :-2])
     bend = np.abs(measures.bend(luma, 1))
@@ -217,7 +259,8 @@ def _halo(luma: Plane) -> Named:
     steep, turned = slope[strong].mean(), bend[strong].mean()
     return {
         "bend": float(np.log((bend.mean() + 0.1) / (slope.mean() + 0.1))),
-        "bend_strong": float(np.log((turned + 0.1) / (steep + 0.1))), "slope_strong": float(np.log1p(steep)),
+        "bend_strong": float(np.log((turned + 0.1) / (steep + 0.1))),
+        "slope_strong": float(np.log1p(steep)),
         "bend_99": float(np.log1p(percentiles(bend[:, ::2], 99))),
     }  # fmt: skip
 
