@@ -9,7 +9,9 @@ import dspy
 
 from signatures.schemas import GapKind, ScoreShift
 
-FACTS: Mapping[str, Any] = {"gap": GapKind, "score_shift": ScoreShift}
+FACTS: Mapping[str, Any] = {
+    "gap": GapKind, "score_shift": ScoreShift, "option_shares": dict[str, float],
+}  # fmt: skip
 """Inputs that the embedded expert is given as they are, and no language model is sent; their types by name."""
 _STEP = "step"
 

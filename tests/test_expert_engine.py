@@ -232,8 +232,7 @@ def test_what_cannot_be_seen_is_said_to_be_a_guess() -> None:
     inputs = {"image": _image(PHOTOGRAPH), "query": "What is she holding?", "options": "A. A helmet\nB. A book"}
     assert "guess" in answer(AnswerQuestion.output_fields, inputs)["quality_reasoning"]
     for sides, expected in (("A", "A"), ("B", "B")):
-        shares = json.dumps({sides: 1.0})
-        told = answer(AnswerQuestion.output_fields, {**inputs, "similar_photographs": shares})
+        told = answer(AnswerQuestion.output_fields, {**inputs, "option_shares": {sides: 1.0}})
         assert told["final_answer"] == expected
 
 

@@ -130,15 +130,13 @@ class Neighbours(_Learned):
         known = sum(_asks_the_same(each, query, options) for each in self.photographs)
         return f"Judging by {known} answered questions, the right option is {letter}. {options[letter]}."
 
-    def option_shares(self, view: View, query: str, options: Mapping[str, str]) -> str | None:
-        """Return the share of the nearest photographs for which each option is right, as `{"A": 0.75, "B": 0.25}`.
+    def option_shares(self, view: View, query: str, options: Mapping[str, str]) -> dict[str, float]:
+        """Return by letter the share of the nearest photographs that each option is right for.
 
-        None where there are none that were asked the same.
+        Empty where none was asked the same.
         """
         letters = self._right_letters(view, query, options)
-        if not letters:
-            return None
-        return json.dumps({letter: count / len(letters) for letter, count in sorted(Counter(letters).items())})
+        return {letter: count / len(letters) for letter, count in sorted(Counter(letters).items())}
 
     def _right_letters(self, view: View, query: str, options: Mapping[str, str]) -> list[str]:
         """Return the right option of the same question about each of the nearest photographs."""

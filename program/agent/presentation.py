@@ -69,10 +69,11 @@ class ForExpert(_Presentation):
 
     def beside_answers(self, inputs: Inputs, query: str, options: Mapping[str, str]) -> Inputs:
         """Return inputs with the shares of the options that were right for the nearest photographs."""
-        shares = None
+        inputs = {**inputs, "similar_photographs": None}
         if self.neighbours is not None:
             shares = self.neighbours.option_shares(self._view_of_whole(inputs), query, options)
-        return {**inputs, "similar_photographs": shares}
+            inputs["option_shares"] = shares or None
+        return inputs
 
     def readings(self, read: ToolReadings, image: ImageRef, reference: ImageRef | None) -> ToolReadings:
         """Return what is fused of the tools: what they read; labels move the expert's own belief."""

@@ -127,8 +127,7 @@ def score_shift_of(inputs: Inputs) -> ScoreShift:
 
 def option_shares(inputs: Inputs) -> dict[str, float]:
     """Return by option's letter the share of similar photographs it is right for, where known."""
-    shares = _object(inputs, "similar_photographs")
-    return {str(letter): float(share) for letter, share in shares.items()}
+    return dict(inputs.get("option_shares") or {})
 
 
 def named_tools(query: str, ready: Sequence[str]) -> list[str]:
