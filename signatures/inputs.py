@@ -1,4 +1,4 @@
-"""What a question's inputs bring with them: facts for the embedded expert alone, and steps of the instructions."""
+"""What a question's inputs bring along: facts for the embedded expert, steps of instructions."""
 
 import functools
 import re
@@ -9,16 +9,14 @@ import dspy
 
 from signatures.schemas import GapKind, ScoreShift
 
-FACTS: Mapping[str, Any] = {
-    "gap": GapKind, "score_shift": ScoreShift, "option_shares": dict[str, float],
-}  # fmt: skip
-"""Inputs that the embedded expert is given as they are, and no language model is sent; their types by name."""
+FACTS: Mapping[str, Any] = {"gap": GapKind, "score_shift": ScoreShift, "option_shares": dict[str, float]}
+"""Inputs that the embedded expert gets and no language model does; their types by name."""
 _STEP = "step"
 
 
 @functools.lru_cache(maxsize=64)
 def with_facts(signature: type[dspy.Signature], names: tuple[str, ...]) -> type[dspy.Signature]:
-    """Return a signature that takes these facts, too; the same class each time, as building one costs milliseconds."""
+    """Return a signature that takes these facts, too; the same class each time, as one costs ms."""
     for name in names:
         signature = signature.append(name, dspy.InputField(), FACTS[name])
     return signature
@@ -33,8 +31,8 @@ def field_with_step(desc: str, step: str) -> Any:
 
 def steps_of(signature: type[dspy.Signature]) -> list[str]:
     """Return the steps that a signature's inputs add."""
-    return [field.json_schema_extra[_STEP] for field in signature.input_fields.values()
-            if _STEP in field.json_schema_extra]  # fmt: skip
+    extras = [field.json_schema_extra for field in signature.input_fields.values()]
+    return [extra[_STEP] for extra in extras if _STEP in extra]
 
 
 @functools.lru_cache(maxsize=256)
@@ -46,8 +44,9 @@ def with_steps(signature: type[dspy.Signature]) -> type[dspy.Signature]:
     text = signature.instructions
     for step in steps_of(signature):
         numbers = re.findall(r"(?m)^(\d+)\. ", text)
-        number = f"{int(numbers[-1]) + 1}. " if numbers else ""
-        text = f"{text}\n{number}{step}"
+        if numbers:
+            step = f"{int(numbers[-1]) + 1}. {step}"
+        text = f"{text}\n{step}"
     if text == signature.instructions:
         return signature
     worded: type[dspy.Signature] = signature.with_instructions(text)

@@ -14,7 +14,7 @@ A sentence of another form says nothing here. Language models get the same text.
 
 import functools
 import re
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -22,35 +22,64 @@ from signatures.schemas import DistortionCategory
 
 _FAULTS: Mapping[DistortionCategory, tuple[str, str]] = {
     "Blurs": ("blur", r"(?:motion |strong )?blur(?:s|ring|riness)?|defocus"),
-    "Color distortions": ("wrong colour", r"(?:wrong |false |distorted )?colou?rs?(?: casts?| distortions?| errors?)?"),
-    "Compression": ("compression", r"(?:jpeg )?compression(?: art[ei]facts)?|block(?:s|ing|iness)|jpeg art[ei]facts"),
+    "Color distortions": (
+        "wrong colour",
+        r"(?:wrong |false |distorted )?colou?rs?(?: casts?| distortions?| errors?)?",
+    ),
+    "Compression": (
+        "compression",
+        r"(?:jpeg )?compression(?: art[ei]facts)?|block(?:s|ing|iness)|jpeg art[ei]facts",
+    ),
     "Noise": ("noise", r"(?:colou?r |image )?noise|grain"),
-    "Brightness change": ("wrong brightness", r"(?:wrong )?(?:brightness|exposure)|darkness|(?:over|under)-?exposure"),
+    "Brightness change": (
+        "wrong brightness",
+        r"(?:wrong )?(?:brightness|exposure)|darkness|(?:over|under)-?exposure",
+    ),
     "Sharpness": ("over-sharpening", r"over-?sharpen(?:ing|ed edges)|halos"),
     "Contrast": ("wrong contrast", r"(?:wrong |low |flat )?contrast|haze"),
 }
 TRAITS: Mapping[str, str] = {
-    "colourfulness": "strong colour", "contrast range": "strong contrast", "brightness": "bright light",
+    "colourfulness": "strong colour",
+    "contrast range": "strong contrast",
+    "brightness": "bright light",
     "detail": "fine detail",
-}  # fmt: skip
+}
 """What may be liked: a property of `program.expert.judge.views`, and its name in a sentence."""
 _FACTORS = {
-    "not at all": 0.0, "half": 0.5, "one and a half times": 1.5, "half again": 1.5, "twice": 2.0, "double": 2.0,
-    "three times": 3.0,
+    "not at all": 0.0, "half": 0.5, "one and a half times": 1.5, "half again": 1.5,
+    "twice": 2.0, "double": 2.0, "three times": 3.0,
 }  # fmt: skip
-_AMOUNTS = {"a quarter of a level": 0.25, "half a level": 0.5, "one level": 1.0, "a level": 1.0, "a little": 0.25}
+_AMOUNTS = {
+    "a quarter of a level": 0.25, "half a level": 0.5, "one level": 1.0, "a level": 1.0,
+    "a little": 0.25,
+}  # fmt: skip
+_USUAL_AMOUNT = 0.5
+"""Levels, where a sentence says no amount."""
 _DEGREES = {"a little": 0.25, "very much": 1.0}
+_USUAL_DEGREE = 0.5
+"""Points from the least of a trait to the most, where a sentence says no degree."""
 _STRETCHES = {"more": 1.25, "much more": 1.6, "less": 0.8, "much less": 0.6}
 _FAULT = "|".join(f"(?:{pattern})" for _, pattern in _FAULTS.values())
 _IGNORE = re.compile(rf"ignore (?:any |all |the )?({_FAULT})")
-_COUNTS = re.compile(rf"({_FAULT}) counts? (?:about )?({'|'.join(_FACTORS)})(?: as much)?(?: as (usual|{_FAULT}))?")
+_COUNTS = re.compile(
+    rf"({_FAULT}) counts? (?:about )?({'|'.join(_FACTORS)})"
+    rf"(?: as much)?(?: as (usual|{_FAULT}))?"
+)
+_TRAIT_PATTERNS = {
+    "colourfulness": r"(?:strong|rich|vivid) colou?rs?",
+    "contrast range": r"(?:strong|high) contrast",
+    "brightness": r"bright light",
+    "detail": r"(?:fine|sharp) detail",
+}
 _LIKED = re.compile(
-    r"(?P<trait>(?:strong|rich|vivid) colou?rs?|(?:strong|high) contrast|bright light|(?:fine|sharp) detail) "
+    rf"(?P<trait>{'|'.join(_TRAIT_PATTERNS.values())}) "
     r"(?:is|are) (?P<un>dis)?liked(?: (?P<degree>a little|very much))?"
 )
 _STRICT = re.compile(rf"judge (?:({'|'.join(_AMOUNTS)}) )?more (strictly|mildly|leniently)")
 _SCALE = re.compile(r"use ((?:much )?(?:more|less)) of the scale")
 _OPENING = re.compile(r"^(?:[-*]|on (?:these|such) (?:images|photographs),?|please|here,?)\s+")
+_MIDDLE = 3
+"""The level about which a rubric stretches the scale."""
 
 
 @dataclass(frozen=True)
@@ -67,13 +96,14 @@ class Rubric:
     def judged(self, quality: Any, severities: Mapping[Any, Any], traits: Mapping[str, Any]) -> Any:
         """Return a quality (1..5, may leave it; numbers or arrays) as judged by this rubric.
 
-        `severities` are points that each category takes off (0 .. 4), `traits` positions 0 (least) .. 1 (most).
+        `severities` are points that each category takes off (0 .. 4), `traits` positions 0 (least)
+        .. 1 (most).
         """
         for category, weight in self.weights.items():
             quality = quality + (1 - weight) * severities[category]
         for trait, points in self.likes.items():
             quality = quality + points * (traits[trait] - 0.5)
-        return 3 + self.stretch * (quality - 3) + self.mildness
+        return _MIDDLE + self.stretch * (quality - _MIDDLE) + self.mildness
 
 
 PLAIN = Rubric()
@@ -84,28 +114,39 @@ def _read(sentence: str) -> Rubric | None:
     if match := _IGNORE.fullmatch(sentence):
         return Rubric(weights={_category(match[1]): 0.0})
     if match := _COUNTS.fullmatch(sentence):
-        factor, other = _FACTORS[match[2]], match[3]
-        if other in {None, "usual"}:
-            return Rubric(weights={_category(match[1]): factor})
-        one, two = _category(match[1]), _category(other)
-        return Rubric(weights={one: factor**0.5, two: factor**-0.5}) if factor and one != two else None
+        return _counted(match[1], _FACTORS[match[2]], match[3] or "usual")
     if match := _LIKED.fullmatch(sentence):
-        kind = next(t for t, name in TRAITS.items() if match["trait"].rstrip("s").split()[-1][:4] in name)
-        return Rubric(likes={kind: (-1 if match["un"] else 1) * _DEGREES.get(match["degree"] or "", 0.5)})
+        patterns = _TRAIT_PATTERNS.items()
+        trait = next(name for name, pattern in patterns if re.fullmatch(pattern, match["trait"]))
+        points = _DEGREES.get(match["degree"], _USUAL_DEGREE)
+        return Rubric(likes={trait: -points if match["un"] else points})
     if match := _STRICT.fullmatch(sentence):
-        return Rubric(mildness=_AMOUNTS.get(match[1] or "", 0.5) * (-1 if match[2] == "strictly" else 1))
+        levels = _AMOUNTS.get(match[1], _USUAL_AMOUNT)
+        return Rubric(mildness=-levels if match[2] == "strictly" else levels)
     if match := _SCALE.fullmatch(sentence):
         return Rubric(stretch=_STRETCHES[match[1]])
     return None
 
 
+def _counted(fault: str, factor: float, other: str) -> Rubric | None:
+    """Return how much a fault counts beside the usual or beside another fault."""
+    category = _category(fault)
+    if other == "usual":
+        return Rubric(weights={category: factor})
+    second = _category(other)
+    if not factor or category == second:
+        return None
+    return Rubric(weights={category: factor**0.5, second: factor**-0.5})
+
+
 def _category(words: str) -> DistortionCategory:
-    return next(category for category, (_, pattern) in _FAULTS.items() if re.fullmatch(pattern, words))
+    faults = _FAULTS.items()
+    return next(category for category, (_, pattern) in faults if re.fullmatch(pattern, words))
 
 
 @functools.lru_cache(maxsize=256)
 def rubric_in(text: str) -> Rubric:
-    """Return what a text says in sentences of the grammar; each counts once, the last of two on one thing stands.
+    """Return what a text says in sentences of the grammar; the last of two on one thing stands.
 
     >>> rubric_in("You judge images. On these images, ignore noise.").weights
     {'Noise': 0.0}
@@ -114,16 +155,21 @@ def rubric_in(text: str) -> Rubric:
     for part in re.split(r"[.;\n]+", text.casefold()):
         read = _read(_OPENING.sub("", " ".join(part.split())))
         if read is not None:
-            whole = Rubric(
-                {**whole.weights, **read.weights}, {**whole.likes, **read.likes}, read.mildness or whole.mildness,
-                read.stretch if read.stretch != 1 else whole.stretch,
-            )  # fmt: skip
+            whole = _joined(whole, read)
     return whole
+
+
+def _joined(whole: Rubric, part: Rubric) -> Rubric:
+    weights = {**whole.weights, **part.weights}
+    likes = {**whole.likes, **part.likes}
+    stretch = whole.stretch if part.stretch == 1 else part.stretch
+    return Rubric(weights, likes, part.mildness or whole.mildness, stretch)
 
 
 def sentences_in(instructions: str) -> list[str]:
     """Return the sentences of the rubric that instructions end in, as they stand there."""
-    return [line.removeprefix("- ") for line in instructions.partition(_HEAD)[2].splitlines() if line.strip()]
+    rubric = instructions.partition(_HEAD)[2]
+    return [line.removeprefix("- ") for line in rubric.splitlines() if line.strip()]
 
 
 def with_rubric(instructions: str, sentences: Iterable[str]) -> str:
@@ -135,13 +181,24 @@ def with_rubric(instructions: str, sentences: Iterable[str]) -> str:
 
 _HEAD = "What counts on these images:"
 
-SENTENCES: tuple[str, ...] = (
-    *(f"{name.capitalize()} counts {factor} as much as usual." for name, _ in _FAULTS.values()
-      for factor in ("half", "one and a half times", "twice")),
-    *(f"Ignore {name}." for name, _ in _FAULTS.values()),
-    *(f"{name.capitalize()} is {way}{degree}." for name in TRAITS.values() for way in ("liked", "disliked")
-      for degree in (" a little", "", " very much")),
-    *(f"Judge {amount} more {way}." for amount in list(_AMOUNTS)[:3] for way in ("strictly", "mildly")),
-    *(f"Use {amount} of the scale." for amount in _STRETCHES),
-)  # fmt: skip
+
+def _sentences() -> Iterator[str]:
+    faults = [name for name, _ in _FAULTS.values()]
+    for name in faults:
+        for factor in ("half", "one and a half times", "twice"):
+            yield f"{name.capitalize()} counts {factor} as much as usual."
+    for name in faults:
+        yield f"Ignore {name}."
+    for name in TRAITS.values():
+        for way in ("liked", "disliked"):
+            for degree in (" a little", "", " very much"):
+                yield f"{name.capitalize()} is {way}{degree}."
+    for amount in ("a quarter of a level", "half a level", "one level"):
+        for way in ("strictly", "mildly"):
+            yield f"Judge {amount} more {way}."
+    for amount in _STRETCHES:
+        yield f"Use {amount} of the scale."
+
+
+SENTENCES = tuple(_sentences())
 """Every sentence that a fit may choose."""

@@ -1,7 +1,7 @@
 """Types that cross the boundary to a language model: what it may answer, checked and normalised.
 
 Lists of small objects instead of nested dicts: strict JSON schemas turn a nested dict into `{}`.
-Validators accept the paper's looser words (mild, heavy, "Explict", `TopIQ_FR_tool`) and store one form.
+Validators accept the paper's looser words (mild, heavy, "Explict") and store one form.
 """
 
 import re
@@ -25,7 +25,13 @@ GLOBAL = "Global"
 """The region name that stands for the whole image."""
 
 DistortionCategory = Literal[
-    "Blurs", "Color distortions", "Compression", "Noise", "Brightness change", "Sharpness", "Contrast"
+    "Blurs",
+    "Color distortions",
+    "Compression",
+    "Noise",
+    "Brightness change",
+    "Sharpness",
+    "Contrast",
 ]
 Severity = Literal["none", "slight", "moderate", "severe", "extreme"]
 LevelWord = Literal["bad", "poor", "fair", "good", "excellent"]
@@ -41,28 +47,31 @@ CATEGORY_WORDS: Mapping[DistortionCategory, str] = {
 }  # fmt: skip
 """The categories as people call them."""
 FAULTS: Mapping[str, DistortionCategory] = {
-    "motion blur": "Blurs", "defocus blur": "Blurs", "noise": "Noise", "too dark": "Brightness change",
-    "too bright": "Brightness change", "blown highlights": "Brightness change", "crushed shadows": "Brightness change",
+    "motion blur": "Blurs", "defocus blur": "Blurs", "noise": "Noise",
+    "too dark": "Brightness change", "too bright": "Brightness change",
+    "blown highlights": "Brightness change", "crushed shadows": "Brightness change",
     "colour cast": "Color distortions", "low contrast": "Contrast", "haze or flare": "Contrast",
-    "oversaturated": "Color distortions", "muted colours": "Color distortions", "oversharpened": "Sharpness",
-    "low resolution": "Blurs", "compression": "Compression",
+    "oversaturated": "Color distortions", "muted colours": "Color distortions",
+    "oversharpened": "Sharpness", "low resolution": "Blurs", "compression": "Compression",
 }  # fmt: skip
-"""The faults that photographers name, each with the category that it is one of in the documents' schema."""
+"""The faults that photographers name, each with its category in the documents' schema."""
 CATEGORIES_CHINESE: Mapping[DistortionCategory, str] = {
     "Blurs": "模糊", "Color distortions": "颜色失真", "Compression": "压缩失真", "Noise": "噪声",
     "Brightness change": "亮度变化", "Sharpness": "过度锐化", "Contrast": "对比度变化",
 }  # fmt: skip
-SEVERITIES_CHINESE: Mapping[Severity, str] = dict(
-    zip(SEVERITIES, ("无", "轻微", "中等", "严重", "极其严重"), strict=True)
-)
+SEVERITIES_CHINESE: Mapping[Severity, str] = {
+    "none": "无", "slight": "轻微", "moderate": "中等", "severe": "严重", "extreme": "极其严重",
+}  # fmt: skip
 
 # The paper's worked examples use none/mild/moderate/heavy/severe. "severe" is kept as written:
 # it is level 4 on the scale stored here, and nothing in an answer tells which scale it meant.
 _SEVERITY_WORDS = {
-    "no": "none", "absent": "none", "invisible": "none", "mild": "slight", "minor": "slight", "light": "slight",
-    "low": "slight", "weak": "slight", "subtle": "slight", "medium": "moderate", "noticeable": "moderate",
-    "heavy": "severe", "strong": "severe", "high": "severe", "serious": "severe", "very severe": "extreme",
-    **{word: severity for severity, word in SEVERITIES_CHINESE.items()},
+    "no": "none", "absent": "none", "invisible": "none",
+    "mild": "slight", "minor": "slight", "light": "slight", "low": "slight", "weak": "slight",
+    "subtle": "slight", "medium": "moderate", "noticeable": "moderate",
+    "heavy": "severe", "strong": "severe", "high": "severe", "serious": "severe",
+    "very severe": "extreme",
+    "无": "none", "轻微": "slight", "中等": "moderate", "严重": "severe", "极其严重": "extreme",
 }  # fmt: skip
 
 _CATEGORY_PATTERNS: tuple[tuple[DistortionCategory, str], ...] = (
@@ -76,14 +85,22 @@ _CATEGORY_PATTERNS: tuple[tuple[DistortionCategory, str], ...] = (
 )
 
 _FAULT_PATTERNS: tuple[tuple[str, str], ...] = (
-    ("motion blur", r"motion|shak|smear"), ("defocus blur", r"focus|blur"), ("oversharpened", r"sharpen|halo"),
-    ("noise", r"nois|grain"), ("too dark", r"too dark|under-?expos"), ("blown highlights", r"blown|highlight|clipped"),
-    ("crushed shadows", r"crush|shadow"), ("too bright", r"too bright|over-?expos"),
-    ("oversaturated", r"over-?saturat|garish"), ("muted colours", r"muted|dull|desaturat|faded"),
-    ("colour cast", r"cast|tint|white balance"), ("low contrast", r"contrast|flat"),
-    ("haze or flare", r"haz|flare|fog|veil"), ("low resolution", r"resolution|pixelat"),
+    ("motion blur", r"motion|shak|smear"),
+    ("defocus blur", r"focus|blur"),
+    ("oversharpened", r"sharpen|halo"),
+    ("noise", r"nois|grain"),
+    ("too dark", r"too dark|under-?expos"),
+    ("blown highlights", r"blown|highlight|clipped"),
+    ("crushed shadows", r"crush|shadow"),
+    ("too bright", r"too bright|over-?expos"),
+    ("oversaturated", r"over-?saturat|garish"),
+    ("muted colours", r"muted|dull|desaturat|faded"),
+    ("colour cast", r"cast|tint|white balance"),
+    ("low contrast", r"contrast|flat"),
+    ("haze or flare", r"haz|flare|fog|veil"),
+    ("low resolution", r"resolution|pixelat"),
     ("compression", r"compress|block|jpeg|artefact|artifact|banding"),
-)  # fmt: skip
+)
 
 
 def category_of(text: str) -> DistortionCategory | None:
@@ -92,7 +109,10 @@ def category_of(text: str) -> DistortionCategory | None:
     >>> category_of("Motion blur"), category_of("overexposure"), category_of("composition")
     ('Blurs', 'Brightness change', None)
     """
-    return next((category for category, pattern in _CATEGORY_PATTERNS if re.search(pattern, text.casefold())), None)
+    for category, pattern in _CATEGORY_PATTERNS:
+        if re.search(pattern, text.casefold()):
+            return category
+    return None
 
 
 def fault_of(text: str) -> str:
@@ -101,22 +121,32 @@ def fault_of(text: str) -> str:
     >>> fault_of("Overexposed"), fault_of("color cast"), fault_of("crooked horizon")
     ('too bright', 'colour cast', '')
     """
-    return next((fault for fault, pattern in _FAULT_PATTERNS if re.search(pattern, text.casefold())), "")
+    for fault, pattern in _FAULT_PATTERNS:
+        if re.search(pattern, text.casefold()):
+            return fault
+    return ""
 
 
 def level_of(key: str) -> int | None:
-    """Return the quality level 1..5 that a word, a number or a letter (A excellent .. E bad) names, or None.
+    """Return the level 1..5 that a word, number or letter (A excellent .. E bad) names, or None.
 
     >>> level_of("Good"), level_of("A"), level_of("level_2"), level_of("6")
     (4, 5, 2, None)
     """
     name = key.strip().casefold().removeprefix("level").strip(" _-")
-    return next((names.index(name) + 1 for names in (LEVEL_WORDS, (*"12345",), (*"edcba",)) if name in names), None)
+    for names in (LEVEL_WORDS, ("1", "2", "3", "4", "5"), ("e", "d", "c", "b", "a")):
+        if name in names:
+            return names.index(name) + 1
+    return None
 
 
 def _read_by(read: Callable[[str], Any]) -> BeforeValidator:
     """Return what reads a text so; anything else stays as it is."""
-    return BeforeValidator(lambda value: read(value) if isinstance(value, str) else value)
+
+    def read_text(value: Any) -> Any:
+        return read(value) if isinstance(value, str) else value
+
+    return BeforeValidator(read_text)
 
 
 def _severity(text: str) -> str:
@@ -130,13 +160,21 @@ def _as_fault(value: Any) -> str:
 
 def _region(text: str) -> str:
     name = " ".join(text.split())
-    return GLOBAL if name.casefold() in {"", "global", "image", "whole image", "the image", "全局", "整体"} else name
+    if name.casefold() in {"", "global", "image", "whole image", "the image", "全局", "整体"}:
+        return GLOBAL
+    return name
+
+
+def _as_list(value: Any) -> Any:
+    """Return a list for one text, and for nothing."""
+    return [value] if isinstance(value, str) else (value or [])
 
 
 def _as_level(value: Any) -> Any:
-    # "B. Good" names one level twice.
-    levels = {level_of(word) for word in re.findall(r"\w+", str(value))} if isinstance(value, str | int) else {None}
-    level = levels.pop() if len(levels) == 1 else None
+    if not isinstance(value, str | int):
+        return value
+    levels = {level_of(word) for word in re.findall(r"\w+", str(value))}
+    level = levels.pop() if len(levels) == 1 else None  # "B. Good" names one level twice
     return LEVEL_WORDS[level - 1] if level else value
 
 
@@ -144,8 +182,12 @@ Category = Annotated[DistortionCategory, _read_by(lambda text: category_of(text)
 RegionName = Annotated[str, _read_by(_region)]
 
 
-class _Answer(BaseModel):
-    """Base of what a model answers: unknown keys are dropped, instances do not change."""
+class _ModelAnswer(BaseModel):
+    """Base of what a model answers: unknown keys are dropped, instances do not change.
+
+    The docstring of each kind stands in its JSON schema, which models are sent: rewording one makes
+    another prompt.
+    """
 
     model_config = ConfigDict(frozen=True, extra="ignore", populate_by_name=True)
 
@@ -160,7 +202,7 @@ class QualityLevel(str):
         return core_schema.no_info_before_validator_function(_as_level, words)
 
 
-class RegionDistortions(_Answer):
+class RegionDistortions(_ModelAnswer):
     """The distortion categories present in one region."""
 
     region: RegionName = Field(GLOBAL, description='object or region name, or "Global"')
@@ -169,12 +211,13 @@ class RegionDistortions(_Answer):
     @field_validator("distortions", mode="before")
     @classmethod
     def _known_categories(cls, value: Any) -> Any:
-        names = [value] if isinstance(value, str) else (value or [])
+        categories = dict.fromkeys(category_of(str(name)) for name in _as_list(value))
         # A word outside the seven categories says nothing that the rest of the program can use.
-        return list(dict.fromkeys(c for name in names if (c := category_of(str(name))) is not None))
+        categories.pop(None, None)
+        return list(categories)
 
 
-class DistortionFinding(_Answer):
+class DistortionFinding(_ModelAnswer):
     """One distortion in one region, how strong it is and what it does to the picture."""
 
     region: RegionName = Field(GLOBAL, description='object or region name, or "Global"')
@@ -185,7 +228,7 @@ class DistortionFinding(_Answer):
     """What a photographer calls it, of `FAULTS`, or ""; the category is its family."""
 
 
-class ToolChoice(_Answer):
+class ToolChoice(_ModelAnswer):
     """The tool that measures one distortion of one region."""
 
     region: RegionName = Field(GLOBAL, description='object or region name, or "Global"')
@@ -193,7 +236,7 @@ class ToolChoice(_Answer):
     tool: str = Field(description="tool name, exactly as listed")
 
 
-class RegionBox(_Answer):
+class RegionBox(_ModelAnswer):
     """Where a named region is, as fractions of the image's width and height."""
 
     region: RegionName
@@ -209,7 +252,7 @@ class RegionBox(_Answer):
         return self
 
 
-class LevelProbabilities(_Answer):
+class LevelProbabilities(_ModelAnswer):
     """A model's belief in each quality level, as it gave it: probabilities, percents or log-probabilities.
 
     Levels by word, number or letter (A excellent .. E bad); a level left out is None.
@@ -224,25 +267,30 @@ class LevelProbabilities(_Answer):
     @model_validator(mode="before")
     @classmethod
     def _from_any_key(cls, value: Any) -> Any:
-        if isinstance(value, list | tuple):
-            return dict(zip(LEVEL_WORDS, value, strict=True)) if len(value) == len(LEVEL_WORDS) else value
+        if isinstance(value, list | tuple) and len(value) == len(LEVEL_WORDS):
+            return dict(zip(LEVEL_WORDS, value, strict=True))
         if not isinstance(value, dict):
             return value
         levels = {}
         for key, mass in value.items():
             if isinstance(mass, bool):
                 raise ValueError(f"level {key}: {mass} is no number")
-            if (level := level_of(str(key))) is not None:
-                levels[LEVEL_WORDS[level - 1]] = mass.strip().rstrip("%") if isinstance(mass, str) else mass
+            if isinstance(mass, str):
+                mass = mass.strip().rstrip("%")
+            level = level_of(str(key))
+            if level is not None:
+                levels[LEVEL_WORDS[level - 1]] = mass
         return levels
 
     def by_level(self) -> dict[int, float]:
         """Return the given masses keyed by level 1..5; levels left out are missing."""
-        return {i: mass for i, word in enumerate(LEVEL_WORDS, 1) if (mass := getattr(self, word)) is not None}
+        masses = {level: getattr(self, word) for level, word in enumerate(LEVEL_WORDS, 1)}
+        return {level: mass for level, mass in masses.items() if mass is not None}
 
 
 GapKind = Literal["uncovered", "unscored", "contradiction", "uncertain", "failed tool"]
-"""What evidence lacks: findings on a region, tool scores, agreement of both, a certain finding, or a tool's reading."""
+"""What evidence lacks: findings on a region, tool scores, agreement of both, a certain finding, or
+a tool's reading."""
 
 
 class ScoreShift(NamedTuple):
@@ -255,12 +303,14 @@ class ScoreShift(NamedTuple):
 
 
 _PLAN_WORDS = {
-    "iqa": "IQA", "other": "Other", "explicit": "explicit", "explict": "explicit", "inferred": "inferred",
-    "full-reference": "Full-Reference", "fr": "Full-Reference", "no-reference": "No-Reference", "nr": "No-Reference",
+    "iqa": "IQA", "other": "Other",
+    "explicit": "explicit", "explict": "explicit", "inferred": "inferred",
+    "full-reference": "Full-Reference", "fr": "Full-Reference",
+    "no-reference": "No-Reference", "nr": "No-Reference",
 }  # fmt: skip
 
 
-class Plan(_Answer):
+class Plan(_ModelAnswer):
     """What the Planner decided to look at, and with which steps.
 
     A model is asked for what only the question tells; what follows from that by rule is read where it is given.
@@ -279,7 +329,8 @@ class Plan(_Answer):
         default_factory=list, description="distortions named in the query, per region"
     )
     reference_mode: SkipJsonSchema[Literal["Full-Reference", "No-Reference"]] = Field(
-        "No-Reference", validation_alias=AliasChoices("reference_mode", "reference_Mode", "reference_type")
+        "No-Reference",
+        validation_alias=AliasChoices("reference_mode", "reference_Mode", "reference_type"),
     )
     required_tools: list[str] = Field(
         default_factory=list,
@@ -294,15 +345,18 @@ class Plan(_Answer):
     @field_validator("query_type", "distortion_source", "reference_mode", mode="before")
     @classmethod
     def _word(cls, value: Any) -> Any:
-        return (
-            _PLAN_WORDS.get(re.sub(r"[\s_]", "-", value.strip().casefold()), value) if isinstance(value, str) else value
-        )
+        if not isinstance(value, str):
+            return value
+        word = re.sub(r"[\s_]", "-", value.strip().casefold())
+        return _PLAN_WORDS.get(word, value)
 
     @field_validator("query_scope", "required_tools", mode="before")
     @classmethod
     def _several(cls, value: Any, info: ValidationInfo) -> Any:
-        names = [value] if isinstance(value, str) else (value or [])
-        return names or ([GLOBAL] if info.field_name == "query_scope" else [])
+        names = _as_list(value)
+        if not names and info.field_name == "query_scope":
+            return [GLOBAL]
+        return names
 
     @field_validator("distortions", mode="before")
     @classmethod
@@ -315,11 +369,13 @@ class Plan(_Answer):
 def steps(*, is_iqa: bool, names_distortions: bool, names_tools: bool, is_measurable: bool) -> dict[str, bool]:
     """Return which steps a plan takes, by the fields of `Plan`: the paper's rule table.
 
-    "Other" takes none. Detection only where no distortion is named; analysis always. A named tool runs without
-    selection; a scope of which no part can be measured (objects without a box) has no tools; otherwise both.
+    "Other" takes none. Detection only where no distortion is named; analysis always. A named tool
+    runs without selection; a scope of which no part can be measured (objects without a box) has no
+    tools; otherwise both.
 
-    >>> steps(is_iqa=True, names_distortions=False, names_tools=True, is_measurable=True)["tool_selection"]
-    False
+    >>> taken = steps(is_iqa=True, names_distortions=False, names_tools=True, is_measurable=True)
+    >>> taken["tool_selection"], taken["tool_execute"]
+    (False, True)
     """
     return {
         "distortion_detection": is_iqa and not names_distortions,
