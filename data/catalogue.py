@@ -143,7 +143,7 @@ class ImageFolder:
 
 
 @dataclass(frozen=True, slots=True)
-class Row:
+class TableRow:
     """One row of a table, which its errors name."""
 
     table: Path
@@ -178,7 +178,7 @@ class Row:
         return DataError(f"table {str(self.table)!r}, {self.place}: {fault}")
 
 
-def read_csv(path: Path, columns: Sequence[str] = ()) -> Iterator[Row]:
+def read_csv(path: Path, columns: Sequence[str] = ()) -> Iterator[TableRow]:
     """Yield the rows of a CSV file with a header.
 
     Raises DataError when one of `columns` is not in it, and for a row with a cell too many or too few.
@@ -191,7 +191,7 @@ def read_csv(path: Path, columns: Sequence[str] = ()) -> Iterator[Row]:
                 raise DataError(f"table {str(path)!r}: has no column {missing[0]!r} but {', '.join(header)}")
             for cells in rows:
                 extra: Any = cells.pop(None, None)
-                row = Row(path, f"line {rows.line_num}", cells)
+                row = TableRow(path, f"line {rows.line_num}", cells)
                 if any(extra or ()) or (None in cells.values() and any(cells.values())):
                     raise row.error(f"has other than the header's {len(cells)} cells; put text with commas in quotes")
                 if any(cells.values()):
@@ -200,17 +200,17 @@ def read_csv(path: Path, columns: Sequence[str] = ()) -> Iterator[Row]:
         raise DataError(f"table {str(path)!r}: is not a CSV file in UTF-8 ({error}); fetch it again") from error
 
 
-def read_lines(path: Path, columns: Sequence[str], separator: str | None = None) -> Iterator[Row]:
+def read_lines(path: Path, columns: Sequence[str], separator: str | None = None) -> Iterator[TableRow]:
     """Yield the lines of a text file that are not blank; cells that a line lacks are "", and "line" is all of it."""
     lines = path.read_text(encoding="ascii", errors="replace").splitlines()
     for number, line in enumerate(map(str.strip, lines), start=1):
         if line:
             parts = line.split(separator, len(columns) - 1)
             cells = {name: part.strip() for name, part in zip_longest(columns, parts, fillvalue="")}
-            yield Row(path, f"line {number}", {**cells, "line": line})
+            yield TableRow(path, f"line {number}", {**cells, "line": line})
 
 
-def read_xlsx(path: Path, columns: Sequence[str], sheet: str | None = None) -> Iterator[Row]:
+def read_xlsx(path: Path, columns: Sequence[str], sheet: str | None = None) -> Iterator[TableRow]:
     """Yield the rows that have a value in the first of `columns`, below the first row that holds all of these names."""
     from zipfile import BadZipFile
 
@@ -226,13 +226,13 @@ def read_xlsx(path: Path, columns: Sequence[str], sheet: str | None = None) -> I
         for number, row in enumerate((row for row in values if any(value is not None for value in row)), start=1):
             cells = {name: row[place] if (place := header.index(name)) < len(row) else None for name in columns}
             if cells[columns[0]] is not None:
-                yield Row(path, f"row {number} below the header", cells, row)
+                yield TableRow(path, f"row {number} below the header", cells, row)
         book.close()
     except (BadZipFile, KeyError) as error:
         raise DataError(f"table {str(path)!r}: is no whole .xlsx workbook ({error}); fetch it again") from error
 
 
-def read_mat(path: Path, name: str) -> Iterator[Row]:
+def read_mat(path: Path, name: str) -> Iterator[TableRow]:
     """Yield the entries of a variable of a MATLAB file (v5 to v7); DataError when it is not there."""
     from scipy.io import loadmat
     from scipy.io.matlab import MatReadError
@@ -244,10 +244,10 @@ def read_mat(path: Path, name: str) -> Iterator[Row]:
     if name not in variables:
         raise DataError(f"table {str(path)!r}: has no variable {name!r}; fetch the release again")
     for number, value in enumerate(variables[name].ravel(), start=1):
-        yield Row(path, f"entry {number}", {name: value})
+        yield TableRow(path, f"entry {number}", {name: value})
 
 
-def side_by_side(*tables: Iterable[Row]) -> list[Row]:
+def side_by_side(*tables: Iterable[TableRow]) -> list[TableRow]:
     """Return the rows of several tables, each with the cells of all; DataError where one is longer than another."""
     first, *others = map(list, tables)
     for rows in others:

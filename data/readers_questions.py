@@ -13,7 +13,7 @@ from typing import Any
 
 from pydantic import ValidationError
 
-from data.catalogue import Release, Row, read_csv
+from data.catalogue import Release, TableRow, read_csv
 from data.manifest import Sample, Split, fault_of, misnamed_key
 from data.tables import as_stored, check_card, json_object
 from program.common.errors import DataError, one_line
@@ -68,7 +68,7 @@ def table(release: Release) -> Iterator[Sample]:
         raise DataError(f"table {str(path)!r}: is a folder; give the .json, .jsonl or .csv with --root")
     rows = read_csv(path) if path.suffix.casefold() == ".csv" else _records(path, "row")
     for number, row in enumerate(rows, start=1):
-        row = Row(path, f"row {number}", {"id": f"{number:06d}", **row.cells})
+        row = TableRow(path, f"row {number}", {"id": f"{number:06d}", **row.cells})
         sample = sample_from_row(release, row, path.parent)
         if sample.task == "open" and sample.query is None and release.columns.get("mos", "mos") in row.cells:
             raise row.error("its score is blank; give it, or remove the row")
@@ -82,7 +82,7 @@ def question_type(question: str, options: Mapping[str, str]) -> str:
     return "how" if re.search(r"\bhow\b", question, re.IGNORECASE) else "what"
 
 
-def sample_from_row(release: Release, row: Row, folder: Path) -> Sample:
+def sample_from_row(release: Release, row: TableRow, folder: Path) -> Sample:
     """Return the sample that a row with columns of the manifest's names (or --columns) stands for.
 
     Paths in it are relative to `folder`. Raises DataError naming the row for a column that is not there and for
@@ -106,7 +106,7 @@ def sample_from_row(release: Release, row: Row, folder: Path) -> Sample:
         raise row.error(fault_of(error)) from error
 
 
-def _fields(release: Release, row: Row, folder: Path) -> dict[str, Any]:
+def _fields(release: Release, row: TableRow, folder: Path) -> dict[str, Any]:
     cells = dict(row.cells)
     options = _options(cells, row)
     word = str(cells.pop("split", "")).strip().casefold()
@@ -130,7 +130,7 @@ def _fields(release: Release, row: Row, folder: Path) -> dict[str, Any]:
     return fields
 
 
-def _records(path: Path, noun: str) -> Iterator[Row]:
+def _records(path: Path, noun: str) -> Iterator[TableRow]:
     """Yield the objects of a JSON list or, one by one, of JSON lines; `noun` is what errors call one."""
     try:
         with path.open(encoding="utf-8-sig") as file:
@@ -140,7 +140,7 @@ def _records(path: Path, noun: str) -> Iterator[Row]:
             if not lines and not isinstance(records, list):
                 raise DataError(f"table {str(path)!r}: holds no list; write the questions as [{{...}}, ...]")
             for number, record in enumerate(records, start=1):
-                row = Row(path, f"{noun} {number}", record)
+                row = TableRow(path, f"{noun} {number}", record)
                 if not isinstance(record, dict):
                     raise row.error("is not an object; write it as {...}")
                 yield row
@@ -150,7 +150,7 @@ def _records(path: Path, noun: str) -> Iterator[Row]:
         raise DataError(f"table {str(path)!r}: is not JSON in UTF-8 ({error}); correct it") from error
 
 
-def _options(cells: dict[str, Any], row: Row) -> dict[str, str] | None:
+def _options(cells: dict[str, Any], row: TableRow) -> dict[str, str] | None:
     """Take the options out of the cells: an object, a list, text with "|" between, or columns A, B, C, ..."""
     options = cells.pop("options", None)
     if isinstance(options, str):
@@ -167,7 +167,7 @@ def _options(cells: dict[str, Any], row: Row) -> dict[str, str] | None:
     return {str(letter): str(text) for letter, text in dict(options).items()} or None
 
 
-def _letter(answer: Any, options: Mapping[str, str] | None, row: Row) -> str | None:
+def _letter(answer: Any, options: Mapping[str, str] | None, row: TableRow) -> str | None:
     text = str(answer or "").strip()
     if not text:
         return None
@@ -208,7 +208,7 @@ def huggingface(release: Release) -> Iterator[Sample]:
                 if row[column] is not None:
                     fields[field] = str(_store(row[column], folder, f"{str(release.root)!r}, {place}"))
             others = {field: column for field, column in release.columns.items() if field not in columns}
-            yield sample_from_row(replace(release, columns=others), Row(release.root, place, fields), folder)
+            yield sample_from_row(replace(release, columns=others), TableRow(release.root, place, fields), folder)
 
 
 def _splits(root: Path) -> Iterator[tuple[str, Any]]:

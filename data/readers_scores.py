@@ -11,7 +11,7 @@ from typing import Any
 
 import numpy as np
 
-from data.catalogue import ImageFolder, Release, Row, read_csv, read_lines, read_mat, read_xlsx, side_by_side
+from data.catalogue import ImageFolder, Release, TableRow, read_csv, read_lines, read_mat, read_xlsx, side_by_side
 from data.distortions import DISTORTIONS, LIVE_NAMES
 from data.manifest import Sample, Split
 from data.tables import scan_rows
@@ -39,8 +39,8 @@ def pairs(release: Release) -> Iterator[Sample]:
     votes: defaultdict[str, defaultdict[str, float]] = defaultdict(lambda: defaultdict(float))
     for number, cells in scan_rows(release.root, release.columns):
         if not isinstance(cells, dict):
-            raise Row(release.root, f"line {number}", {}).error(f"{cells}; give one pair a line")
-        row = Row(release.root, f"line {number}", cells)
+            raise TableRow(release.root, f"line {number}", {}).error(f"{cells}; give one pair a line")
+        row = TableRow(release.root, f"line {number}", cells)
         a, b = (_end(row, column, folder, names) for column in ("image", "other"))
         if a == b:
             raise row.error(f"{a!r} is compared with itself; name two images")
@@ -126,7 +126,7 @@ def fit_strengths(won: Mapping[str, Mapping[str, float]], *, prior_sd: float = f
     return {name: float(strengths[i] - strengths.mean()) for name, i in place.items()}
 
 
-def _end(row: Row, column: str, folder: Path, names: dict[str, str]) -> str:
+def _end(row: TableRow, column: str, folder: Path, names: dict[str, str]) -> str:
     """Return the name of one of a row's images; two spellings of one path are one image."""
     text = row.cells.get(column)
     if not isinstance(text, str) or not text.strip():
@@ -134,7 +134,7 @@ def _end(row: Row, column: str, folder: Path, names: dict[str, str]) -> str:
     return names.setdefault(str(row.image(folder, column)), text)
 
 
-def _share(row: Row) -> float:
+def _share(row: TableRow) -> float:
     better = row.cells.get("better")
     with suppress(ValueError):
         word = str(better).strip().casefold()
@@ -381,7 +381,14 @@ def biq2021(release: Release) -> Iterator[Sample]:
 
 
 def _photograph(
-    release: Release, images: ImageFolder, name: str, row: Row, score: str = "MOS", *, identity: str = "", **more: Any
+    release: Release,
+    images: ImageFolder,
+    name: str,
+    row: TableRow,
+    score: str = "MOS",
+    *,
+    identity: str = "",
+    **more: Any,
 ) -> Sample:
     """Return the sample of a photograph, which is known and grouped by its file's name where nothing else is said."""
     fields = {"mos": row.number(score), "distortion": "authentic", "group": Path(name).stem, **more}

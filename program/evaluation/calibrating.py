@@ -48,7 +48,7 @@ Measured = Sequence[Mapping[str, Measurement]]
 _COLUMNS = ("tool", "source", "sample", "raw", "error", "human", "category", "authentic", "label_sd")
 
 
-class Labelled(NamedTuple):
+class LabelledImage(NamedTuple):
     """An image with its human score on 1..5."""
 
     image: Place
@@ -69,7 +69,7 @@ class LabelledSet(NamedTuple):
     name: str
     manifest_sha256: str
     split: str
-    samples: Sequence[Labelled]
+    samples: Sequence[LabelledImage]
 
     @classmethod
     def read(cls, name: str, split: str, cache_dir: Path, remote: Collection[str] = ()) -> "LabelledSet":
@@ -80,7 +80,7 @@ class LabelledSet(NamedTuple):
         manifest = resolve_dataset(name, cache_dir)
         # Several questions on one image are one image.
         distinct = {
-            (s.image, s.reference): Labelled(
+            (s.image, s.reference): LabelledImage(
                 s.image, s.reference, s.quality, s.group,
                 category_named(s.distortion), s.distortion in AUTHENTIC,
                 # The quickstart's score of an image is KADID-10k's mean over others, and its deviation is among those.
@@ -172,14 +172,17 @@ def measure_all(
 
 
 def survey(
-    runner: ToolRunner, specs: Sequence[ToolSpec], samples: Sequence[Labelled | Sample], on_image: Callable[[], None]
+    runner: ToolRunner,
+    specs: Sequence[ToolSpec],
+    samples: Sequence[LabelledImage | Sample],
+    on_image: Callable[[], None],
 ) -> Measured:
     """Measure every image with every tool; full-reference tools only where there is a reference.
 
     Measurements of a bad image hold the error. `on_image` is called after each image, from the worker's thread.
     """
 
-    def measure(sample: Labelled | Sample) -> dict[str, Measurement]:
+    def measure(sample: LabelledImage | Sample) -> dict[str, Measurement]:
         fitting = [spec.name for spec in specs if spec.mode == "NR" or sample.reference is not None]
         try:
             image = IMAGES.add(sample.image)

@@ -13,7 +13,7 @@ from rich.table import Table
 from rich.text import Text
 
 from program.evaluation.intervals import FEW, METRICS, Figure, headline
-from program.evaluation.record import Baseline, Details, EvaluationRecord, LabelledRow, Part
+from program.evaluation.record import Baseline, Details, EvaluationRecord, LabelledRow, PartFigures
 
 if TYPE_CHECKING:  # drawing is imported where something is drawn: tables need none of it
     from matplotlib.axes import Axes
@@ -325,7 +325,7 @@ def _panel(
     axis.set_xlabel(f"score by {record.dataset.judge} (1 bad … 5 excellent)")
 
 
-def _bars(parts: Mapping[str, Part], metric: str, title: str, limits: tuple[float, float]) -> "Plot":
+def _bars(parts: Mapping[str, PartFigures], metric: str, title: str, limits: tuple[float, float]) -> "Plot":
     known = {name: part for name, part in parts.items() if part.figures[metric].value is not None}
     shown = sorted(known.items(), key=lambda item: item[1].figures[metric].value or 0.0)[-_MAX_BARS:]
     plot, axis = _canvas(f"{title} (n)", max(2.4, 1.2 + 0.34 * len(shown)))
@@ -341,7 +341,7 @@ def _bars(parts: Mapping[str, Part], metric: str, title: str, limits: tuple[floa
     return plot
 
 
-def _levels(parts: Mapping[str, Part]) -> "Plot":
+def _levels(parts: Mapping[str, PartFigures]) -> "Plot":
     plot, axis = _canvas("Error by the label's level (bias above 0: scored too high)", 3.9)
     places = np.arange(len(parts))
     for shift, metric, colour, label in ((-0.2, "mae", BLUE, "mean absolute error"), (0.2, "bias", ORANGE, "bias")):

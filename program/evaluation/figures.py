@@ -23,7 +23,7 @@ from program.evaluation.record import (
     EvaluationRecord,
     GatePoint,
     LabelledRow,
-    Part,
+    PartFigures,
     Task,
     environment,
 )
@@ -185,7 +185,7 @@ _PARTS: Mapping[str, Callable[[LabelledRow], str | None]] = {
 """What a sample is a part of; None for none."""
 
 
-def _parts(part: str, rows: Sequence[LabelledRow], seed: int) -> dict[str, Part]:
+def _parts(part: str, rows: Sequence[LabelledRow], seed: int) -> dict[str, PartFigures]:
     names = [name for name, metric in METRICS.items() if part in metric.parts]
     members: defaultdict[str, list[LabelledRow]] = defaultdict(list)
     for row in rows:
@@ -196,7 +196,7 @@ def _parts(part: str, rows: Sequence[LabelledRow], seed: int) -> dict[str, Part]
     if len(sizes) > _MAX_PARTS:
         return {}
     return {
-        key: Part(n=size, figures={name: figure_of(name, members[key], seed=seed) for name in names})
+        key: PartFigures(n=size, figures={name: figure_of(name, members[key], seed=seed) for name in names})
         for key, size in sizes.items()
     }
 

@@ -273,7 +273,7 @@ class Environment(Frozen):
     """Whether tracked files differed from the commit."""
 
 
-class Figures(BaseModel):
+class Agreement(BaseModel):
     """A field for every headline metric of the table, or for every other one; None where the data has no such label."""
 
     model_config = ConfigDict(frozen=True, extra="allow")
@@ -322,7 +322,7 @@ class Dataset(Frozen):
     """Whose labels these are, in words (`data.manifest.Sample.judge`)."""
 
 
-class Baseline(Figures):
+class Baseline(Agreement):
     """A simpler way to answer the same samples, and what the program adds to it.
 
     Figures are over the samples that both answered, out of all that have a label.
@@ -334,7 +334,7 @@ class Baseline(Figures):
     """Program minus this, paired over the samples both answered. Higher is better, but lower for rmse."""
 
 
-class Part(Frozen):
+class PartFigures(Frozen):
     """The figures of one part of the samples: a distortion, a level or a question type."""
 
     n: int
@@ -359,17 +359,17 @@ class GatePoint(Frozen):
     """Of the images that people put below it, the share that the program does too."""
 
 
-class Details(Figures):
+class Details(Agreement):
     """Figures beyond the headline ones, and parts of the samples; empty where the data has no such label."""
 
     headline: ClassVar[bool] = False
 
     calibration_bins: tuple[Bin, ...] = ()
     gate: tuple[GatePoint, ...] = ()
-    by_distortion: dict[str, Part] = Field(default_factory=dict)
-    by_level: dict[str, Part] = Field(default_factory=dict)
+    by_distortion: dict[str, PartFigures] = Field(default_factory=dict)
+    by_level: dict[str, PartFigures] = Field(default_factory=dict)
     """By the human score rounded to a level, "1" to "5"."""
-    by_question_type: dict[str, Part] = Field(default_factory=dict)
+    by_question_type: dict[str, PartFigures] = Field(default_factory=dict)
     confusion: dict[str, dict[str, int]] = Field(default_factory=dict)
     """True letter -> answered letter -> count."""
     chance: float | None = None
@@ -389,7 +389,7 @@ class Readings(Frozen):
     limit_mb: int | None = None
 
 
-class EvaluationRecord(Figures):
+class EvaluationRecord(Agreement):
     """Everything needed to read, compare and repeat an evaluation. Round-trips through JSON."""
 
     schema_version: Literal[2] = 2
