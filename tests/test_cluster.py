@@ -134,7 +134,7 @@ def block(worker, monkeypatch):
     import pyarrow
 
     def make(limits, name="w"):
-        made = object.__new__(engine._Worker)
+        made = object.__new__(engine._RayWorker)
         made._shared, made._threads, made._work = worker(limits, name), 2, Rows()
         schema = pyarrow.schema({"place": pyarrow.int64(), "item": pyarrow.string()})
         return lambda items: made(

@@ -1,4 +1,4 @@
-"""Files of lines that only grow, for work that may be killed: every line is on disk before the next is begun."""
+"""Files of lines that only grow, for work that may be killed: each is on disk before the next."""
 
 import json
 import os
@@ -19,13 +19,14 @@ _AFRESH = "remove it to start afresh"
 
 
 class LineLog:
-    """Whole lines, but for half a one that a kill left at the end. One writer at a time where the system has locks."""
+    """Whole lines, but for half a one that a kill left at the end; one writer at a time."""
 
     def __init__(self, path: Path, *, mend: str, name: str = "") -> None:
-        """Open or make the file and its folder, for this writer alone. `mend` is what errors tell the user to do.
+        """Open or make the file and its folder, for this writer alone where the system has locks.
 
-        `name` is what they call it, where the file stands for something else. Raises InputError where it cannot be
-        written or another run writes it, and for a link or a pipe.
+        `mend` is what errors tell the user to do, `name` what they call the file where it stands
+        for something else. Raises InputError where it cannot be written or another run writes it,
+        and for a link or a pipe.
         """
         self.path, self._mend, self._name = path, mend, name or f"file {str(path)!r}"
         check_plain(path, f"file {str(path)!r}")
@@ -61,7 +62,7 @@ class LineLog:
             os.truncate(self.path, whole)
 
     def append(self, line: str) -> None:
-        """Write one line; it survives a kill of the process from here on. Raises InputError, on a full disk say."""
+        """Write one line, which survives a kill. Raises InputError, on a full disk say."""
         left = memoryview(f"{line}\n".encode())
         try:
             while left:
@@ -84,12 +85,12 @@ class LineLog:
         try:
             lock_file(self._file, wait=False)
             # Another writer may have removed or renamed the file between its opening and its lock.
-            alone = os.path.samestat(os.fstat(self._file.fileno()), self.path.stat())
+            is_alone = os.path.samestat(os.fstat(self._file.fileno()), self.path.stat())
         except (BlockingIOError, FileNotFoundError):
-            alone = False
+            is_alone = False
         except OSError:  # a file system without locks
             return
-        if not alone:
+        if not is_alone:
             raise InputError(f"{self._name}: another run writes it; wait, or {self._mend}")
 
     def _fault(self, error: OSError) -> InputError:
@@ -101,15 +102,15 @@ _BY_PLACE = "CREATE TABLE by_place (place INTEGER PRIMARY KEY, start INTEGER)"
 
 
 class Journal(LineLog, Generic[R]):
-    """The log of a run over requests: whose work it holds, as one JSON object, then a row on each line.
+    """The log of a run: whose work it holds, as one JSON object, then a row on each line.
 
-    Beside each row is what changes when its request does. Rows are found again by their requests' ids and read back in
-    the requests' order; where each line starts is kept apart, in a temporary file. `first_open` is the first place
-    whose request has no row yet.
+    Beside each row is what changes when its request does. Rows are found again by their requests'
+    ids and read back in the requests' order; where each line starts is kept apart, in a temporary
+    file. `first_open` is the first place whose request has no row yet.
     """
 
     def __init__(self, path: Path, header: Mapping[str, Any], rows: type[R], *, mend: str) -> None:
-        """Open or make the file as LineLog does. The first entry of `header` says what kind of log it is."""
+        """Open or make the file as LineLog does; the first entry of `header` says its kind."""
         super().__init__(path, mend=mend)
         self._header: dict[str, Any] = json.loads(json.dumps(header))
         self._kind, self._value = next(iter(self._header.items()))
@@ -143,10 +144,11 @@ class Journal(LineLog, Generic[R]):
             os.truncate(self.path, 0)
 
     def resume(self) -> int:
-        """Take in what an earlier run finished, and return for how many requests that is; call it once, first.
+        """Take in what an earlier run finished, and return how many requests; call it once, first.
 
-        Rows with an error are passed over: their requests are tried again. Begins the log where there was none. Raises
-        InputError for a log of other work, naming the first difference, for another file, and for a damaged line.
+        Rows with an error are passed over: their requests are tried again. Begins the log where
+        there was none. Raises InputError for a log of other work, naming the first difference, for
+        another file, and for a damaged line.
         """
         start = number = count = 0
         for number, line in enumerate(self.lines(), 1):
@@ -163,14 +165,16 @@ class Journal(LineLog, Generic[R]):
         return count
 
     def find(self, request: Request, place: int) -> R | None:
-        """Return the row of a request that was finished before, unless it has changed since; it takes this place."""
-        line = self._index.execute("SELECT start FROM by_id WHERE id = ?", (digest_of(request.id),)).fetchone()
+        """Return a request's row from before, unless it has changed since; it takes this place."""
+        wanted = "SELECT start FROM by_id WHERE id = ?"
+        line = self._index.execute(wanted, (digest_of(request.id),)).fetchone()
         if line is None:
             return None
-        entry = self._at(line[0])
+        (start,) = line
+        entry = self._at(start)
         if entry["stamp"] not in (None, request.stamp()):
             return None
-        self._enter(place, line[0])
+        self._enter(place, start)
         return self._rows.model_validate(entry["row"])
 
     def keep(self, request: Request, place: int, row: R) -> None:
@@ -201,7 +205,8 @@ class Journal(LineLog, Generic[R]):
         try:
             row = self._rows.model_validate(json.loads(line)["row"])
         except (ValueError, KeyError, TypeError, RecursionError) as error:
-            raise InputError(f"{self._name}, line {number}: damaged; {_AFRESH}, or {self._mend}") from error
+            mend = f"{_AFRESH}, or {self._mend}"
+            raise InputError(f"{self._name}, line {number}: damaged; {mend}") from error
         return None if row.status == "error" else row.id
 
     def _write(self, stamp: list[Any] | None, row: R) -> None:
@@ -221,12 +226,13 @@ class Journal(LineLog, Generic[R]):
             self.first_open += 1
 
     def _parsed(self, line: bytes | None, name: str = "") -> dict[str, Any]:
-        """Return the header in the first line, empty where there is half a one. Raises InputError for another file.
+        """Return the header in the first line, empty where there is half a one.
 
-        `name` is what the error calls it, where it is not this one.
+        Raises InputError for another file, which it calls `name` where it is not this one.
         """
         if line is None:  # a kill leaves half a header, other files do not
-            start, half = json.dumps({self._kind: self._value})[:-1].encode(), self.path.read_bytes()
+            start = json.dumps({self._kind: self._value})[:-1].encode()
+            half = self.path.read_bytes()
             if half.startswith(start) or start.startswith(half):
                 return {}
         else:
@@ -242,7 +248,8 @@ class Journal(LineLog, Generic[R]):
         for key in sorted({*mine, *theirs}):
             if mine.get(key) != theirs.get(key):
                 difference = f"{key}: {theirs.get(key)!r} there, {mine.get(key)!r} here"
-                raise InputError(f"{self._name}: belongs to another run ({difference}); {_AFRESH}, or {self._mend}")
+                fault = f"belongs to another run ({difference})"
+                raise InputError(f"{self._name}: {fault}; {_AFRESH}, or {self._mend}")
 
 
 def dotted_items(values: Mapping[str, Any], prefix: str = "") -> Iterator[tuple[str, Any]]:

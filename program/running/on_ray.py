@@ -1,4 +1,4 @@
-"""A run in Ray Data's actors, which share one budget and one gate a host; requests and rows travel as JSON."""
+"""A run in Ray Data's actors, which share one budget and one gate a host; all travels as JSON."""
 
 import argparse
 import logging
@@ -24,18 +24,23 @@ from program.lms.limits import Budget, BudgetSpent, Gate, current_budget, gates_
 from program.running.row import Row
 from program.running.runner import Asking, Engine, Placed
 
-_WAITING, _TELLING = "waiting", "telling"
+_WAITING, _QUICK = "waiting", "quick"
+_WAITING_CALLS, _QUICK_CALLS = 512, 8
+"""At once, to the limits. Those that wait may be many: what makes room for them has an own queue."""
 _CALL = "a call in flight"
 
 
 class Limits:
-    """What a job's workers share: its budget, its gates, and which rows were begun how often. Thread-safe.
+    """What a job's workers share: its budget, its gates, how often each row was begun. Thread-safe.
 
-    What a worker holds (calls that are not settled, places in a gate) is free again when it starts again after a kill.
+    What a worker holds (calls that are not settled, places in a gate) is free again when it starts
+    again after a kill.
     """
 
     def __init__(self, **limits: float | None) -> None:
-        self._budget = Budget(**limits) if limits else None  # type: ignore[arg-type] # those of `Budget.limits`
+        self._budget: Budget | None = None
+        if limits:  # those of `Budget.limits`
+            self._budget = Budget(**limits)  # type: ignore[arg-type]
         self._gates: dict[str, Gate] = {}
         self._held: defaultdict[str, list[tuple[str, Callable[[], object]]]] = defaultdict(list)
         """By worker: each call in flight and each place at a host, with what frees it."""
@@ -52,7 +57,7 @@ class Limits:
         return self._budget is not None
 
     def begin(self, work: str) -> tuple[int, str]:
-        """Count that a piece of work begins; return how often it has, and why the job ends where it does."""
+        """Count that a piece of work begins; return how often it has, and why the job ends if so."""
         with self._lock:
             self._begun[work] = self._begun.get(work, 0) + 1
             return self._begun[work], self._stopped
@@ -67,7 +72,7 @@ class Limits:
         self._stopped = self._stopped or reason
 
     def charge(self, worker: str) -> str:
-        """Charge one call once the budget admits it; return why it is spent, or nothing."""
+        """Charge one call once the budget admits it; return why it is spent, or ""."""
         if self._budget is None:
             return ""
         try:
@@ -117,8 +122,11 @@ class Limits:
         """Forget one thing of a kind that a worker holds, and return what frees it; None where it holds none."""
         with self._lock:
             held = self._held[worker]
-            places = [place for place, (kind, _) in enumerate(held) if kind == what]
-            return held.pop(places[0])[1] if places else None
+            for place, (kind, free) in enumerate(held):
+                if kind == what:
+                    del held[place]
+                    return free
+        return None
 
 
 class Shared:
@@ -128,21 +136,21 @@ class Shared:
         self._actor = actor
         self.worker = worker
         """The worker's name; it keeps it when it starts again."""
-        self.budget: AbstractContextManager[object] = (
-            _SharedBudget(self) if self.ask("enter", worker) else nullcontext()
-        )
+        self.budget: AbstractContextManager[object] = nullcontext()
         """The context in which this process's calls are charged to the shared budget."""
+        if self.ask("enter", worker):
+            self.budget = _SharedBudget(self)
         gates_made_by(lambda host, limits: _SharedGate(self, host, limits))
 
     def ask(self, name: str, *values: Any, wait: bool = False) -> Any:
-        """Call a method of the limits and return what it says; `wait` where that may take long."""
+        """Call a method of the limits and return its answer; `wait` where that may take long."""
         import ray
 
         return ray.get(self.tell(name, *values, wait=wait))
 
     def tell(self, name: str, *values: Any, wait: bool = False) -> Any:
         """Call a method of the limits, and go on with what stands for its answer."""
-        group = _WAITING if wait else _TELLING
+        group = _WAITING if wait else _QUICK
         return getattr(self._actor, name).options(concurrency_group=group).remote(*values)
 
 
@@ -187,6 +195,8 @@ _AT_ONCE = 2000
 _TRIES = 3
 """So many times a row may take its worker with it, once its block is watched row by row."""
 _STOP = -1
+"""In place of a row's place: why a worker begins nothing else."""
+_ERROR_LENGTH = 200
 
 
 @dataclass(frozen=True)
@@ -199,33 +209,40 @@ class Cluster:
     gpus: float = 0.0
     """Of a GPU, for each worker."""
     block: int = 8
-    """Items that a worker takes at a time, at least one for each thread: so many are done again when it is killed."""
+    """Items that a worker takes at a time, at least one for each thread: so many are done again when
+    it is killed."""
 
 
 def cluster_from(arguments: argparse.Namespace, workers: int) -> Cluster | None:
-    """Return the processes that a command's flags ask for (`program.common.cli.add_engine_flags`); None for threads."""
-    return Cluster(workers, arguments.threads, arguments.gpus) if arguments.engine == "ray" else None
+    """Return the processes that a command's flags ask for; None for threads."""
+    if arguments.engine != "ray":
+        return None
+    return Cluster(workers, arguments.threads, arguments.gpus)
 
 
 def _text(request: Request) -> str:
     if str(request.image).startswith("data:"):
-        held = "is held in memory, as a streamed dataset's are; --engine ray takes paths and URIs"
-        raise InputError(f"image {request.id!r}: {held}")
+        fault = "is held in memory, as a streamed dataset's are"
+        raise InputError(f"image {request.id!r}: {fault}; --engine ray takes paths and URIs")
     return request.to_json()
 
 
 def ray_engine(
-    make: Callable[[], Asking[Any]], cluster: Cluster, requests: type[Request] = Request,
-    read: Callable[[str], Any] = Row.model_validate_json, write: Callable[[Any], str] = methodcaller("line"),
-) -> Engine:  # fmt: skip
-    """Return what answers requests in the workers of a cluster, each with its own `make`; rows travel as `write` says.
+    make: Callable[[], Asking[Any]],
+    cluster: Cluster,
+    requests: type[Request] = Request,
+    read: Callable[[str], Any] = Row.model_validate_json,
+    write: Callable[[Any], str] = methodcaller("line"),
+) -> Engine:
+    """Return what answers requests in the workers of a cluster, each with its own `make`.
 
-    `read` makes them again.
+    Rows travel as the text that `write` makes of them; `read` makes them again.
     """
+    work = partial(Work, make, requests, write)
 
     def engine(placed: Iterable[Placed]) -> Iterator[tuple[Placed, Any]]:
         texts = ((place, _text(request)) for place, request in placed)
-        for place, request, row in completed_on_ray(partial(Work, make, requests, write), texts, cluster):
+        for place, request, row in completed_on_ray(work, texts, cluster):
             yield (place, requests.from_json(request)), read(row)
 
     return engine
@@ -234,7 +251,12 @@ def ray_engine(
 class Work:
     """What a worker does: from a request to its row, both as JSON; thread-safe."""
 
-    def __init__(self, make: Callable[[], Asking[Any]], requests: type[Request], write: Callable[[Any], str]) -> None:
+    def __init__(
+        self,
+        make: Callable[[], Asking[Any]],
+        requests: type[Request],
+        write: Callable[[Any], str],
+    ) -> None:
         self._ask, self._requests, self._write = make(), requests, write
 
     def __call__(self, item: str) -> str:
@@ -250,28 +272,32 @@ class Work:
 def completed_on_ray(
     make: Callable[[], Work], items: Iterable[tuple[int, str]], cluster: Cluster
 ) -> Iterator[tuple[int, str, str]]:
-    """Yield (place, item, result) of (place, item) as results come, each once; items are read to their end at first.
+    """Yield (place, item, result) of (place, item) as results come, each once.
 
-    `make` is called in each worker. The cluster is that of RAY_ADDRESS, else Ray is started on this machine. The budget
-    in force and the gates of model hosts are shared by all workers. Raises BudgetSpent or dspy.LMError as `Work` does,
-    after what was finished until then; InputError where Ray is not installed.
+    Items are read to their end at first; `make` is called in each worker. The cluster is that of
+    RAY_ADDRESS, else Ray is started on this machine. The budget in force and the gates of model
+    hosts are shared by all workers. Raises BudgetSpent or dspy.LMError as `Work` does, after what
+    was finished until then; InputError where Ray is not installed.
     """
     with _ray_held(cluster) as ray:
         tables = list(_tables(ray, items))
         if not tables:
             return
+        calls = {_WAITING: _WAITING_CALLS, _QUICK: _QUICK_CALLS}
+        actor = ray.remote(num_cpus=0, concurrency_groups=calls)(Limits)
         budget = current_budget()
-        # Those that wait may be many: those that make room for them never queue behind them.
-        actor = ray.remote(num_cpus=0, concurrency_groups={_WAITING: 512, _TELLING: 8})(Limits)
-        limits = actor.remote(**(budget.limits if budget is not None else {}))
-        at_once = max(cluster.block, cluster.threads)
-        dataset = ray.data.from_arrow_refs(tables).repartition(target_num_rows_per_block=at_once)
+        limits = actor.remote() if budget is None else actor.remote(**budget.limits)
+        rows = max(cluster.block, cluster.threads)
+        dataset = ray.data.from_arrow_refs(tables).repartition(target_num_rows_per_block=rows)
         results = dataset.map_batches(
-            # Ray refuses a GPU without the size of a batch.
-            _Worker, batch_size=at_once if cluster.gpus else None, batch_format="pyarrow",
+            _RayWorker,
+            batch_size=rows if cluster.gpus else None,  # Ray refuses a GPU without it
+            batch_format="pyarrow",
             fn_constructor_args=(make, limits, cluster.threads),
-            compute=ray.data.ActorPoolStrategy(size=cluster.workers), num_cpus=1, num_gpus=cluster.gpus or None,
-        )  # fmt: skip
+            compute=ray.data.ActorPoolStrategy(size=cluster.workers),
+            num_cpus=1,
+            num_gpus=cluster.gpus or None,
+        )
         stopped: dict[str, str] = {}
         for batch in results.iter_batches(batch_size=None, batch_format="pyarrow"):
             for row in batch.to_pylist():
@@ -283,10 +309,12 @@ def completed_on_ray(
                 break
         if stopped:
             kind, _, reason = next(iter(stopped.values())).partition(" ")
-            raise BudgetSpent(reason) if kind == "budget" else dspy.LMError(reason)
+            if kind == "budget":
+                raise BudgetSpent(reason)
+            raise dspy.LMError(reason)
 
 
-class _Worker:
+class _RayWorker:
     def __init__(self, make: Callable[[], Work], limits: Any, threads: int) -> None:
         import ray
 
@@ -300,28 +328,35 @@ class _Worker:
         rows, results = table.to_pylist(), []
         block = f"block {rows[0]['place']}" if rows else ""
         tries, stopped = self._shared.ask("begin", block)
-        work = self._watched if tries > 1 else lambda row: self._work(row["item"])
+        work = self._watched if tries > 1 else self._result
+        left = [] if stopped else rows
         try:
             with self._shared.budget:
-                for row, result in map_unordered(work, () if stopped else rows, workers=self._threads):
+                for row, result in map_unordered(work, left, workers=self._threads):
                     results.append({**row, "result": result})
         except (BudgetSpent, dspy.LMError) as error:
-            stopped = f"{'budget' if isinstance(error, BudgetSpent) else 'model'} {one_line(error)}"
+            kind = "budget" if isinstance(error, BudgetSpent) else "model"
+            stopped = f"{kind} {one_line(error)}"
             self._shared.ask("stop", stopped)
         self._shared.tell("end", block)
         if stopped:
             results.append({"place": _STOP, "item": self._shared.worker, "result": stopped})
-        schema = pyarrow.schema({"place": pyarrow.int64(), "item": pyarrow.string(), "result": pyarrow.string()})
+        text = pyarrow.string()
+        schema = pyarrow.schema({"place": pyarrow.int64(), "item": text, "result": text})
         return pyarrow.Table.from_pylist(results, schema)
+
+    def _result(self, row: dict[str, Any]) -> str:
+        return self._work(row["item"])
 
     def _watched(self, row: dict[str, Any]) -> str:
         """Work on an item of a block whose worker was killed; give up one that kills worker after worker."""
-        name, item = f"row {row['place']}", row["item"]
+        name = f"row {row['place']}"
         tries, _ = self._shared.ask("begin", name)
         if tries > _TRIES:
-            result = self._work.failed_row(item, f"killed its worker {_TRIES} times (out of memory, or a crash)")
+            fault = f"killed its worker {_TRIES} times (out of memory, or a crash)"
+            result = self._work.failed_row(row["item"], fault)
         else:
-            result = self._work(item)
+            result = self._result(row)
         self._shared.tell("end", name)
         return result
 
@@ -356,18 +391,11 @@ def _ray_held(cluster: Cluster) -> Iterator[Any]:
         import ray
         import ray.data
     except ImportError as error:
-        raise InputError(f"--engine ray: Ray is not installed ({error}); pip install 'agentic-iqa[ray]'") from error
-    started = not ray.is_initialized()
-    if started:
-        address = os.environ.get("RAY_ADDRESS")
-        # One CPU more than the workers: reading and cutting the items takes one, too.
-        own = {} if address else {"num_cpus": max(os.cpu_count() or 1, cluster.workers + 1), "include_dashboard": False}
-        try:
-            with _own_sigterm():  # Ray would end the process without a word
-                ray.init(address=address, log_to_driver=False, logging_level=logging.ERROR, **own)
-        except (ConnectionError, RuntimeError, ValueError) as error:
-            mend = "check RAY_ADDRESS" if address else "is another Ray starting here?"
-            raise InputError(f"--engine ray: cannot be started ({one_line(error)[:200]}); {mend}") from error
+        fault = f"Ray is not installed ({error})"
+        raise InputError(f"--engine ray: {fault}; pip install 'agentic-iqa[ray]'") from error
+    is_own = not ray.is_initialized()
+    if is_own:
+        _start(ray, cluster)
     context = ray.data.DataContext.get_current()
     context.enable_progress_bars = False  # the job has a bar of its own
     logging.getLogger("ray.data").setLevel(logging.ERROR)
@@ -376,5 +404,23 @@ def _ray_held(cluster: Cluster) -> Iterator[Any]:
             raise InputError(f"--gpus {cluster.gpus:g}: the cluster has no GPU; leave --gpus out")
         yield ray
     finally:
-        if started:
+        if is_own:
             ray.shutdown()
+
+
+def _start(ray: Any, cluster: Cluster) -> None:
+    """Join the cluster of RAY_ADDRESS, or start Ray on this machine. Raises InputError."""
+    address = os.environ.get("RAY_ADDRESS")
+    options: dict[str, Any] = {}
+    mend = "check RAY_ADDRESS"
+    if not address:
+        # One CPU more than the workers: reading and cutting the items takes one, too.
+        cpus = max(os.cpu_count() or 1, cluster.workers + 1)
+        options = {"num_cpus": cpus, "include_dashboard": False}
+        mend = "is another Ray starting here?"
+    try:
+        with _own_sigterm():  # Ray would end the process without a word
+            ray.init(address=address, log_to_driver=False, logging_level=logging.ERROR, **options)
+    except (ConnectionError, RuntimeError, ValueError) as error:
+        fault = f"cannot be started ({one_line(error)[:_ERROR_LENGTH]})"
+        raise InputError(f"--engine ray: {fault}; {mend}") from error

@@ -17,26 +17,30 @@ from program.common.request import Request
 from signatures.schemas import GLOBAL
 
 _MOST_DISTORTIONS = 8
+_FAULT_COLUMNS = 3
+_ERROR_LENGTH = 500
+_DEVIATIONS_OF_95_PERCENT = 1.96
 
 
-class _FirstColumns(Record):
-    """What a table begins with."""
+class RowStart(Record):
+    """The first columns of a table."""
 
     id: str
     """The name of the row: of a folder's file its path below the folder."""
     status: str
     score: float | None = None
     low: float | None = None
-    """Where the interval of the score begins: the mean score of people lies inside with a probability of 95 %."""
+    """Where the interval of the score begins: the mean score of people lies inside with a
+    probability of 95 %."""
     high: float | None = None
     """Where the interval ends."""
 
 
-class Row(Columns, _FirstColumns):
+class Row(Columns, RowStart):
     """One request's answer, flat: a line of every table, of MCP and of MLflow; or the error.
 
-    Its fields are the columns, in order: those of the bases first, the last base's before all. One without words of its
-    own here is what an `Assessment` has under the same name.
+    The columns of a table, in order: those of `RowStart`, those of `Columns`, and the fields below.
+    One without words of its own here is what an `Assessment` has under the same name.
     """
 
     model_config = ConfigDict(frozen=True)
@@ -63,12 +67,13 @@ class Row(Columns, _FirstColumns):
     kind: str | None = None
     """The kind of picture, as `photograph` or `document`."""
     tools: str | None = None
-    """The tools that ran, with their scores from 1 to 5: a tool has one for each distortion that it was chosen for."""
+    """The tools that ran, with their scores from 1 to 5: a tool has one for each distortion that it
+    was chosen for."""
     reasoning: str | None = None
     """Why, in sentences."""
     notes: str | None = None
-    """How the judged picture differs from the file (first frame, converted colours, transparency), and why a score is
-    a guess."""
+    """How the judged picture differs from the file (first frame, converted colours, transparency),
+    and why a score is a guess."""
     error: str | None = None
     image: str | None = None
     """The file."""
@@ -92,24 +97,29 @@ class Row(Columns, _FirstColumns):
     @field_validator("*", mode="before")
     @classmethod
     def _encodable(cls, value: Any) -> Any:
-        # A file's name may hold bytes that are no UTF-8.
-        return value.encode("utf-8", "backslashreplace").decode() if isinstance(value, str) else value
+        if isinstance(value, str):  # a file's name may hold bytes that are no UTF-8
+            return value.encode("utf-8", "backslashreplace").decode()
+        return value
 
     @property
     def faults(self) -> list[tuple[str, str]]:
         """What is wrong and how strong it is, the worst first."""
-        named = ((self.fault_1, self.strength_1), (self.fault_2, self.strength_2), (self.fault_3, self.strength_3))
-        return [(fault, strength) for fault, strength in named if fault and strength]
+        places = (
+            (self.fault_1, self.strength_1),
+            (self.fault_2, self.strength_2),
+            (self.fault_3, self.strength_3),
+        )
+        return [(fault, strength) for fault, strength in places if fault and strength]
 
     @classmethod
     def of(cls, request: Request, result: Assessment) -> Self:
         """Return an assessment as a row."""
         state, usage = result.state, result.usage
         low, high = result.score_interval or (None, None)
-        named = _named(request)
+        asked = _columns_of(request)
         fields = {
             **{name: getattr(result, name) for name in _AS_THEY_ARE},
-            **named,
+            **asked,
             **_fault_columns(result.faults),
             "low": low,
             "high": high,
@@ -119,7 +129,7 @@ class Row(Columns, _FirstColumns):
             "tools": _tools_text(state.evidence),
             "reasoning": result.summary or str(result.final_answer),
             "notes": "; ".join(result.notes) or None,
-            "reference": named["reference"] or state.reference_path,
+            "reference": asked["reference"] or state.reference_path,
             "query": state.query,
             "options": _options_text(result),
             "lm_calls": usage.lm_calls,
@@ -131,14 +141,17 @@ class Row(Columns, _FirstColumns):
     @classmethod
     def failed_row(cls, request: Request, error: str) -> Self:
         """Return the row of a request that got no assessment."""
-        text = " ".join(redact(error).split())[:500]
-        return cls(**_named(request), status="error", query=request.query, error=text)
+        text = " ".join(redact(error).split())[:_ERROR_LENGTH]
+        return cls(**_columns_of(request), status="error", query=request.query, error=text)
 
     @classmethod
     def kinds(cls) -> dict[str, type]:
         """Return what each column holds: str, float or int."""
-        annotations = {name: field.annotation for name, field in cls.model_fields.items()}
-        return {name: (get_args(kind) or (kind,))[0] for name, kind in annotations.items()}
+        kinds = {}
+        for name, field in cls.model_fields.items():
+            kind: Any = field.annotation
+            kinds[name] = get_args(kind)[0] if get_args(kind) else kind  # of `float | None`: float
+        return kinds
 
     def line(self) -> str:
         """Return the row as one line of JSON, without what is at its default."""
@@ -151,22 +164,23 @@ _AS_THEY_ARE = (*Columns.model_fields, "status", "score", "option", "subject_sha
 
 def _fault_columns(faults: Sequence[tuple[str, str]]) -> dict[str, str]:
     columns: dict[str, str] = {}
-    for place, (fault, strength) in enumerate(faults[:3], 1):
+    for place, (fault, strength) in enumerate(faults[:_FAULT_COLUMNS], 1):
         columns |= {f"fault_{place}": fault, f"strength_{place}": strength}
     return columns
 
 
 def _distortions_text(evidence: ExecutorOutput) -> str | None:
     texts = []
-    for (region, kind), severity in evidence.severities(lambda found: found.type).items():
-        place = "" if region == GLOBAL else f" ({evidence.looked_at(region)})"
+    for (region, kind), severity in evidence.severities(lambda finding: finding.type).items():
         if severity != "none":
+            place = "" if region == GLOBAL else f" ({evidence.looked_at(region)})"
             texts.append(f"{kind}: {severity}{place}")
     return "; ".join(texts[:_MOST_DISTORTIONS]) or None
 
 
 def _tools_text(evidence: ExecutorOutput) -> str | None:
-    texts = [f"{log.tool} {log.score:.2f}" for log in evidence.tool_logs if log.score is not None]
+    logs = evidence.tool_logs
+    texts = [f"{log.tool} {log.score:.2f}" for log in logs if log.score is not None]
     return "; ".join(dict.fromkeys(texts)) or None
 
 
@@ -174,30 +188,38 @@ def _options_text(result: Assessment) -> str | None:
     if result.option is None:
         return None
     options = read_query(result.state.query, result.state.options).options
-    return json.dumps(options, ensure_ascii=False) if options else None
+    return json.dumps(options, ensure_ascii=False)
 
 
-def _named(request: Request) -> dict[str, Any]:
-    shown = {name: _shown(getattr(request, name)) for name in ("image", "reference")}
-    return {"id": request.id, **shown, "group": request.group, "split": request.split}
+def _columns_of(request: Request) -> dict[str, Any]:
+    return {
+        "id": request.id,
+        "image": _shown(request.image),
+        "reference": _shown(request.reference),
+        "group": request.group,
+        "split": request.split,
+    }
 
 
 def _shown(place: Any) -> str | None:
     """Return a path or URI as a cell; None for what has no name."""
-    return str(place) if isinstance(place, str | Path) and not str(place).startswith("data:") else None
+    if not isinstance(place, str | Path) or str(place).startswith("data:"):
+        return None
+    return str(place)
 
 
 def side_of_minimum(row: Row, minimum: float, sure: float | None = None) -> Literal["above", "below", "not sure"]:
-    """Say on which side of a minimum a scored row lies: with `sure` (0.5 .. 1) only where that is so probable.
+    """Say on which side of a minimum a scored row lies.
 
-    What people would say is taken as normally distributed about the score, with the row's interval as its central 95 %
-    (the farther end counts: the scale may cut the other).
+    With `sure` (0.5 .. 1) it is said only where that is so probable. What people would say is taken
+    as normally distributed about the score, with the row's interval as its central 95 % (the
+    farther end counts: the scale may cut the other).
     """
     if row.score is None:
         raise ValueError(f"row {row.id!r}: has no score")
     if sure is not None:
         reach = max(row.score - (row.low or row.score), (row.high or row.score) - row.score)
-        below = NormalDist(row.score, max(reach / 1.96, 1e-6)).cdf(minimum)
+        below = NormalDist(row.score, max(reach / _DEVIATIONS_OF_95_PERCENT, 1e-6)).cdf(minimum)
         if 1 - sure < below < sure:
             return "not sure"
     return "below" if row.score < minimum else "above"

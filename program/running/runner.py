@@ -1,9 +1,10 @@
-"""A program over many requests, in threads or elsewhere; and the border at which a fault of one becomes its row.
+"""A program over many requests, and the border at which a fault of one becomes its row.
 
-One policy for all: a fault of one image (unreadable, refused by its rules, a bug) is its row's error and ends nothing.
-A spent budget, an address that answers no request and a model service that fails several times in a row end the run:
-the next thousand images would fail too. What was finished until then is kept, and the same command goes on with it.
-`AgenticIQA.batch` and the service end on nothing: they give each caller its own exception.
+One policy for all: a fault of one image (unreadable, refused by its rules, a bug) is its row's
+error and ends nothing. A spent budget, an address that answers no request and a model service that
+fails several times in a row end the run: the next thousand images would fail too. What was finished
+until then is kept, and the same command goes on with it. `AgenticIQA.batch` and the service end on
+nothing: they give each caller its own exception.
 """
 
 import logging
@@ -24,9 +25,9 @@ from program.lms.limits import BudgetSpent
 
 logger = logging.getLogger(__name__)
 
-_MODEL_FAULTS = 3
-"""So many answers of a model service that fail in a row end the run, and two where no repeat mends it, as of a refused
-key."""
+_MODEL_FAULTS, _LASTING_MODEL_FAULTS = 3, 2
+"""So many answers of a model service that fail in a row end the run; the second where no repeat
+mends it, as of a refused key."""
 
 R = TypeVar("R")
 Placed: TypeAlias = tuple[int, Request]
@@ -50,13 +51,13 @@ without_history = partial(dspy.context, disable_history=True, trace=None)
 
 @contextmanager
 def one_image() -> Iterator[None]:
-    """Ask a program inside the block; of a run of any length, or a service, neither images nor prompts pile up."""
+    """Ask a program inside the block: of a long run neither images nor prompts pile up."""
     with IMAGES.borrow(), without_history():
         yield
 
 
 class Asking(Generic[R]):
-    """From a request to its row, one after the other, in any number of threads; subclasses say which kind of row."""
+    """From a request to its row, in any number of threads; subclasses say which kind of row."""
 
     kind: Any
     """The kind of row; its `failed_row` makes the row of a request that got no answer."""
@@ -76,19 +77,22 @@ class Asking(Generic[R]):
                 row = self.row(request)
         except dspy.LMError as error:
             self._faults += 1
-            if self._faults >= _MODEL_FAULTS or (self._faults > 1 and not is_retryable_lm_error(error)):
+            most = _MODEL_FAULTS if is_retryable_lm_error(error) else _LASTING_MODEL_FAULTS
+            if self._faults >= most:
                 raise
             return self.failed_row(request, f"language model: {error}")
+        except BudgetSpent:
+            raise
         except InputError as error:
-            if isinstance(error, BudgetSpent) or (isinstance(error, EndpointError) and error.is_repeated):
+            if isinstance(error, EndpointError) and error.is_repeated:
                 raise
             if not isinstance(error, ImageError):
                 logger.warning("%s: %s", request.id, error)
             return self.failed_row(request, str(error))
         except Exception as error:  # the sample border: one bad image must not end the run
             logger.info("%s failed", request.id, exc_info=True)
-            fault = f"image {request.id!r}: could not be judged ({type(error).__name__}: {error})"
-            return self.failed_row(request, fault)
+            fault = f"could not be judged ({type(error).__name__}: {error})"
+            return self.failed_row(request, f"image {request.id!r}: {fault}")
         self._faults = 0
         return row
 
@@ -114,12 +118,14 @@ def run(
     total: int | None = None,
     progress: bool = True,
 ) -> None:
-    """Have every request answered, in threads or by an `engine`; of requests and rows no more than a few are held.
+    """Have every request answered, in threads or by an `engine`; no more than a few are held.
 
-    `take` gets each row with its request's place, in the order they come, those that the journal has too; what it
-    returns stands behind the progress. What ends the run is raised once what was in flight is finished and kept.
+    `take` gets each row with its request's place, in the order they come, those that the journal
+    has too; what it returns stands behind the progress. What ends the run is raised once what was
+    in flight is finished and kept.
     """
-    engine = engine or (lambda placed: map_unordered(lambda pair: work(pair[1]), placed, workers=workers))
+    if engine is None:
+        engine = partial(map_unordered, lambda placed: work(placed[1]), workers=workers)
     with progress_bar(label, total, shown=progress) as advance:
 
         def unfinished() -> Iterator[Placed]:
