@@ -172,24 +172,6 @@ def test_dspys_own_files_are_loaded_still(tmp_path, taught) -> None:
     assert fresh.planner.plan.signature.instructions == "Plan briefly."
 
 
-def test_a_program_saved_when_instructions_spoke_of_looking_does_so_where_an_image_is_shown(tmp_path) -> None:
-    program = AgenticIQA()
-    today = {name: predictor.signature for name, predictor in program.named_parameters()}
-    earlier = AgenticIQA()
-    for name, first in (("summarizer.answer", "Answer briefly.\n"), ("summarizer.explain", "")):
-        predictor = dict(earlier.named_parameters())[name]
-        text = predictor.signature.instructions.replace(") and the tools'", "), the tools'")
-        text = text.replace("excellent).", "excellent) and the image.")
-        text = f"{first}{text}\n4. If they are unclear or insufficient, look at the image itself."
-        predictor.signature = predictor.signature.with_instructions(text)
-    loaded = load(save(earlier, tmp_path / "p"))
-    signatures = {name: predictor.signature for name, predictor in loaded.named_parameters()}
-    assert signatures["summarizer.answer"].instructions == f"Answer briefly.\n{today['summarizer.answer'].instructions}"
-    assert signatures.pop("summarizer.explain").equals(today["summarizer.explain"])
-    again = load(save(loaded, tmp_path / "q"))
-    assert program_sha256(again) == program_sha256(loaded)
-
-
 def test_an_altered_program_is_loaded_by_force_only(tmp_path, taught, caplog) -> None:
     def plant(document):
         document["state"]["planner.plan"]["demos"] = [{"query": "Rate it."}]

@@ -21,16 +21,22 @@ if TYPE_CHECKING:
 _SIDE_PX = 320
 _CARD = """
 <div style="display: flex; flex-wrap: wrap; gap: 16px; font: 14px/1.5 system-ui, sans-serif">
-{% for name, url in pictures.items() %}<img alt="{{ name }}" title="{{ name }}" src="{{ url }}">{% endfor %}
-<div style="max-width: 340px"><div style="font-size: 18px; font-weight: 600">{{ result.headline }}</div>
+{% for name, url in pictures.items() -%}
+<img alt="{{ name }}" title="{{ name }}" src="{{ url }}">
+{%- endfor %}
+<div style="max-width: 340px">
+<div style="font-size: 18px; font-weight: 600">{{ result.headline }}</div>
 {% if result.rating is not none %}
-<div title="1 to 5" style="position: relative; height: 8px; margin: 8px 0; border-radius: 4px; background: #8884">
-<div style="position: absolute; inset: 0 {{ 125 - 25 * high }}% 0 {{ 25 * low - 25 }}%; background: #3b6fd466"></div>
-<div style="position: absolute; inset: 0 auto 0 {{ 25 * result.rating - 26 }}%; width: 8px; background: #3b6fd4"></div>
+<div title="1 to 5" style="position: relative; height: 8px; margin: 8px 0;
+    border-radius: 4px; background: #8884">
+<div style="position: absolute; inset: 0 {{ 125 - 25 * high }}% 0 {{ 25 * low - 25 }}%;
+    background: #3b6fd466"></div>
+<div style="position: absolute; inset: 0 auto 0 {{ 25 * result.rating - 26 }}%; width: 8px;
+    background: #3b6fd4"></div>
 </div>
 {% endif %}
 {% for line in lines if line %}<div>{{ line }}</div>{% endfor %}
-<ul style="margin: 6px 0">{% for finding in findings %}<li>{{ finding }}</li>{% endfor %}</ul>
+<ul style="margin: 6px 0">{% for each in findings %}<li>{{ each }}</li>{% endfor %}</ul>
 </div></div>
 """
 
@@ -40,16 +46,23 @@ def card(result: "Assessment") -> str:
     import jinja2
 
     evidence = result.state.evidence
-    findings = [
-        f"{f.fault or CATEGORY_WORDS.get(f.type, f.type)}: {f.severity}, {evidence.looked_at(region)}"
-        for region, f in evidence.findings()
-        if f.severity != "none"
-    ]
+    findings = []
+    for region, finding in evidence.findings():
+        if finding.severity != "none":
+            name = finding.fault or CATEGORY_WORDS[finding.type]
+            findings.append(f"{name}: {finding.severity}, {evidence.looked_at(region)}")
     low, high = result.score_interval or (result.rating, result.rating)
-    template = jinja2.Environment(autoescape=True).from_string(_CARD)
-    lines = [result.summary, *result.notes, result.error]
-    return template.render(
-        result=result, pictures=_pictures(result), low=low, high=high, lines=lines, findings=findings
+    return (
+        jinja2.Environment(autoescape=True)
+        .from_string(_CARD)
+        .render(
+            result=result,
+            pictures=_pictures(result),
+            low=low,
+            high=high,
+            lines=[result.summary, *result.notes, result.error],
+            findings=findings,
+        )
     )
 
 
@@ -66,15 +79,18 @@ def _pictures(result: "Assessment") -> dict[str, str]:
 
 _STRENGTHS = {"slight": "slight", "moderate": "moderate", "severe": "strong", "extreme": "strong"}
 """A photographer's words for the documents' severities."""
+_SURELY_SHARP, _SURELY_BLURRED = 0.6, 0.4
+"""From which probability on, and up to which, a subject is called sharp or not."""
 _LISTED = ("final_answer", "level", "quality_score", "quality_reasoning", "status", "error")
 """The fields of an assessment that fit a table's row."""
 
 
 class Assessment(SummarizerOutput, dspy.Prediction):
-    """The result of one assessment: the Summarizer's answer, with the state it came from and what it cost.
+    """The result of one assessment: the Summarizer's answer, the state it came from, its cost.
 
-    A pydantic record and a `dspy.Prediction` in one. What DSPy lists, in tables and prompts, are the fields that people
-    read; every field is an attribute (`r.state`, `r["state"]`), and `model_dump` returns them all.
+    A pydantic record and a `dspy.Prediction` in one. What DSPy lists, in tables and prompts, are
+    the fields that people read; every field is an attribute (`r.state`, `r["state"]`), and
+    `model_dump` returns them all.
     """
 
     state: AssessmentState
@@ -94,7 +110,11 @@ class Assessment(SummarizerOutput, dspy.Prediction):
 
     @classmethod
     def of(
-        cls, answer: SummarizerOutput, state: AssessmentState, usage: Usage, images: "tuple[ImageRef, ImageRef | None]"
+        cls,
+        answer: SummarizerOutput,
+        state: AssessmentState,
+        usage: Usage,
+        images: "tuple[ImageRef, ImageRef | None]",
     ) -> "Assessment":
         """Return the Summarizer's answer with what it came from."""
         assessment = cls(**dict(answer), state=state, usage=usage)
@@ -128,11 +148,15 @@ class Assessment(SummarizerOutput, dspy.Prediction):
     def images(self) -> "tuple[ImageRef, ImageRef | None]":
         """The image and its reference. Raises ImageError in a record that was read from a file."""
         if self._images is None:
-            raise ImageError(f"image {self.state.image_path!r}: is not part of this record; assess it again")
+            name = self.state.image_path
+            raise ImageError(f"image {name!r}: is not part of this record; assess it again")
         return self._images
 
     def heatmap(self, distortion: str | None = None) -> "Image.Image":
-        """Return the image in grey with red where quality is lost; see `AgenticIQA.heatmap`. Raises InputError."""
+        """Return the image in grey with red where quality is lost; see `AgenticIQA.heatmap`.
+
+        Raises InputError.
+        """
         from program.expert import heatmap
 
         return heatmap(*self.images, distortion)
@@ -145,38 +169,49 @@ class Assessment(SummarizerOutput, dspy.Prediction):
 
     @property
     def headline(self) -> str:
-        """The answer in one line: "Fair (3.3 of 5, likely 2.3 to 4.3)" for a score, else the answer itself."""
+        """The answer in one line: "Fair (3.3 of 5, likely 2.3 to 4.3)" for a score, else itself."""
+        chinese = is_chinese(self.state.query)
         if self.rating is not None:
-            return score_line(self.rating, self.score_interval, chinese=is_chinese(self.state.query))
-        return answer_line(str(self.final_answer), self.option, self.summary, chinese=is_chinese(self.state.query))
+            return score_line(self.rating, self.score_interval, chinese=chinese)
+        return answer_line(str(self.final_answer), self.option, self.summary, chinese=chinese)
 
     @property
     def option(self) -> str | None:
         """The text of the option that was chosen; empty for other answers."""
+        if self.query_type is not QueryType.MCQ:
+            return None
         options = read_query(self.state.query, self.state.options).options or {}
-        return options.get(str(self.final_answer)) if self.query_type is QueryType.MCQ else None
+        return options.get(str(self.final_answer))
 
     @property
     def faults(self) -> list[tuple[str, str]]:
-        """What is wrong with the whole image as a photographer names it, the worst first: fault and strength."""
-        found = [finding for region, finding in self.state.evidence.findings() if region == GLOBAL]
-        return [(f.fault, _STRENGTHS[f.severity]) for f in found if f.fault and f.severity in _STRENGTHS]
+        """The whole image's faults as a photographer names them, each with its strength, worst first."""
+        faults = []
+        for region, finding in self.state.evidence.findings():
+            strength = _STRENGTHS.get(finding.severity)
+            if region == GLOBAL and finding.fault and strength:
+                faults.append((finding.fault, strength))
+        return faults
 
     @property
     def subject_sharp(self) -> str | None:
         """Whether the subject is sharp: `yes`, `no` or `not clear`; empty where nothing was measured."""
-        sure = self.state.subject_sharp
-        return None if sure is None else "yes" if sure >= 0.6 else "no" if sure <= 0.4 else "not clear"
+        probability = self.state.subject_sharp
+        if probability is None:
+            return None
+        if probability >= _SURELY_SHARP:
+            return "yes"
+        return "no" if probability <= _SURELY_BLURRED else "not clear"
 
     @property
     def notes(self) -> list[str]:
-        """What was judged, where it is not the image as it is: transparency laid over white, pixels averaged, ..."""
+        """What was judged, where it is not the image as it is: transparency laid over white, ..."""
         measured = [log.note for log in self.state.evidence.tool_logs if log.note]
         return list(dict.fromkeys([*self.state.image_notes, *measured]))
 
 
 def answer_line(answer: str, option: str | None, reason: str, *, chinese: bool = False) -> str:
-    """Return the answer to a question in one line; an option that no measurement decided is called a guess.
+    """Return the answer to a question in one line; an option that nothing measured is a guess.
 
     >>> answer_line("A", "Yes", "A (Yes), probably: Sharp."), answer_line("Sharp.", None, "")
     ('A. Yes', 'Sharp.')
@@ -186,6 +221,8 @@ def answer_line(answer: str, option: str | None, reason: str, *, chinese: bool =
     from program.expert import is_guess
 
     line = f"{answer}. {option}"
-    if is_guess(reason):
-        return f"无法判断（猜测：{line}）" if chinese else f"Cannot tell (a guess: {line})"
-    return line
+    if not is_guess(reason):
+        return line
+    if chinese:
+        return f"无法判断（猜测：{line}）"
+    return f"Cannot tell (a guess: {line})"

@@ -1,4 +1,4 @@
-"""What works on this machine: packages, tools, MLflow store, caches, and each role's model. Each with its remedy."""
+"""What works on this machine: packages, tools, MLflow store, caches, each role's model."""
 
 import os
 import platform
@@ -28,12 +28,18 @@ from signatures.executor import NameColours
 PACKAGES = ("dspy", "litellm", "openai", "mlflow", "numpy", "scipy", "pillow")
 PYIQA = "most of the paper's tools (PolyForm Noncommercial)"
 EXTRAS: Mapping[str, tuple[str, tuple[str, ...]]] = {
-    "serve": ("python -m program.serve", ("fastapi", "httpx", "prometheus-client", "python-multipart", "uvicorn")),
+    "serve": (
+        "python -m program.serve",
+        ("fastapi", "httpx", "prometheus-client", "python-multipart", "uvicorn"),
+    ),
     "mcp": ("agentic-iqa mcp", ("mcp",)),
     "ray": ("--engine ray: many processes or machines", ("ray",)),
     "heif": ("images in HEIF (.heic)", ("pillow-heif",)),
     "gallery": ("agentic-iqa gallery", ("ImageHash",)),
-    "dev": ("make test and make lint", ("hatchling", "hypothesis", "import-linter", "mypy", "pytest", "ruff")),
+    "dev": (
+        "make test and make lint",
+        ("hatchling", "hypothesis", "import-linter", "mypy", "pytest", "ruff"),
+    ),
     "slow": ("make test-slow", ("moto", "s3fs", "torchmetrics", "xllamacpp")),
 }
 """What an extra of the installation is for, and packages by which it is known to be there."""
@@ -52,68 +58,90 @@ class Check(NamedTuple):
 
 def local_checks(settings: Settings) -> list[Check]:
     """Return the checks that ask no model."""
-    return [
-        _packages(), _torch(settings.tools.device), _tools(settings), _store(settings), _cache(settings.cache_dir),
-        _keys(settings), _optional("pyiqa", PYIQA, ("pyiqa",), "pip install pyiqa"),
-        *(
-            _optional(f"[{name}]", use, packages, f"pip install 'agentic-iqa[{name}]'")
-            for name, (use, packages) in EXTRAS.items()
-        ),
-    ]  # fmt: skip
+    checks = [
+        _packages(),
+        _torch(settings.tools.device),
+        _tools(settings),
+        _store(settings),
+        _cache(settings.cache_dir),
+        _keys(settings),
+        _optional("pyiqa", PYIQA, ("pyiqa",), "pip install pyiqa"),
+    ]
+    for name, (use, packages) in EXTRAS.items():
+        checks.append(_optional(f"[{name}]", use, packages, f"pip install 'agentic-iqa[{name}]'"))
+    return checks
 
 
 def _keys(settings: Settings) -> Check:
-    names = [*KEYS, *(entry.key_env for entry in settings.models.backends.values() if entry.key_env)]
-    keys = {name: os.environ.get(name, "") for name in names}
+    own = [entry.key_env for entry in settings.models.backends.values() if entry.key_env]
+    states = {}
     try:
-        shown = [f"{name} {'set' if usable_key(name, key) else 'not set'}" for name, key in keys.items()]
+        for name in [*KEYS, *own]:
+            is_set = usable_key(name, os.environ.get(name, ""))
+            states[name] = f"{name} set" if is_set else f"{name} not set"
     except KeyFormError as error:
         return _failed("keys", error, "copy the key again")
-    return Check("keys", "ok", ", ".join(shown))
+    return Check("keys", "ok", ", ".join(states.values()))
 
 
 def _packages() -> Check:
     versions = {name: installed_version(name) for name in PACKAGES}
-    detail = ", ".join([f"Python {platform.python_version()}", *(f"{n} {v or 'missing'}" for n, v in versions.items())])
+    shown = [f"{name} {version or 'missing'}" for name, version in versions.items()]
+    detail = ", ".join([f"Python {platform.python_version()}", *shown])
     if not (versions["dspy"] or "").startswith("3.4."):
         return Check("packages", "failed", detail, "pip install 'dspy-ai>=3.4.1,<3.5'")
-    missing = [name for name, version in versions.items() if version is None]
-    if missing:
+    if missing := _without_version(versions):
         return Check("packages", "failed", detail, f"pip install {' '.join(missing)}")
     return Check("packages", "ok", detail)
+
+
+def _without_version(versions: Mapping[str, str | None]) -> list[str]:
+    return [name for name, version in versions.items() if version is None]
 
 
 def _torch(device: Device) -> Check:
     try:
         import torch
         import torchvision
-    except Exception as error:  # torch and torchvision of different builds fail with RuntimeError, not ImportError
+    except Exception as error:  # builds that do not fit fail with RuntimeError, not ImportError
         reason = " ".join(str(error).split())[:120]
+        fault = f"torch and torchvision cannot be used together ({reason})"
         mend = "install torch and torchvision together, from one index: pip install --force-reinstall torch torchvision"
-        return Check("torch", "failed", f"torch and torchvision cannot be used together ({reason})", mend)
+        return Check("torch", "failed", fault, mend)
     versions = f"torch {torch.__version__} with torchvision {torchvision.__version__}"
     has_cuda = torch.cuda.is_available()
     if device == "cuda" and not has_cuda:
+        fault = f"{versions} sees no CUDA device, and tools.device is cuda"
         mend = "set tools.device (AGENTICIQA_DEVICE) to auto or cpu, or install torch with CUDA and NVIDIA's driver"
-        return Check("torch", "failed", f"{versions} sees no CUDA device, and tools.device is cuda", mend)
-    return Check("torch", "ok", f"{versions}, on {'cuda' if has_cuda and device != 'cpu' else 'cpu'}")
+        return Check("torch", "failed", fault, mend)
+    used = "cuda" if has_cuda and device != "cpu" else "cpu"
+    return Check("torch", "ok", f"{versions}, on {used}")
 
 
 def _tools(settings: Settings) -> Check:
     from program.tools.runner import ToolRunner
 
+    parts = []
     try:
         runner = ToolRunner(settings)
         missing = runner.unavailable()
-        ready = {mode: [spec.name for spec in runner.ready(mode, expensive=True)] for mode in ("NR", "FR")}
+        counts = []
+        for mode in ("NR", "FR"):
+            names = [spec.name for spec in runner.ready(mode, expensive=True)]
+            counts.append(len(names))
+            parts.append(f"{len(names)} {mode} ready ({', '.join(names)})")
     except InputError as error:
-        return _failed("tools", error, "correct tools in the settings; python -m program.tools lists them")
-    detail = "; ".join(f"{len(names)} {mode} ready ({', '.join(names)})" for mode, names in ready.items())
+        mend = "correct tools in the settings; python -m program.tools lists them"
+        return _failed("tools", error, mend)
     if missing:
-        detail += f"; {len(missing)} not: {', '.join(missing)}"
-    if not ready["NR"] or not ready["FR"]:
-        return Check("tools", "failed", detail, f"{next(iter(missing.values()))}; see python -m program.tools")
-    return Check("tools", "ok", detail, "python -m program.tools --all says why" if missing else None)
+        parts.append(f"{len(missing)} not: {', '.join(missing)}")
+    detail = "; ".join(parts)
+    if 0 in counts:
+        reason = next(iter(missing.values()))
+        return Check("tools", "failed", detail, f"{reason}; see python -m program.tools")
+    if missing:
+        return Check("tools", "ok", detail, "python -m program.tools --all says why")
+    return Check("tools", "ok", detail)
 
 
 def _store(settings: Settings) -> Check:
@@ -139,47 +167,54 @@ def _cache(folder: Path) -> Check:
         return Check("cache", "failed", f"{folder} cannot be made", mend)
     if not os.access(folder, os.W_OK):
         return Check("cache", "failed", f"{folder} cannot be written", mend)
-    sizes = {path.name: _size_mb(path) for path in sorted(folder.iterdir()) if path.is_dir()}
-    parts = ", ".join(f"{name} {size:.1f} MiB" for name, size in sizes.items() if size and not name.isdigit())
-    return Check("cache", "ok", f"{folder}: {_size_mb(folder):.1f} MiB" + (f" ({parts})" if parts else ""))
+    detail = f"{folder}: {_size_mib(folder):.1f} MiB"
+    # DSPy's cache has folders that are named by numbers.
+    named = [path for path in sorted(folder.iterdir()) if path.is_dir() and not path.name.isdigit()]
+    sizes = {path.name: _size_mib(path) for path in named}
+    parts = [f"{name} {size:.1f} MiB" for name, size in sizes.items() if size]
+    if parts:
+        detail += f" ({', '.join(parts)})"
+    return Check("cache", "ok", detail)
 
 
-def _size_mb(folder: Path) -> float:
+def _size_mib(folder: Path) -> float:
     size = 0
     for path in folder.rglob("*"):
         with suppress(OSError):  # deleted by another process meanwhile
-            size += path.stat().st_size if path.is_file() else 0
+            if path.is_file():
+                size += path.stat().st_size
     return size / 2**20
 
 
 def _optional(name: str, use: str, packages: Sequence[str], mend: str) -> Check:
     versions = {package: installed_version(package) for package in packages}
-    missing = ", ".join(package for package, version in versions.items() if version is None)
-    if missing:
+    if missing := ", ".join(_without_version(versions)):
         return Check(name, "note", f"{missing} not installed; only {use} needs it", mend)
-    return Check(name, "ok", f"{use}: " + ", ".join(f"{package} {version}" for package, version in versions.items()))
+    shown = ", ".join(f"{package} {version}" for package, version in versions.items())
+    return Check(name, "ok", f"{use}: {shown}")
 
 
 COLOURS = {
     "red": (220, 30, 30), "green": (20, 150, 40), "blue": (30, 60, 220), "yellow": (240, 220, 30),
     "black": (0, 0, 0), "white": (255, 255, 255),
 }  # fmt: skip
+_LISTED_MODELS = 8
+"""So many of a server's models are named."""
 SIDE_PX = 64
 """Of the picture that is sent; smaller ones are refused by some models."""
 
 
 def model_checks(settings: Settings) -> list[Check]:
-    """Return the checks of each distinct model, which is asked again what it can do and called with a small picture."""
+    """Return the checks of each distinct model: what it can do, and a call with a small picture."""
     models: dict[tuple[str, str | None], tuple[RoleSettings, list[str]]] = {}
     for name in ROLES:
         role: RoleSettings | None = getattr(settings.models, name)
         if role is not None:
             models.setdefault((role.backend, role.api_base), (role, []))[1].append(name)
-    return [
-        check
-        for role, names in models.values()
-        for check in _model(role, f"model {role.backend} ({', '.join(names)})", settings.cache_dir)
-    ]
+    checks = []
+    for role, names in models.values():
+        checks += _model(role, f"model {role.backend} ({', '.join(names)})", settings.cache_dir)
+    return checks
 
 
 def _model(role: RoleSettings, title: str, cache_dir: Path) -> list[Check]:
@@ -194,16 +229,24 @@ def _model(role: RoleSettings, title: str, cache_dir: Path) -> list[Check]:
     listing = _listing(str(lm.model).partition("/")[2], traits, f"{title}: listed")
     if any(check.status == "failed" for check in listing):
         return listing
-    sight = None if traits.reads_images is False else _called(lm, title)
-    sight = sight or Check(f"{title}: images", "note", "reads none: the embedded expert looks in its place")
-    return [*listing, sight, *([] if sight.status == "failed" else _features(lm, title))]
+    sight = None
+    if traits.reads_images is not False:
+        sight = _called(lm, title)
+    if sight is None:
+        detail = "reads none: the embedded expert looks in its place"
+        sight = Check(f"{title}: images", "note", detail)
+    if sight.status == "failed":
+        return [*listing, sight]
+    return [*listing, sight, *_features(lm, title)]
 
 
 def _listing(name: str, traits: ModelTraits, title: str) -> list[Check]:
-    """Compare a model's name with those its server lists; on a server of one model any name means that one."""
+    """Compare a model's name with those its server lists; if it holds one, any name means that."""
     if not traits.models:
         return []
-    names = ", ".join(traits.models[:8]) + (f" and {len(traits.models) - 8} more" if len(traits.models) > 8 else "")
+    names = ", ".join(traits.models[:_LISTED_MODELS])
+    if len(traits.models) > _LISTED_MODELS:
+        names += f" and {len(traits.models) - _LISTED_MODELS} more"
     if name not in traits.models and traits.wire_model is None:
         mend = f"name one of them{did_you_mean(name, traits.models)}"
         return [Check(title, "failed", f"the server has {names}", mend)]
@@ -211,15 +254,17 @@ def _listing(name: str, traits: ModelTraits, title: str) -> list[Check]:
 
 
 def _called(lm: dspy.LM, title: str) -> Check | None:
-    """Show a model two colours, and return what it makes of them; None where it turns out to read no images."""
+    """Show a model two colours, and return what it makes of them; None if it reads no images."""
     colours = tuple(secrets.SystemRandom().sample(sorted(COLOURS), 2))
+    once = lm.copy(num_retries=0, cache=False)
     started = time.perf_counter()
     try:
-        with dspy.context(lm=lm.copy(num_retries=0, cache=False), adapter=adapter_for(lm), callbacks=[KeyScrubber(lm)]):
+        with dspy.context(lm=once, adapter=adapter_for(lm), callbacks=[KeyScrubber(lm)]):
             answer = dspy.Predict(NameColours)(image=_two_halves(*colours))
     except AdapterParseError as error:
         detail = f"answers, but not as asked ({redact(str(error.lm_response))[:80]!r})"
-        return Check(f"{title}: called", "failed", detail, "choose a model that follows a JSON form")
+        mend = "choose a model that follows a JSON form"
+        return Check(f"{title}: called", "failed", detail, mend)
     except LMError as error:
         if isinstance(error.__cause__, ImagesRefused):
             return None
@@ -228,7 +273,8 @@ def _called(lm: dspy.LM, title: str) -> Check | None:
     names = (answer.left, answer.right)
     if names == colours:
         return Check(f"{title}: sees", "ok", f"named {names[0]} and {names[1]} in {seconds:.1f} s")
-    # A server may lose an image without a word: from now on the embedded expert looks in this model's place.
+    # A server may lose an image without a word: from now on the embedded expert looks in this
+    # model's place.
     own_record(lm).learn(reads_images=False)
     detail = f"was shown {colours[0]} and {colours[1]}, and says {names[0]} and {names[1]}; it gets no more images"
     return Check(f"{title}: sees", "failed", detail, "choose a model that takes images")
@@ -237,32 +283,39 @@ def _called(lm: dspy.LM, title: str) -> Check | None:
 def _features(lm: dspy.LM, title: str) -> list[Check]:
     """Return what the model's record says of forms, token probabilities and context."""
     traits = traits_of(lm)
-    schema = Check(f"{title}: structured output", "ok", "takes a JSON schema")
-    if not traits.takes_schema:
+    name = f"{title}: structured output"
+    if traits.takes_schema:
+        schema = Check(name, "ok", "takes a JSON schema")
+    else:
         gap = traits.refused.get("response_format", "not known of this model")
-        schema = schema._replace(status="note", detail=f"answers are read from text: {gap}")
-    given = traits.token_probabilities
-    logprobs = Check(f"{title}: token probabilities", "ok", f"{given} alternatives with each token")
-    if not given:
-        gap = traits.refused.get("logprobs", "none came" if given == 0 else "not asked yet")
-        logprobs = logprobs._replace(status="note", detail=f"{gap}; without them levels are asked for in numbers")
+        schema = Check(name, "note", f"answers are read from text: {gap}")
+    name = f"{title}: token probabilities"
+    count = traits.token_probabilities
+    if count:
+        logprobs = Check(name, "ok", f"{count} alternatives with each token")
+    else:
+        reason = "none came" if count == 0 else "not asked yet"
+        gap = traits.refused.get("logprobs", reason)
+        logprobs = Check(name, "note", f"{gap}; without them levels are asked for in numbers")
     context = f"{traits.context_tokens:,} tokens" if traits.context_tokens else "not said"
-    others = [f"no {name}" for name in traits.refused if name not in {"response_format", "logprobs"}]
+    others = [field for field in traits.refused if field not in {"response_format", "logprobs"}]
+    parts = [f"context {context}", *(f"no {field}" for field in others)]
     if traits.max_tokens_field != "max_tokens":
-        others.append(f"{traits.max_tokens_field} in place of max_tokens")
-    detail = "; ".join([f"context {context}", *others])
-    return [schema, logprobs, Check(f"{title}: requests", "ok", detail)]
+        parts.append(f"{traits.max_tokens_field} in place of max_tokens")
+    return [schema, logprobs, Check(f"{title}: requests", "ok", "; ".join(parts))]
 
 
 def _two_halves(left: str, right: str) -> dspy.Image:
     pixels = np.zeros((SIDE_PX, SIDE_PX, 3), np.uint8)
-    pixels[:, : SIDE_PX // 2], pixels[:, SIDE_PX // 2 :] = COLOURS[left], COLOURS[right]
+    pixels[:, : SIDE_PX // 2] = COLOURS[left]
+    pixels[:, SIDE_PX // 2 :] = COLOURS[right]
     return dspy.Image(Image.fromarray(pixels))
 
 
 def _failed(name: str, error: Exception, otherwise: str) -> Check:
     """Return the failed check of an error, with the mend that it names, else `otherwise`."""
     # DSPy rewords every error that passes through an engine.
-    cause = error.__cause__ if isinstance(error.__cause__, InputError) else error
-    fault, mend = fault_and_mend(cause)
+    if isinstance(error.__cause__, InputError):
+        error = error.__cause__
+    fault, mend = fault_and_mend(error)
     return Check(name, "failed", redact(fault)[:200], redact(mend) or otherwise)

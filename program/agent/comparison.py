@@ -1,6 +1,7 @@
 """Two images compared: which is better, how sure that is, and what differs."""
 
 import math
+from collections.abc import Sequence
 from typing import Literal
 
 from program.agent.assessment import Assessment
@@ -9,10 +10,13 @@ from program.common.backends import Frozen
 from program.common.errors import InputError
 from program.images.refs import ImageRef
 from program.images.store import show_the_same
-from signatures.schemas import CATEGORY_WORDS, GLOBAL, SEVERITIES
+from signatures.schemas import CATEGORY_WORDS, GLOBAL, SEVERITIES, Severity
 
 _SMALLEST_SPREAD = 0.05
 """Levels are a step apart: a belief wholly in one is still not known to the hundredth."""
+
+_CERTAINTIES = ((0.95, "clearly"), (0.8, "probably"), (0.65, "perhaps"))
+"""Words for the probability that the better one is better, each from a smallest one on."""
 
 
 class Comparison(Frozen):
@@ -38,7 +42,8 @@ def compare_images(
     scores, spreads = [], []
     for image, result in zip((image_a, image_b), results, strict=True):
         if result.quality_score is None:
-            raise InputError(f"image {image.name!r}: got no score ({result.error}); nothing to compare")
+            fault = f"got no score ({result.error})"
+            raise InputError(f"image {image.name!r}: {fault}; nothing to compare")
         scores.append(result.quality_score)
         spreads.append(spread(program, result))
     if image_a.sha256 == image_b.sha256:
@@ -48,20 +53,29 @@ def compare_images(
         if not show_the_same(image_a, image_b):
             reasons.append("They show different things: each is judged by itself.")
     difference = scores[1] - scores[0]
-    better: Literal["A", "B"] | None = None if difference == 0 else "B" if difference > 0 else "A"
+    better: Literal["A", "B"] | None = None
+    if difference != 0:
+        better = "B" if difference > 0 else "A"
     return Comparison(
-        better=better, score_a=scores[0], score_b=scores[1], difference=difference, probability_b_better=probability,
-        verdict=verdict(probability), reasons=reasons,
-    )  # fmt: skip
+        better=better,
+        score_a=scores[0],
+        score_b=scores[1],
+        difference=difference,
+        probability_b_better=probability,
+        verdict=verdict(probability),
+        reasons=reasons,
+    )
 
 
 def sureness(scores: list[float], spreads: list[float]) -> float:
-    """Return the probability that the second quality is above the first: Phi((b - a) / sqrt(sd_a^2 + sd_b^2)).
+    """Return the probability that the second quality is above the first.
+
+    Phi((b - a) / sqrt(sd_a^2 + sd_b^2)), of both scores and their standard deviations.
 
     >>> round(sureness([2.0, 3.0], [0.5, 0.5]), 3), sureness([2.0, 2.0], [0.5, 0.1])
     (0.921, 0.5)
     """
-    spread = math.hypot(*(max(s, _SMALLEST_SPREAD) for s in spreads))
+    spread = math.hypot(*(max(each, _SMALLEST_SPREAD) for each in spreads))
     return 0.5 * (1 + math.erf((scores[1] - scores[0]) / spread / math.sqrt(2)))
 
 
@@ -71,42 +85,62 @@ def verdict(probability: float) -> str:
     >>> verdict(0.97), verdict(0.12), verdict(0.55)
     ('B is clearly better', 'A is probably better', 'no clear difference')
     """
-    name, sure = ("B", probability) if probability >= 0.5 else ("A", 1 - probability)
-    for least, word in ((0.95, "clearly"), (0.8, "probably"), (0.65, "perhaps")):
-        if sure >= least:
+    name, certainty = "B", probability
+    if probability < 0.5:
+        name, certainty = "A", 1 - probability
+    for least, word in _CERTAINTIES:
+        if certainty >= least:
             return f"{name} is {word} better"
     return "no clear difference"
 
 
 def spread(program: AgenticIQA, result: Assessment) -> float:
-    """Return the standard deviation of the belief that a score was fused from. Raises ValueError without a score."""
+    """Return the standard deviation of the belief that a score was fused from.
+
+    Raises ValueError without a score.
+    """
     if result.quality_score is None:
         raise ValueError("the assessment has no score")
-    scores, precisions = program.summarizer.tool_readings(result.state.evidence, *result.images)
-    return program.summarizer.fusion.deviation(result.quality_score, scores, result.level_probabilities, precisions)
+    summarizer = program.summarizer
+    scores, precisions = summarizer.tool_readings(result.state.evidence, *result.images)
+    probabilities = result.level_probabilities
+    return summarizer.fusion.deviation(result.quality_score, scores, probabilities, precisions)
 
 
 def _reasons(a: Assessment, b: Assessment) -> list[str]:
-    """Name what differs: severities first, then tools that measured both, the largest difference first."""
-    severities = [result.state.evidence.severities(lambda found: found.fault or found.type) for result in (a, b)]
-    differing = []
-    for region, kind in dict.fromkeys([*severities[0], *severities[1]]):
-        if region != GLOBAL:
-            continue
-        ranks = [SEVERITIES.index(of_image.get((region, kind), "none")) for of_image in severities]
-        if ranks[0] != ranks[1]:
-            words = [SEVERITIES[rank] for rank in ranks]
-            name = str(CATEGORY_WORDS.get(kind, kind)).capitalize()  # type: ignore[call-overload]
-            differing.append((abs(ranks[1] - ranks[0]), f"{name}: {words[0]} in A, {words[1]} in B."))
-    reasons = [text for _, text in sorted(differing, key=lambda entry: -entry[0])]
-    readings = [_readings(result) for result in (a, b)]
-    shared = [(tool, readings[0][tool], readings[1][tool]) for tool in readings[0] if tool in readings[1]]
-    for tool, first, second in sorted(shared, key=lambda entry: -abs(entry[2] - entry[1])):
-        reasons.append(f"{tool} scores A {first:.2f} and B {second:.2f}.")
+    """Name what differs: severities, then scores of the same tools, largest difference first."""
+    steps = []
+    in_a, in_b = _severities(a), _severities(b)
+    for kind in dict.fromkeys([*in_a, *in_b]):
+        first, second = in_a.get(kind, "none"), in_b.get(kind, "none")
+        if first != second:
+            name = str(CATEGORY_WORDS.get(kind, kind))  # type: ignore[call-overload]
+            distance = abs(SEVERITIES.index(second) - SEVERITIES.index(first))
+            steps.append((distance, f"{name.capitalize()}: {first} in A, {second} in B."))
+    reasons = _largest_first(steps)
+    by_a, by_b = _readings(a), _readings(b)
+    gaps = []
+    for tool in by_a:
+        if tool in by_b:
+            text = f"{tool} scores A {by_a[tool]:.2f} and B {by_b[tool]:.2f}."
+            gaps.append((abs(by_b[tool] - by_a[tool]), text))
+    reasons += _largest_first(gaps)
     return reasons or ["Nothing measured tells them apart."]
 
 
+def _largest_first(differences: Sequence[tuple[float, str]]) -> list[str]:
+    ordered = sorted(differences, key=lambda difference: -difference[0])
+    return [text for _, text in ordered]
+
+
+def _severities(result: Assessment) -> dict[str, Severity]:
+    """Return how severe what is wrong with the whole image is, by fault or category."""
+    worst = result.state.evidence.severities(lambda finding: finding.fault or finding.type)
+    return {kind: severity for (region, kind), severity in worst.items() if region == GLOBAL}
+
+
 def _readings(result: Assessment) -> dict[str, float]:
+    """Return each tool's mean score of the whole image."""
     by_tool: dict[str, list[float]] = {}
     for log in result.state.evidence.tool_logs:
         if log.score is not None and log.region == GLOBAL:

@@ -1,11 +1,10 @@
-"""What DSPy's users expect of a module: batches, event loops, pickles, models, and a checked saved state."""
+"""What DSPy's users expect of a module: batches, event loops, pickles, models, a saved state."""
 
 import copy
 import functools
 import hashlib
 import json
 import logging
-import re
 from collections.abc import Iterable, Mapping, Sized
 from dataclasses import dataclass, field
 from typing import Any, Literal, Self
@@ -25,15 +24,15 @@ from program.common.pool import progress as progress_bar
 from program.common.request import ARGUMENTS
 from program.expert import NAME
 from program.images.store import IMAGES
-from signatures.inputs import steps_of
 
 
-class _Part(BaseModel):
-    # DSPy sets every key of a predictor's state as an attribute: an unknown one (`config`) could name an address.
+class _FilePart(BaseModel):
+    # DSPy sets every key of a predictor's state as an attribute: an unknown one (`config`) could
+    # name an address.
     model_config = ConfigDict(extra="forbid", frozen=True, strict=True, allow_inf_nan=False)
 
 
-class ProgramFile(_Part):
+class ProgramFile(_FilePart):
     """The content of `program.json`."""
 
     format: Literal[1] = 1
@@ -67,17 +66,17 @@ class ProgramFile(_Part):
             raise ValueError(first_fault(error, "the file")) from error
 
 
-class _FieldState(_Part):
+class _FieldState(_FilePart):
     prefix: str
     description: str
 
 
-class _SignatureState(_Part):
+class _SignatureState(_FilePart):
     instructions: str
     fields: list[_FieldState]
 
 
-class _PredictorState(_Part):
+class _PredictorState(_FilePart):
     traces: list[JsonValue]
     train: list[JsonValue]
     demos: list[dict[str, JsonValue]]
@@ -90,18 +89,30 @@ _PREDICTORS = TypeAdapter(dict[str, _PredictorState])
 
 
 def rest_sha256(state: Mapping[str, Any], learned: list[Any]) -> str:
-    """Return the hash of all that a program has learned but its instructions; `learned` is what no predictor holds."""
-    kept = {n: {**part, "signature": part["signature"]["fields"]} for n, part in state.items() if n != "metadata"}
+    """Return the hash of all that a program has learned but its instructions.
+
+    `learned` is what no predictor holds.
+    """
+    kept = {}
+    for name, part in _predictors_in(state).items():
+        kept[name] = {**part, "signature": part["signature"]["fields"]}
     return digest([kept, *learned])
+
+
+def _predictors_in(state: Mapping[str, Any]) -> dict[str, Any]:
+    # DSPy's own files hold the versions they were written with beside the predictors.
+    return {name: part for name, part in state.items() if name != "metadata"}
 
 
 def digest(value: Any) -> str:
     """Return the SHA-256 of a JSON value in hex."""
-    return hashlib.sha256(json.dumps(value, sort_keys=True, ensure_ascii=False).encode()).hexdigest()
+    text = json.dumps(value, sort_keys=True, ensure_ascii=False)
+    return hashlib.sha256(text.encode()).hexdigest()
 
 
 logger = logging.getLogger(__name__)
 
+_ERROR_LENGTH = 300
 _CALLS: RunVar[CapacityLimiter] = RunVar("agentic_iqa_calls")
 """Of each event loop: how many assessments it runs at once."""
 
@@ -122,7 +133,7 @@ class BatchInterrupted(KeyboardInterrupt):
     """Ctrl-C during a batch; `results` holds what was finished, None where nothing was."""
 
     def __init__(self, results: list[Assessment | FailedSample | None]) -> None:
-        super().__init__(f"{sum(r is not None for r in results)} samples were finished")
+        super().__init__(f"{len(results) - results.count(None)} samples were finished")
         self.results = results
 
 
@@ -135,9 +146,10 @@ class ProgramModule(dspy.Module):
         self._asked: frozenset[str] | None = None
 
     async def aforward(self, *arguments: Any, **named: Any) -> Assessment:
-        """Assess one image without blocking the event loop; the arguments are those of a plain call.
+        """Assess one image without blocking the event loop, with the arguments of a plain call.
 
-        It runs in a thread of its own with the caller's context. A cancelled call goes on to its end, unheard.
+        It runs in a thread of its own with the caller's context. A cancelled call goes on to its
+        end, unheard.
         """
         run = functools.partial(type(self).forward, self, *arguments, **named)
         limiter = _CALLS.get(None) or CapacityLimiter(self.resources.settings.wire.concurrency)
@@ -153,53 +165,51 @@ class ProgramModule(dspy.Module):
         examples: list[dspy.Example] | None = None,
         **options: Any,
     ) -> "list[Assessment | FailedSample] | Any":
-        """Assess many samples with `workers` threads; results in their order, a failed sample as a `FailedSample`.
+        """Assess many samples with `workers` threads; a failed one becomes a `FailedSample`.
 
-        A sample is an image, a mapping of the call's arguments or an object with them as attributes (`dspy.Example`).
-        Each call runs in a copy of the caller's context, so `dspy.context` and a `Budget` hold inside. Samples may be a
-        stream; two per worker are read ahead, and no image is held beyond its own sample. Ctrl-C finishes what is in
-        flight and raises BatchInterrupted, which holds the results so far. InputError for fewer than one worker.
-        With `examples`, `num_threads` or another option of `dspy.Module.batch` it does and returns what that does.
+        A sample is an image, a mapping of the call's arguments or an object with them as attributes
+        (`dspy.Example`). Results come in the samples' order. Each call runs in a copy of the
+        caller's context, so `dspy.context` and a `Budget` hold inside. Samples may be a stream; two
+        per worker are read ahead, and no image is held beyond its own sample. Ctrl-C finishes what
+        is in flight and raises BatchInterrupted, which holds the results so far. InputError for
+        fewer than one worker. With `examples`, `num_threads` or another option of
+        `dspy.Module.batch` it does and returns what that does.
         """
         if examples is not None or options:
             return super().batch(samples if examples is None else examples, **options)
         if workers < 1:
             raise InputError(f"workers: {workers} is too few; give 1 or more")
-        results: dict[int, Assessment | FailedSample] = {}
+        given = enumerate(() if samples is None else samples)
         total = len(samples) if isinstance(samples, Sized) else None
-
-        def take(index: int, result: Assessment | Exception) -> None:
-            if isinstance(result, Exception):
-                words = " ".join(redact(str(result)).split())
-                logger.warning("sample %d failed: %s", index, words)
-                results[index] = FailedSample(index, f"{type(result).__name__}: {words}"[:300], result)
-            else:
-                results[index] = result
-
-        given = () if samples is None else samples
+        results: dict[int, Assessment | FailedSample] = {}
         try:
             with progress_bar("assessing", total, shown=progress) as advance:
-                placed = map_unordered(lambda pair: self._assessed(pair[1]), enumerate(given), workers=workers)
-                for (index, _), result in placed:
-                    take(index, result)
+                for (index, _), result in map_unordered(self._assessed, given, workers=workers):
+                    results[index] = result
                     advance()
         except KeyboardInterrupt:
-            raise BatchInterrupted([results.get(index) for index in range(max(results, default=-1) + 1)]) from None
+            places = range(max(results, default=-1) + 1)
+            raise BatchInterrupted([results.get(index) for index in places]) from None
         return [results[index] for index in range(len(results))]
 
-    def _assessed(self, sample: Any) -> Assessment | Exception:
+    def _assessed(self, placed: tuple[int, Any]) -> Assessment | FailedSample:
+        index, sample = placed
         try:
-            # Arrays given and crops made would pile up over a stream of any length; DSPy's history is the caller's.
+            # Arrays given and crops made would pile up over a stream of any length; DSPy's history
+            # is the caller's.
             with IMAGES.borrow():
                 result: Assessment = self(**_arguments(sample))
                 return result
         except Exception as error:  # the sample border: one bad sample must not end the batch
-            return error
+            words = " ".join(redact(str(error)).split())
+            logger.warning("sample %d failed: %s", index, words)
+            return FailedSample(index, f"{type(error).__name__}: {words}"[:_ERROR_LENGTH], error)
 
     def predictors_used_by(self, examples: Iterable[dspy.Example]) -> Self:
-        """Return a copy that shows optimizers only the predictors which these examples ask; it runs each once.
+        """Return a copy that shows optimizers only the predictors which these examples ask.
 
-        Optimizers spend on each one they see: `dspy.GEPA(...).compile(iqa.predictors_used_by(trainset[:4]), ...)`.
+        It runs each example once. Optimizers spend on each predictor that they see:
+        `dspy.GEPA(...).compile(iqa.predictors_used_by(trainset[:4]), ...)`.
         """
         copied: Self = self.deepcopy()
         predictors: set[int] = set()
@@ -207,21 +217,26 @@ class ProgramModule(dspy.Module):
             with dspy.context(trace=[]):
                 copied(**example.inputs())
                 predictors |= {id(predictor) for predictor, _, _ in dspy.settings.trace}
-        copied._asked = frozenset(name for name, p in copied.named_parameters() if id(p) in predictors)
+        named = copied.named_parameters()
+        copied._asked = frozenset(name for name, each in named if id(each) in predictors)
         return copied
 
     def named_predictors(self) -> list[tuple[str, dspy.Predict]]:
-        """Return the predictors that an optimizer may change, by name: all, or those of `predictors_used_by`."""
-        asked = self._asked
-        return [(name, p) for name, p in super().named_predictors() if asked is None or name in asked]
+        """Return what an optimizer may change, by name: all, or those of `predictors_used_by`."""
+        named: list[tuple[str, dspy.Predict]] = super().named_predictors()
+        if self._asked is None:
+            return named
+        return [(name, predictor) for name, predictor in named if name in self._asked]
 
     def get_lm(self) -> dspy.BaseLM:
         """Return the model that plays every role. ModelError where they are played by several."""
         if (chosen := super().get_lm()) is not None:
             return chosen
         lms = [self.resources.lm(role) for role in ROLES]
-        if len(names := dict.fromkeys(str(lm.model) for lm in lms)) > 1:
-            raise ModelError(f"the roles are played by {', '.join(names)}: choose one with set_lm(dspy.LM(...))")
+        models = dict.fromkeys(str(lm.model) for lm in lms)
+        if len(models) > 1:
+            fault = f"the roles are played by {', '.join(models)}"
+            raise ModelError(f"{fault}: choose one with set_lm(dspy.LM(...))")
         return lms[-1]
 
     def __deepcopy__(self, memo: dict[int, Any]) -> Self:
@@ -241,42 +256,25 @@ class ProgramModule(dspy.Module):
     def load_state(self, state: Mapping[str, Any], *, allow_unsafe_lm_state: bool = False) -> None:
         """Take over the demos and instructions that a state holds.
 
-        Models, addresses and keys come from settings and environment alone: InputError for a state that names a
-        language model or anything else, whatever `allow_unsafe_lm_state` says.
+        Models, addresses and keys come from settings and environment alone: InputError for a state
+        that names a language model or anything else, whatever `allow_unsafe_lm_state` says.
         """
-        if missing := [name for name, _ in self.named_parameters() if name not in state]:
-            raise InputError(f"state: has no predictor {missing[0]!r}; compile again")
+        for name, _ in self.named_parameters():
+            if name not in state:
+                raise InputError(f"state: has no predictor {name!r}; compile again")
         try:
-            # DSPy's own files hold the versions they were written with beside the predictors.
-            _PREDICTORS.validate_python({name: part for name, part in state.items() if name != "metadata"})
+            _PREDICTORS.validate_python(_predictors_in(state))
         except ValidationError as error:
-            raise InputError(f"state: {first_fault(error, 'the file')}; remove it, or compile again") from error
+            fault = first_fault(error, "the file")
+            raise InputError(f"state: {fault}; remove it, or compile again") from error
         super().load_state(state)
-        for _, predictor in self.named_parameters():
-            if steps_of(predictor.signature):
-                text = _without_looking(predictor.signature.instructions)
-                predictor.signature = predictor.signature.with_instructions(text)
-
-
-_LOOKING = (
-    (r"(?m)^\d+\. If they are unclear or insufficient, look at the image itself\.\n?", ""),
-    (r", (the tools' quality scores \([^)]*\))\s+and the image\.", r" and \1."),
-)
-"""What instructions of earlier versions said of looking at the image, and what stands in its place."""
-
-
-def _without_looking(instructions: str) -> str:
-    """Return the instructions of a saved program without what earlier versions said of looking: the image adds it."""
-    for pattern, instead in _LOOKING:
-        instructions = re.sub(pattern, instead, instructions)
-    return instructions.rstrip()
 
 
 def _arguments(sample: Any) -> dict[str, Any]:
     """Return the program's arguments for a sample given in any of the three ways."""
     if isinstance(sample, Mapping):
         return dict(sample)
-    if hasattr(sample, "image") and not hasattr(sample, "mode"):  # a PIL image has a mode and is the image itself
-        values = {name: getattr(sample, name, None) for name in ARGUMENTS}
-        return {name: value for name, value in values.items() if value is not None}
-    return {"image": sample}
+    if hasattr(sample, "mode") or not hasattr(sample, "image"):  # PIL's images have a mode
+        return {"image": sample}
+    values = {name: getattr(sample, name, None) for name in ARGUMENTS}
+    return {name: value for name, value in values.items() if value is not None}

@@ -6,6 +6,7 @@ from collections.abc import Collection, Sequence
 from typing import Any, NamedTuple
 
 import dspy
+from pydantic import BaseModel
 
 from program.agent.resources import Resources
 from program.agent.state import AssessmentState
@@ -41,64 +42,75 @@ class Planner(dspy.Module):
         self.plan = dspy.Predict(PlanAssessment)
 
     def forward(self, state: AssessmentState, tool_names: Sequence[str], feedback: str | None = None) -> PlanReading:
-        """Return the plan, what the rules changed in the model's answer, and why that could not be used.
+        """Return the plan, what the rules changed in the model's answer, and why it was unusable.
 
         `feedback` says what the evidence lacked; of which kind that is stands in the state.
         """
         has_reference = state.reference_path is not None
         boxes = list(state.regions or {})
-        inputs = {
-            "query": state.query,
-            "has_reference": has_reference,
-            "region_names": boxes or None,
-            "tool_names": list(tool_names),
-            "feedback": feedback,
-            "gap": state.gap if feedback else None,
-            "previous_plan": state.plan.model_dump_json() if feedback and state.plan else None,
-        }
         named = named_tools(state.query, tool_names)
         error = plan = None
         if not self.resources.one_word(state.query, state.options):
+            inputs: dict[str, Any] = {
+                "query": state.query,
+                "has_reference": has_reference,
+                "region_names": boxes or None,
+                "tool_names": list(tool_names),
+                "feedback": feedback,
+                "gap": None,
+                "previous_plan": None,
+            }
+            if feedback:
+                inputs["gap"] = state.gap
+                inputs["previous_plan"] = state.plan and state.plan.model_dump_json()
             with stage("planner"):
-                answer = ask(self.plan, inputs, PLAN, lambda p: p.plan, lm=self.resources.lm("planner"))
+                lm = self.resources.lm("planner")
+                answer = ask(self.plan, inputs, PLAN, lambda p: p.plan, lm=lm)
             plan = answer.value
-            error = answer.errors[-1] if plan is None else None
-        if plan is None:  # everything is looked at, with every step and the tools that the question names
+            if plan is None:
+                error = answer.errors[-1]
+        if plan is None:  # every step is taken, with the tools that the question names
             plan = Plan(query_type="IQA", query_scope=boxes or [GLOBAL], required_tools=named)
-        plan, strange = of_question(plan, state.query, boxes)
-        repaired, repairs = apply_rules(
-            plan, has_reference=has_reference, boxes=boxes, registry=self.resources.registry, asked_for=named
-        )
-        logger.info("plan: %s, scope %s, repairs: %s", repaired.query_type, repaired.query_scope, repairs or "none")
-        unusable = usable_tools(plan.required_tools, self.resources.registry, has_reference=has_reference)[1]
-        return PlanReading(repaired, [*strange, *repairs], unusable, error)
+        plan, left_out = as_asked(plan, state.query, boxes)
+        registry = self.resources.registry
+        ruled, changes = apply_rules(plan, has_reference=has_reference, boxes=boxes, registry=registry, asked_for=named)
+        repairs = changes or "none"
+        logger.info("plan: %s, scope %s, repairs: %s", ruled.query_type, ruled.query_scope, repairs)
+        _, unusable = usable_tools(plan.required_tools, registry, has_reference=has_reference)
+        return PlanReading(ruled, [*left_out, *changes], unusable, error)
 
 
-def of_question(plan: Plan, query: str, boxes: Collection[str]) -> tuple[Plan, list[str]]:
-    """Return a plan with the regions and distortions that its question names, and a line for each region left out.
+def as_asked(plan: Plan, query: str, boxes: Collection[str]) -> tuple[Plan, list[str]]:
+    """Return a plan with what its question names, and a line on the regions left out.
 
-    A region shares a word with the question (in another script it may be a translation) or is a box's name. Models
-    are not asked whether a distortion was named: the question tells.
+    A region shares a word with the question (in another script it may be a translation) or is a
+    box's name. Models are not asked whether a distortion was named: the question tells.
     """
-    words = _stems(query)
-
-    def is_named(region: str) -> bool:
-        if region == GLOBAL or _called(region, boxes) in boxes or not (region.isascii() and query.isascii()):
-            return True
-        return not words.isdisjoint(_stems(region))
-
-    strange = [region for region in plan.query_scope if not is_named(region)]
-    scope = [region for region in plan.query_scope if region not in strange]
-    found: dict[str, Any] = {"query_scope": scope or [GLOBAL]} if strange else {}
+    changes: dict[str, Any] = {}
+    left_out = []
+    unnamed = [region for region in plan.query_scope if not _is_named(region, query, boxes)]
+    if unnamed:
+        scope = [region for region in plan.query_scope if region not in unnamed]
+        changes["query_scope"] = scope or [GLOBAL]
+        left_out.append(f"query_scope: the question does not name {', '.join(unnamed)}; left out")
     if "distortion_source" not in plan.model_fields_set:
         asked = named_distortions(query)
-        named = [
-            r.model_copy(update={"distortions": [d for d in r.distortions if d in asked]}) for r in plan.distortions
-        ]
-        named = [r for r in named if r.distortions]
-        found |= {"distortions": named, "distortion_source": "explicit" if named else "inferred"}
-    left_out = [f"query_scope: the question does not name {', '.join(strange)}; left out"] if strange else []
-    return plan.model_copy(update=found), left_out
+        named = []
+        for region in plan.distortions:
+            kinds = [kind for kind in region.distortions if kind in asked]
+            if kinds:
+                named.append(region.model_copy(update={"distortions": kinds}))
+        changes["distortions"] = named
+        changes["distortion_source"] = "explicit" if named else "inferred"
+    return plan.model_copy(update=changes), left_out
+
+
+def _is_named(region: str, query: str, boxes: Collection[str]) -> bool:
+    if region == GLOBAL or _own_name(region, boxes) in boxes:
+        return True
+    if not (region.isascii() and query.isascii()):
+        return True
+    return not _stems(query).isdisjoint(_stems(region))
 
 
 def _stems(text: str) -> set[str]:
@@ -115,24 +127,27 @@ def apply_rules(
 ) -> tuple[Plan, list[str]]:
     """Return the plan as the paper's rules allow it, with one line per change.
 
-    Rules: "Other" runs no step; detection only where no distortion is named; analysis always; tool+region or tool only:
-    execute without selection; region without a known box: no tools; otherwise both. A known box makes
-    a region measurable, so it counts like the whole image; regions get the names of their boxes. `asked_for` are the
+    `signatures.schemas.steps` says which steps a plan takes. A known box makes a region measurable,
+    so it counts like the whole image; regions get the names of their boxes. `asked_for` are the
     tools that the question names: a model that requires others is not followed.
     """
-    changes: list[str] = []
-    scope = list(dict.fromkeys(_called(region, boxes) for region in plan.query_scope))
+    scope = list(dict.fromkeys(_own_name(region, boxes) for region in plan.query_scope))
     if len(scope) > 1 and GLOBAL in scope:
         scope.remove(GLOBAL)
-    tools, unusable = usable_tools(plan.required_tools, registry, has_reference=has_reference)
-    changes += unusable
-    if asked_for is not None and (unnamed := [tool for tool in tools if tool not in asked_for]):
+    tools, changes = usable_tools(plan.required_tools, registry, has_reference=has_reference)
+    if asked_for is not None:
+        unnamed = [tool for tool in tools if tool not in asked_for]
         tools = [tool for tool in tools if tool in asked_for]
-        changes.append(f"required_tools: the question does not name {', '.join(unnamed)}; left out")
+        if unnamed:
+            names = ", ".join(unnamed)
+            changes.append(f"required_tools: the question does not name {names}; left out")
     is_iqa = plan.query_type == "IQA"
-    named = [r for r in plan.distortions if r.distortions] if is_iqa and plan.distortion_source == "explicit" else []
-    named = [r.model_copy(update={"region": _called(r.region, boxes)}) for r in named]
-    unboxed = [region for region in scope if region != GLOBAL and region not in boxes]
+    named = []
+    if is_iqa and plan.distortion_source == "explicit":
+        for part in plan.distortions:
+            if part.distortions:
+                region = _own_name(part.region, boxes)
+                named.append(part.model_copy(update={"region": region}))
     wanted: dict[str, Any] = {
         "query_scope": scope,
         "distortion_source": "explicit" if named else "inferred",
@@ -140,10 +155,12 @@ def apply_rules(
         "reference_mode": "Full-Reference" if has_reference else "No-Reference",
         "required_tools": tools,
         **steps(
-            is_iqa=is_iqa, names_distortions=bool(named), names_tools=bool(tools),
-            is_measurable=len(unboxed) < len(scope),
+            is_iqa=is_iqa,
+            names_distortions=bool(named),
+            names_tools=bool(tools),
+            is_measurable=any(region == GLOBAL or region in boxes for region in scope),
         ),
-    }  # fmt: skip
+    }
     for field, value in wanted.items():
         given = getattr(plan, field)
         if given != value and field != "required_tools":
@@ -151,15 +168,18 @@ def apply_rules(
     return plan.model_copy(update=wanted), changes
 
 
-def _called(region: str, boxes: Collection[str]) -> str:
+def _own_name(region: str, boxes: Collection[str]) -> str:
     """Return the caller's own name of a region, however the model wrote it."""
     if region in boxes:
         return region
-    return next((name for name in boxes if region_pattern(name).fullmatch(region)), region)
+    for name in boxes:
+        if region_pattern(name).fullmatch(region):
+            return name
+    return region
 
 
 def usable_tools(names: Sequence[str], registry: ToolRegistry, *, has_reference: bool) -> tuple[list[str], list[str]]:
-    """Return which of these tools can be used, by the names that the registry has, and a line for each that cannot."""
+    """Return which tools can be used, by the registry's names, and a line for each that cannot."""
     usable, unusable = [], []
     for name in names:
         try:
@@ -168,11 +188,14 @@ def usable_tools(names: Sequence[str], registry: ToolRegistry, *, has_reference:
             unusable.append(str(error))
             continue
         if spec.mode == "FR" and not has_reference:
-            unusable.append(f"tool {spec.name!r}: needs a reference image and none is given; left out")
+            fault = "needs a reference image and none is given"
+            unusable.append(f"tool {spec.name!r}: {fault}; left out")
         elif spec.name not in usable:
             usable.append(spec.name)
     return usable, unusable
 
 
 def _shown(value: object) -> str:
-    return str([getattr(v, "model_dump", lambda v=v: v)() for v in value]) if isinstance(value, list) else str(value)
+    if isinstance(value, list):
+        value = [each.model_dump() if isinstance(each, BaseModel) else each for each in value]
+    return str(value)

@@ -1,4 +1,4 @@
-"""A compiled program's folder: `program.json`, and its demos' images; and what a program's answers depend on."""
+"""A compiled program's folder, and what a program's answers depend on."""
 
 import argparse
 import hashlib
@@ -15,6 +15,7 @@ import dspy
 from program.agent.labels import Corrections, Neighbours
 from program.agent.loop import AgenticIQA
 from program.agent.module import ProgramFile, digest, rest_sha256
+from program.agent.resources import Role
 from program.common.errors import ImageError, InputError
 from program.common.files import CONFIGS, remove_leftovers, write_whole
 from program.common.outputs import PROGRAM, check_outputs_in, names_of, replacing
@@ -32,11 +33,15 @@ from program.tracking.models import SCHEME, fetch
 logger = logging.getLogger(__name__)
 
 _PROGRAM = "program.json"
-_ARRAYS: Mapping[str, type[Neighbours | Corrections]] = {"neighbours": Neighbours, "corrections": Corrections}
-"""What of a Summarizer has a file of its own, whose hash `program.json` holds, both by this name."""
+_ARRAYS: Mapping[str, type[Neighbours | Corrections]] = {
+    "neighbours": Neighbours,
+    "corrections": Corrections,
+}
+"""What of a Summarizer has a file of its own by this name; `program.json` holds its hash."""
 _REFERENCE = re.compile(re.escape(HOST) + r"[0-9a-f]{64}\.[a-z]+")
 _SHOWN = re.compile(
-    re.escape(CUSTOM_TYPE_START_IDENTIFIER + r"[{\"type\": \"image_url\", \"image_url\": {\"url\": \"")
+    re.escape(CUSTOM_TYPE_START_IDENTIFIER)
+    + re.escape(r"[{\"type\": \"image_url\", \"image_url\": {\"url\": \"")
     + _REFERENCE.pattern
     + re.escape(r"\"}}]" + CUSTOM_TYPE_END_IDENTIFIER)
 )
@@ -53,53 +58,67 @@ def save(
 ) -> Path:
     """Write a program to `folder`: state without LMs, demo images, and a record of its making.
 
-    Replaces an earlier program of the same folder, which can be loaded until the new one can. Refuses a folder that
-    holds anything else. `files` are further texts to write there by name. `keep` names files of the earlier one that
-    stay, of a compile that goes on: what came to lie there since it began stays, too. Raises InputError where it cannot
-    be written.
+    Replaces an earlier program of the same folder, which can be loaded until the new one can.
+    Refuses a folder that holds anything else. `files` are further texts to write there by name.
+    `keep` names files of the earlier one that stay, of a compile that goes on: what came to lie
+    there since it began stays, too. Raises InputError where it cannot be written.
     """
     kept = set(keep)
     if not kept:
         check_folder(folder)
     try:
         state, arrays = _state(program), _arrays(program)
-        document = {
+        document: dict[str, Any] = {
             "format": 1,
             "schema_sha256": schema_sha256(program),
             "program_sha256": program_sha256(program),
             "rest_sha256": rest_sha256(state, _learned(program)),
-            **({"engine": engine} if (engine := _engine(program)) else {}),
-            "record": dict(record or {}),
-            "fusion": _fusion(program),
-            **{name: each.sha256 for name, each in arrays.items()},
-            "state": state,
         }
-        content = {}
-        for url in sorted(set(_REFERENCE.findall(json.dumps(state)))):
-            digest, suffix = parse_url(url)
-            content[f"images/{digest}{suffix}"] = IMAGES.read(url)
-        texts = {f"{name}.json": each.text for name, each in arrays.items()}
+        engine = _engine(program)
+        if engine is not None:
+            document["engine"] = engine
+        document |= {"record": dict(record or {}), "fusion": _fusion(program)}
+        document |= {name: array.sha256 for name, array in arrays.items()}
+        document["state"] = state
+        texts = {f"{name}.json": array.text for name, array in arrays.items()}
         texts |= {_PROGRAM: json.dumps(document, ensure_ascii=False, indent=1), **(files or {})}
-        _write(folder, content | {name: text.encode() for name, text in texts.items()}, kept)
+        content = {name: text.encode() for name, text in texts.items()}
+        for url in _references_in(json.dumps(state)):
+            content[_image_file(url)] = IMAGES.read(url)
+        _write(folder, content, kept)
     except OSError as error:
-        reason = f"cannot be written ({error.strerror}); check its permissions, free space, or give another"
-        raise InputError(f"folder {str(folder)!r}: {reason}") from error
+        mend = "check its permissions, free space, or give another"
+        fault = f"cannot be written ({error.strerror}); {mend}"
+        raise InputError(f"folder {str(folder)!r}: {fault}") from error
     return folder
 
 
 def copy_program(source: Path, folder: Path) -> None:
-    """Put a copy of a program, with its compile's files, in the place of the one in `folder`, as `save` does."""
-    _write(folder, {name: (source / name).read_bytes() for name in names_of(source, PROGRAM)}, kept=set())
+    """Put a copy of a program, with its compile's files, in place of `folder`'s, as `save` does."""
+    content = {name: (source / name).read_bytes() for name in names_of(source, PROGRAM)}
+    _write(folder, content, kept=set())
+
+
+def _references_in(state: str) -> list[str]:
+    return sorted(set(_REFERENCE.findall(state)))
+
+
+def _image_file(url: str) -> str:
+    """Return where a demo's image lies in the folder."""
+    digest, suffix = parse_url(url)
+    return f"images/{digest}{suffix}"
 
 
 def _write(folder: Path, content: Mapping[str, bytes], kept: Set[str]) -> None:
     """Write a program's files by name, and remove those of the earlier program that it has no more.
 
-    Whatever ends the process meanwhile, one of the two can be loaded. `program.json` turns the one into the other: what
-    it names lies there before, under a name that holds its hash, and what only the earlier one named goes after.
+    Whatever ends the process meanwhile, one of the two can be loaded. `program.json` turns the one
+    into the other: what it names lies there before, under a name that holds its hash, and what only
+    the earlier one named goes after.
     """
-    arrays = {f"{name}.json" for name in _ARRAYS} & set(content)
-    staged = {name: _staged(name, hashlib.sha256(content[name]).hexdigest()) for name in arrays}
+    staged = {}
+    for name in {f"{name}.json" for name in _ARRAYS} & set(content):
+        staged[name] = _staged(name, hashlib.sha256(content[name]).hexdigest())
     named = {name: name for name in content if name.startswith("images/")} | staged
     folder.mkdir(parents=True, exist_ok=True)
     stale = set(names_of(folder, PROGRAM)) - set(content) - kept
@@ -124,10 +143,7 @@ def _staged(name: str, sha256: str) -> str:
 
 
 def check_folder(folder: Path) -> None:
-    """Raise InputError for a folder that a program must not take: where something lies that this program did not write.
-
-    A link is refused, too.
-    """
+    """Raise InputError for a folder that a program must not take: a link, or with foreign files."""
     own = folder
     if ".." in folder.parts:  # new/../data is data, even where new does not exist
         own = Path(os.path.realpath(folder.parent), folder.name)
@@ -135,8 +151,10 @@ def check_folder(folder: Path) -> None:
         raise InputError(f"folder {str(folder)!r}: is a link; give the folder that it leads to")
     there = next((path for path in (own, *own.parents) if path.exists()), own)
     if there.exists() and not there.is_dir():
-        which = "" if there == own else f"{str(there)!r} "
-        raise InputError(f"folder {str(folder)!r}: {which}is a file; give a new or empty folder")
+        fault = "is a file; give a new or empty folder"
+        if there != own:
+            fault = f"{str(there)!r} {fault}"
+        raise InputError(f"folder {str(folder)!r}: {fault}")
     check_outputs_in(own, PROGRAM)
 
 
@@ -147,32 +165,35 @@ def load(
     *,
     force: bool = False,
 ) -> AgenticIQA:
-    """Return the compiled program of a folder, with the LMs of `settings` (or `lm`); none is stored inside.
+    """Return the compiled program of a folder, with the LMs of `settings` (or `lm`).
 
-    A registered program is named as models:/NAME@champion or models:/NAME/VERSION. Instructions edited in the file are
-    taken, with a warning. `force` loads a program that was altered otherwise since it was saved, the instructions,
-    never the fitted fusion, of one that another revision of the embedded engine was compiled with, and one with demos
-    for the embedded expert, which reads none, without them. Raises InputError for these without `force`, and always
-    when the folder is no compiled program, was made for other signatures or names a language model; ImageError when a
+    A registered program is named as models:/NAME@champion or models:/NAME/VERSION. Instructions
+    edited in the file are taken, with a warning. `force` loads a program that was altered otherwise
+    since it was saved, the instructions, never the fitted fusion, of one that another revision of
+    the embedded engine was compiled with, and one with demos for the embedded expert, which reads
+    none, without them. Raises InputError for these without `force`, and always when the folder is
+    no compiled program, was made for other signatures or names a language model; ImageError when a
     demo's image is missing or altered.
     """
-    registered = str(folder).startswith(SCHEME)
-    path = fetch(str(folder), settings or load_settings()) if registered else Path(folder)
+    is_registered = str(folder).startswith(SCHEME)
+    path = fetch(str(folder), settings or load_settings()) if is_registered else Path(folder)
     name = f"program {str(path)!r}"
     file = _read(path, name)
     program = AgenticIQA(settings=settings, lm=lm)
     if file.fusion is not None:
         try:
-            program.summarizer.fitted = FittedFusion.from_json(program.resources.fusion, file.fusion)
+            fitted = FittedFusion.from_json(program.resources.fusion, file.fusion)
         except (OverflowError, TypeError, ValueError) as error:
             raise InputError(f"{name}: its fusion does not fit ({error}); compile again") from error
+        program.summarizer.fitted = fitted
     if file.schema_sha256 != schema_sha256(program):
-        raise InputError(f"{name}: was compiled for other signatures than this version's; compile again")
+        fault = "was compiled for other signatures than this version's"
+        raise InputError(f"{name}: {fault}; compile again")
     try:
         program.load_state(file.state)
     except InputError as error:
         raise InputError(f"{name}: {error}") from error
-    _add_images(path, json.dumps(file.state))
+    _add_images(path, json.dumps(file.state), name)
     for predictor in program.parameters():
         predictor.demos = [_with_images(demo) for demo in predictor.demos]
     for part, sha256 in file.arrays.items():
@@ -196,28 +217,34 @@ def _read(path: Path, name: str) -> ProgramFile:
 
 def _read_arrays(path: Path, name: str, part: str, sha256: str) -> Neighbours | Corrections:
     file = f"{part}.json"
+    mend = "copy the whole folder again"
     staged = path / _staged(file, sha256)
+    place = staged if staged.is_file() else path / file
     try:
-        saved = (staged if staged.is_file() else path / file).read_bytes()
+        saved = place.read_bytes()
         if hashlib.sha256(saved).hexdigest() != sha256:
             raise ValueError("was altered")
         return _ARRAYS[part].from_json(json.loads(saved))
     except FileNotFoundError as error:
-        raise InputError(f"{name}: {file} is missing; copy the whole folder again") from error
+        raise InputError(f"{name}: {file} is missing; {mend}") from error
     except (OSError, ValueError) as error:
-        raise InputError(f"{name}: {file} cannot be used ({error}); copy the whole folder again") from error
+        raise InputError(f"{name}: {file} cannot be used ({error}); {mend}") from error
 
 
 def _is_foreign(file: ProgramFile, name: str, *, force: bool) -> bool:
-    """Return whether another revision of the embedded engine was compiled. Raises InputError for what needs `force`."""
+    """Return whether another revision of the embedded engine was compiled.
+
+    Raises InputError for what needs `force`.
+    """
     faults = []
     learned = [file.fusion, *file.arrays.values()]
-    altered = digest([file.state, *learned]) != file.program_sha256
-    if altered and file.rest_sha256 == rest_sha256(file.state, learned):
+    is_altered = digest([file.state, *learned]) != file.program_sha256
+    if is_altered and file.rest_sha256 == rest_sha256(file.state, learned):
         logger.warning("%s: its instructions were edited since it was saved", name)
-    elif altered:
+    elif is_altered:
         faults.append("was altered since it was saved; compile again, or load it as it is with --force (force=True)")
-    if foreign := file.engine is not None and file.engine != MODEL:
+    is_foreign = file.engine is not None and file.engine != MODEL
+    if is_foreign:
         faults.append(
             f"was compiled with {file.engine!r}, and this version holds {MODEL!r}; compile again, "
             "or take its instructions without a fitted fusion with --force (force=True)"
@@ -226,32 +253,35 @@ def _is_foreign(file: ProgramFile, name: str, *, force: bool) -> bool:
         if not force:
             raise InputError(f"{name}: {fault}")
         logger.warning("%s: %s", name, fault.partition(";")[0])
-    return foreign
+    return is_foreign
 
 
 def _check_demos(program: AgenticIQA, name: str, *, force: bool) -> None:
-    """Raise InputError for demos of a predictor whose model reads none; with `force` they are left out instead."""
+    """Raise InputError for demos of a model that reads none; with `force` they are left out."""
     for predictor_name, predictor in program.named_parameters():
         lm = predictor.lm or program.resources.lm(predictor_name.partition(".")[0])
         if not predictor.demos or not known_traits(lm).embedded:
             continue
         fault = f"{name}: holds demos, which the embedded expert does not read"
         if not force:
-            raise InputError(f"{fault}; compile again, or give the language model it was compiled for (--lm)")
+            mend = "compile again, or give the language model it was compiled for (--lm)"
+            raise InputError(f"{fault}; {mend}")
         logger.warning("%s; they are left out", fault)
         predictor.demos = []
 
 
 def _engine(program: AgenticIQA) -> str | None:
-    """Return the embedded engine where it plays a role that demos, instructions or a fitted fusion were made for."""
+    """Return the embedded engine where it plays a role that something learned was made for."""
     if _arrays(program):
         return MODEL  # they are made of what this revision sees
-    plain = dict(AgenticIQA(program.resources.settings).named_parameters())
+    plain = {}
+    for name, predictor in AgenticIQA(program.resources.settings).named_parameters():
+        plain[name] = predictor.signature.instructions
     for name, predictor in program.named_parameters():
         role = name.partition(".")[0]
-        fitted = role == "summarizer" and program.summarizer.fitted is not None
-        own = name in plain and predictor.signature.instructions == plain[name].signature.instructions
-        if fitted or predictor.demos or not own:
+        is_fitted = role == "summarizer" and program.summarizer.fitted is not None
+        is_reworded = predictor.signature.instructions != plain.get(name)
+        if is_fitted or predictor.demos or is_reworded:
             revision = known_traits(predictor.lm or program.resources.lm(role)).revision
             if revision is not None:
                 return revision
@@ -259,21 +289,21 @@ def _engine(program: AgenticIQA) -> str | None:
 
 
 def program_from(arguments: argparse.Namespace, settings: Settings) -> AgenticIQA:
-    """Return the compiled program that a command's flags name (`add_program_flags`), or the uncompiled one."""
+    """Return the compiled program that a command's flags name, or the uncompiled one."""
     if arguments.program is None:
         return AgenticIQA(settings)
     return load(arguments.program, settings, force=arguments.force)
 
 
 def schema_sha256(program: AgenticIQA) -> str:
-    """Return the hash of every predictor's name and fields (not of instructions, which optimizers rewrite).
+    """Return the hash of every predictor's name and fields, and of a fitted fusion's fields.
 
-    A fitted fusion adds its own fields.
+    Instructions do not count, as optimizers rewrite them.
     """
-    fields: dict[str, Any] = {
-        name: [(f, str(info.annotation)) for f, info in predictor.signature.fields.items()]
-        for name, predictor in program.named_parameters()
-    }
+    fields: dict[str, Any] = {}
+    for name, predictor in program.named_parameters():
+        own = predictor.signature.fields
+        fields[name] = [(field, str(info.annotation)) for field, info in own.items()]
     if program.summarizer.fitted is not None:
         fields["fusion"] = list(FIELDS)
     return digest(fields)
@@ -285,26 +315,23 @@ def program_sha256(program: AgenticIQA) -> str:
 
 
 def context_of(program: AgenticIQA, *, baselines: bool = False) -> dict[str, Any]:
-    """Return what an answer depends on besides the sample: a checkpoint of another context is not continued."""
+    """Return what an answer depends on besides the sample; only its checkpoints are continued."""
     resources, settings = program.resources, program.resources.settings
+    roles: tuple[Role, ...] = ("planner", "executor", "summarizer")
     elsewhere = dict.fromkeys((*PLACES, "compile", "optimizers", "serve", "seed", "wire"), True)
     values = settings.model_dump(mode="json", exclude={**elsewhere, "images": {"remote"}})
-    shipped = {None: "calibration.json", PAPER: "paper_calibration.yaml"}
-    name = settings.tools.calibration and str(settings.tools.calibration)
-    calibration = CONFIGS / shipped[name] if name in shipped else Path(str(name))
     influences = {"device", "threads", "reduce_above_px", "resize_reference"}
-    values["tools"] = settings.tools.model_dump(include=influences) | {"calibration_sha256": file_sha256(calibration)}
+    values["tools"] = settings.tools.model_dump(include=influences)
+    values["tools"]["calibration_sha256"] = file_sha256(_calibration_file(settings))
     judged: dict[str, Any] = {}
     if not resources.known_traits("summarizer").embedded:
-        judged = {
-            "distortion_model": str(resources.distortion_model.model),
-            "model_weight": program.summarizer.fusion.model_weight,
-        }
+        judged["distortion_model"] = str(resources.distortion_model.model)
+        judged["model_weight"] = program.summarizer.fusion.model_weight
     return {
         **judged,
         "program_sha256": program_sha256(program),
         "settings_sha256": digest(values),
-        "models": {role: program.resources.lm(role).model for role in ("planner", "executor", "summarizer")},
+        "models": {role: resources.lm(role).model for role in roles},
         "scoring_mode": settings.assessment.scoring,
         "baselines": baselines,
         "tools": tool_versions(program),
@@ -312,30 +339,42 @@ def context_of(program: AgenticIQA, *, baselines: bool = False) -> dict[str, Any
     }
 
 
+def _calibration_file(settings: Settings) -> Path:
+    chosen = settings.tools.calibration
+    if not chosen:
+        return CONFIGS / "calibration.json"
+    if str(chosen) == PAPER:
+        return CONFIGS / "paper_calibration.yaml"
+    return Path(str(chosen))
+
+
 def tool_versions(program: AgenticIQA) -> dict[str, Any]:
     """Return what each ready tool runs on: library, version and parameter file."""
     runner = program.resources.runner
     versions = {}
     for spec in (*runner.ready("FR"), *runner.ready("NR")):
-        parameters = parameter_path(spec, runner.settings.params_dir) if spec.needs != "none" else None
-        suffix = f", parameters {file_sha256(parameters)[:12]}" if parameters else ""
-        versions[spec.name] = f"{spec.key}, {library_label(spec)}{suffix}"
+        version = f"{spec.key}, {library_label(spec)}"
+        if spec.needs != "none":
+            parameters = parameter_path(spec, runner.settings.params_dir)
+            if parameters:
+                version += f", parameters {file_sha256(parameters)[:12]}"
+        versions[spec.name] = version
     return versions
 
 
 def _learned(program: AgenticIQA) -> list[Any]:
-    return [_fusion(program), *(each.sha256 for each in _arrays(program).values())]
+    return [_fusion(program), *(array.sha256 for array in _arrays(program).values())]
 
 
 def _arrays(program: AgenticIQA) -> dict[str, Neighbours | Corrections]:
     """Return what of a program has a file of its own, by name."""
-    found = {name: getattr(program.summarizer, name) for name in _ARRAYS}
-    return {name: each for name, each in found.items() if each is not None}
+    arrays = {name: getattr(program.summarizer, name) for name in _ARRAYS}
+    return {name: array for name, array in arrays.items() if array is not None}
 
 
 def _fusion(program: AgenticIQA) -> dict[str, Any] | None:
     fitted: FittedFusion | None = program.summarizer.fitted
-    return fitted.to_json() if fitted is not None else None
+    return None if fitted is None else fitted.to_json()
 
 
 def _state(program: AgenticIQA) -> dict[str, Any]:
@@ -346,31 +385,35 @@ def _state(program: AgenticIQA) -> dict[str, Any]:
         predictor.demos = [with_references(demo) for demo in predictor.demos]
     state: dict[str, Any] = json.loads(json.dumps(bare.dump_state(), default=str))
     if "data:image/" in json.dumps(state):
-        raise InputError("program: a demo holds image bytes; give images as references (see program.images.store)")
+        mend = "give images as references (see program.images.store)"
+        raise InputError(f"program: a demo holds image bytes; {mend}")
     return state
 
 
-def _add_images(path: Path, state: str) -> None:
+def _add_images(path: Path, state: str, name: str) -> None:
     if state.count(CUSTOM_TYPE_START_IDENTIFIER) != len(_SHOWN.findall(state)):
         # A model's server would fetch it, wherever that is.
-        raise ImageError(f"program {str(path)!r}: a demo shows an image that is not in the folder; compile again")
-    for url in sorted(set(_REFERENCE.findall(state))):
-        digest, suffix = parse_url(url)
-        file = path / "images" / f"{digest}{suffix}"
+        raise ImageError(f"{name}: a demo shows an image that is not in the folder; compile again")
+    for url in _references_in(state):
+        file = path / _image_file(url)
+        fault = ""
         if not file.is_file():
-            raise ImageError(f"program {str(path)!r}: demo image {file.name} is missing; copy the whole folder again")
-        if hashlib.sha256(file.read_bytes()).hexdigest() != digest:
-            raise ImageError(f"program {str(path)!r}: demo image {file.name} was altered; copy the whole folder again")
+            fault = "is missing"
+        elif hashlib.sha256(file.read_bytes()).hexdigest() != parse_url(url)[0]:
+            fault = "was altered"
+        if fault:
+            mend = "copy the whole folder again"
+            raise ImageError(f"{name}: demo image {file.name} {fault}; {mend}")
         IMAGES.add(file)
 
 
 def _with_images(demo: dict[str, Any]) -> dict[str, Any]:
-    """Return a demo with the text that stands for its image after loading turned back into a reference."""
+    """Return a demo whose images are references again, of which loading left a text."""
     images = {}
     for name in ("image", "reference"):
         value = demo.get(name)
-        url = value.get("url") if isinstance(value, dict) else value
-        match = _REFERENCE.search(url) if isinstance(url, str) else None
-        if match:
+        if isinstance(value, dict):
+            value = value.get("url")
+        if isinstance(value, str) and (match := _REFERENCE.search(value)):
             images[name] = dspy.Image(match[0])
     return {**demo, **images}

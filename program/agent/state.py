@@ -6,7 +6,14 @@ import math
 from collections.abc import Callable, Mapping
 from typing import Annotated, Any, Literal, NamedTuple
 
-from pydantic import ConfigDict, Field, StringConstraints, ValidationError, model_validator
+from pydantic import (
+    ConfigDict,
+    Field,
+    JsonValue,
+    StringConstraints,
+    ValidationError,
+    model_validator,
+)
 
 from program.agent.query import QueryType
 from program.common.backends import Record
@@ -14,7 +21,15 @@ from program.common.errors import first_fault
 from program.common.text import is_chinese
 from program.images.store import Box
 from program.tools.registry import Measurement
-from signatures.schemas import GLOBAL, SEVERITIES, DistortionCategory, DistortionFinding, GapKind, Plan, Severity
+from signatures.schemas import (
+    GLOBAL,
+    SEVERITIES,
+    DistortionCategory,
+    DistortionFinding,
+    GapKind,
+    Plan,
+    Severity,
+)
 
 logger = logging.getLogger(__name__)
 
@@ -44,7 +59,10 @@ class Finding(Record):
 
     def facts(self, *left_out: str) -> dict[str, Any]:
         """Return its fields without those left out, and without a fault where none is named."""
-        return self.model_dump(exclude={*left_out, *(() if self.fault else ("fault",))})
+        facts = self.model_dump(exclude=set(left_out))
+        if not self.fault:
+            del facts["fault"]
+        return facts
 
 
 class ToolLog(Measurement):
@@ -53,7 +71,7 @@ class ToolLog(Measurement):
     region: str
     distortion: str
     precision: float | None = None
-    """What the reading adds, as 1 / variance on 1..5, by the tool's calibration; None where that does not say."""
+    """What the reading adds, as 1 / variance on 1..5; None where its calibration does not say."""
     alternative: str | None = None
     """For a failed tool: another ready tool that fits, if there is one."""
 
@@ -66,12 +84,12 @@ class ToolReadings(NamedTuple):
 
 
 class ExecutorOutput(Record):
-    """The Executor's evidence, by region ("Global" is the whole image); None where a stage did not run."""
+    """The Executor's evidence by region ("Global": the whole image); None where no stage ran."""
 
     distortion_set: dict[str, list[str]] | None = None
     distortion_analysis: dict[str, list[Finding]] | None = None
     region_boxes: dict[str, Box] | None = None
-    """Where the plan's regions are, in pixels: as the caller gave them, else as the model located them."""
+    """Where the plan's regions are, in pixels, as the caller gave or the model located them."""
     selected_tools: dict[str, dict[str, str]] | None = None
     quality_scores: dict[str, dict[str, tuple[str, float]]] | None = None
     """Calibrated scores on 1..5: region -> distortion -> (tool, score)."""
@@ -79,31 +97,35 @@ class ExecutorOutput(Record):
     notes: list[str] = Field(default_factory=list)
     """What could not be done as asked (an unusable named tool, a region without a box)."""
     same_pixels: bool = False
-    """Whether image and reference were found to be the same: then the score is 5, whatever was measured."""
+    """Whether image and reference are the same: then the score is 5, whatever was measured."""
     shift: tuple[int, int] | None = None
-    """By how many pixels the image lies to the right of its reference and below it; None where it does not."""
+    """By how many pixels the image lies to the right of its reference and below it, if it does."""
     lost_tools: list[str] = Field(default_factory=list)
-    """What the notes say of tools that the user named and that gave no score, under this plan or an earlier one."""
+    """What the notes say of named tools that gave no score, under this plan or an earlier one."""
     failed_steps: list[str] = Field(default_factory=list)
-    """What gave nothing usable in all attempts: plan, detection, analysis, tool selection (the model), tools (all)."""
+    """What gave nothing usable: plan, detection, analysis, tool selection (the model), tools (all)."""
 
     def with_findings(self, findings: list[Finding] | None) -> "ExecutorOutput":
-        """Return this evidence with what was found in the whole image; None: nobody has looked yet."""
+        """Return this evidence with findings on the whole image; None: nobody has looked yet."""
         if findings is None:
             return self.model_copy(update={"distortion_set": None, "distortion_analysis": None})
-        names = list(dict.fromkeys(found.type for found in findings if found.severity != "none"))
-        return self.model_copy(update={"distortion_set": {GLOBAL: names}, "distortion_analysis": {GLOBAL: findings}})
+        kinds = dict.fromkeys(each.type for each in findings if each.severity != "none")
+        update = {"distortion_set": {GLOBAL: list(kinds)}, "distortion_analysis": {GLOBAL: findings}}
+        return self.model_copy(update=update)
 
     def findings(self) -> list[tuple[str, Finding]]:
         """Return every finding with its region."""
-        return [(region, found) for region, each in (self.distortion_analysis or {}).items() for found in each]
+        pairs = []
+        for region, findings in (self.distortion_analysis or {}).items():
+            pairs += [(region, finding) for finding in findings]
+        return pairs
 
     def severities(self, name: Callable[[Finding], str]) -> dict[tuple[str, str], Severity]:
-        """Return by region and `name` how severe what was found is: of several findings of one name, the worst."""
+        """Return the worst severity of the findings that share a region and a `name`, by both."""
         worst: dict[tuple[str, str], Severity] = {}
-        for region, found in self.findings():
-            key = region, name(found)
-            worst[key] = max(found.severity, worst.get(key, "none"), key=SEVERITIES.index)
+        for region, finding in self.findings():
+            key = region, name(finding)
+            worst[key] = max(finding.severity, worst.get(key, "none"), key=SEVERITIES.index)
         return worst
 
     @property
@@ -115,27 +137,36 @@ class ExecutorOutput(Record):
     def readings(self) -> ToolReadings:
         """The scores to fuse: one per distinct reading, however many distortions share it.
 
-        The precisions are None where one is not known; readings that count as one bring what they add together.
+        The precisions are None where one is not known; readings that count as one bring what they
+        add together.
         """
-        distinct = {(r, tool, score) for r, by in (self.quality_scores or {}).items() for tool, score in by.values()}
-        added: dict[tuple[str, str, float | None], list[float | None]] = {}
+        readings = set()
+        for region, tools in (self.quality_scores or {}).items():
+            readings |= {(region, tool, score) for tool, score in tools.values()}
+        shares: dict[tuple[str, str, float | None], list[float | None]] = {}
         for log in self.tool_logs:
-            added.setdefault((log.region, log.tool, log.score), []).append(log.precision)
-        shares = [added.get(reading, [None]) for reading in sorted(distinct)]
-        known = [[share for share in each if share is not None] for each in shares]
-        is_known = bool(shares) and known == shares
-        return ToolReadings([score for *_, score in sorted(distinct)], [*map(math.fsum, known)] if is_known else None)
+            shares.setdefault((log.region, log.tool, log.score), []).append(log.precision)
+        scores, precisions = [], []
+        for reading in sorted(readings):
+            scores.append(reading[2])
+            known = [share for share in shares.get(reading, [None]) if share is not None]
+            if known == shares.get(reading):
+                precisions.append(math.fsum(known))
+        if not scores or len(precisions) < len(scores):
+            return ToolReadings(scores, None)
+        return ToolReadings(scores, precisions)
 
     def basis(self) -> dict[str, Any] | None:
-        """Name the readings and findings an answer rests on, or None when it rests on the image alone."""
+        """Name the readings and findings an answer rests on; None: it rests on the image alone."""
         if self.is_empty:
             return None
-        readings = [
-            {"region": region, "distortion": distortion, "tool": tool, "score": round(score, 4)}
-            for region, by in (self.quality_scores or {}).items()
-            for distortion, (tool, score) in by.items()
-        ]
-        findings = [{"region": region, **finding.facts("explanation")} for region, finding in self.findings()]
+        readings = []
+        for region, tools in (self.quality_scores or {}).items():
+            for kind, (tool, score) in tools.items():
+                readings.append({"region": region, "distortion": kind, "tool": tool, "score": round(score, 4)})
+        findings = []
+        for region, finding in self.findings():
+            findings.append({"region": region, **finding.facts("explanation")})
         return {"readings": readings, "findings": findings}
 
     def failure_note(self) -> str:
@@ -144,34 +175,42 @@ class ExecutorOutput(Record):
         >>> ExecutorOutput(failed_steps=["plan", "tools"]).failure_note()
         'the model gave no usable plan; every tool of the plan failed'
         """
-        steps = [step for step in self.failed_steps if step != "tools"]
-        parts = [f"the model gave no usable {' and no usable '.join(steps)}"] if steps else []
-        return "; ".join([*parts, *(["every tool of the plan failed"] if "tools" in self.failed_steps else [])])
+        parts = []
+        if steps := [step for step in self.failed_steps if step != "tools"]:
+            parts.append(f"the model gave no usable {' and no usable '.join(steps)}")
+        if "tools" in self.failed_steps:
+            parts.append("every tool of the plan failed")
+        return "; ".join(parts)
 
     def looked_at(self, region: str) -> str:
         """Name what was looked at for a region: without a box, that is the whole image.
 
-        >>> ExecutorOutput().looked_at("dog"), ExecutorOutput(region_boxes={"dog": (0, 0, 9, 9)}).looked_at("dog")
-        ('dog (whole image)', 'dog')
+        >>> output = ExecutorOutput(region_boxes={"dog": (0, 0, 9, 9)})
+        >>> output.looked_at("dog"), output.looked_at("car")
+        ('dog', 'car (whole image)')
         """
         if region == GLOBAL:
             return "whole image"
-        return region if region in (self.region_boxes or {}) else f"{region} (whole image)"
+        if region in (self.region_boxes or {}):
+            return region
+        return f"{region} (whole image)"
 
     @property
     def replaceable_tools(self) -> list[str]:
-        """The tools that failed and have a stand-in: without them the same plan is another question."""
-        return list(dict.fromkeys(log.tool for log in self.tool_logs if log.error and log.alternative))
+        """The tools that failed and have a stand-in: without them a plan is another question."""
+        failed = [log.tool for log in self.tool_logs if log.error and log.alternative]
+        return list(dict.fromkeys(failed))
 
 
 class Columns(Record):
-    """What an answer says of the quality in single values: each is a column of every table, too.
+    """What an answer says of the quality in single values: fields of the answer and of a table's row.
 
     A scoring signature may ask a model for further ones, by the names that they have here.
     """
 
     level: str | None = Field(None, pattern="^[A-E]$")
-    """The letter of the score, from A (excellent) to E (bad); empty without a score that a model has a part in."""
+    """The letter of the score, from A (excellent) to E (bad); empty without a score that a model has
+    a part in."""
     tool_mean: float | None = None
     """The mean of the tools' scores that was fused, 1 to 5, by their weights; empty where no tool counts."""
 
@@ -196,32 +235,31 @@ class Rating(Columns):
     level_probabilities: dict[int, float] | None = None
     """How likely the model holds each level, from 1 (bad) to 5 (excellent)."""
     level_probabilities_from: BeliefSource | None = None
-    """How they were read: numbers the model wrote, its tokens' probabilities, or one level that it named, smoothed."""
+    """How they were read: numbers the model wrote, its tokens' probabilities, or one level that it
+    named, smoothed."""
     perceptual_weights: dict[int, float] | None = None
     """What each level weighs by the tools' mean: alpha of the fusion's formula."""
 
 
-class SummarizerOutput(Rating):
-    """The answer: tables, HTTP's JSON and MLflow's columns are made from it. Its fields are written down here alone."""
+_EXAMPLES: list[JsonValue] = [
+    {
+        "final_answer": "B",
+        "quality_reasoning": "The image shows moderate blur affecting sharpness, consistent with tool score of 2.6.",
+        "need_replan": False,
+    },
+    {
+        "final_answer": "Unable to determine",
+        "quality_reasoning": "Insufficient evidence for vehicle region.",
+        "need_replan": True,
+        "replan_reason": "Missing tool scores for vehicle region",
+    },
+]
 
-    model_config = ConfigDict(
-        json_schema_extra={
-            "examples": [
-                {
-                    "final_answer": "B",
-                    "quality_reasoning": "The image shows moderate blur affecting sharpness, "
-                    "consistent with tool score of 2.6.",
-                    "need_replan": False,
-                },
-                {
-                    "final_answer": "Unable to determine",
-                    "quality_reasoning": "Insufficient evidence for vehicle region.",
-                    "need_replan": True,
-                    "replan_reason": "Missing tool scores for vehicle region",
-                },
-            ]
-        },
-    )
+
+class SummarizerOutput(Rating):
+    """The answer; tables, HTTP's JSON and MLflow's columns are made from it."""
+
+    model_config = ConfigDict(json_schema_extra={"examples": _EXAMPLES})
 
     final_answer: _Text | _Score
     """The score from 1 to 5 where one was asked for, the letter of an option, or a text."""
@@ -257,8 +295,9 @@ class SummarizerOutput(Rating):
     @property
     def score(self) -> float | None:
         """The quality from 1 to 5; empty where only tools measured it, beside a question to a language model."""
-        is_by_tools = self.rating is None and self.level is None
-        return None if is_by_tools else self.quality_score
+        if self.rating is None and self.level is None:
+            return None
+        return self.quality_score
 
     def with_rating(self, rating: Rating) -> "SummarizerOutput":
         """Return this answer with what another says of the quality."""
@@ -267,10 +306,12 @@ class SummarizerOutput(Rating):
     @model_validator(mode="before")
     @classmethod
     def _reason_for_replanning(cls, values: Any) -> Any:
-        if isinstance(values, dict) and values.get("need_replan") and not (values.get("replan_reason") or "").strip():
-            logger.warning("need_replan is set without a reason")
-            return {**values, "replan_reason": "No reason provided"}
-        return values
+        if not isinstance(values, dict) or not values.get("need_replan"):
+            return values
+        if (values.get("replan_reason") or "").strip():
+            return values
+        logger.warning("need_replan is set without a reason")
+        return {**values, "replan_reason": "No reason provided"}
 
 
 class ReplanEntry(Record):
@@ -285,11 +326,11 @@ class AssessmentState(Record):
 
     query: str
     image_path: str
-    """The image as the caller named it; the program itself works on its content-addressed reference."""
+    """The image as the caller named it; the program works on its content-addressed reference."""
     image_notes: list[str] = Field(default_factory=list)
-    """What was done to the image beyond plain decoding: transparency laid over white, a colour profile applied, ..."""
+    """What was done to the image beyond plain decoding: a colour profile applied, ..."""
     kind: str | None = None
-    """What kind of picture the embedded expert takes the image for: "photograph", "document", ..."""
+    """What the embedded expert takes the image for: "photograph", "document", ..."""
     subject_sharp: float | None = None
     """How probably people call the subject of a photograph sharp, by the same."""
     reference_path: str | None = None
@@ -299,7 +340,7 @@ class AssessmentState(Record):
     plan_repairs: list[str] = Field(default_factory=list)
     """What the rules changed in the planner's answer."""
     unusable_tools: list[str] = Field(default_factory=list)
-    """What the rules say of tools that were named and cannot be used, a line each; the repairs hold them, too."""
+    """What the rules say of named tools that cannot be used, a line each, as the repairs do."""
     plan_error: str | None = None
     """Why the Planner gave no usable plan, where the general plan stands in."""
     executor_evidence: ExecutorOutput | None = None
@@ -320,25 +361,29 @@ class AssessmentState(Record):
         return stage in self.model_fields_set
 
     def remember_replan(self, reason: str) -> None:
-        """Count one replanning and append its reason; the oldest of more than 10 entries goes first."""
+        """Count one replanning and append its reason; of more than 10 entries the oldest goes."""
         history = [*self.replan_history, ReplanEntry(iteration=self.iteration_count, reason=reason)]
         if len(history) > HISTORY_LIMIT:
-            logger.warning("excessive replanning: more than %d replans; the oldest is dropped", HISTORY_LIMIT)
+            words = "excessive replanning: more than %d replans; the oldest is dropped"
+            logger.warning(words, HISTORY_LIMIT)
         self.replan_history = history[-HISTORY_LIMIT:]
         self.iteration_count += 1
 
 
-_UNDISTORTED = ("Nothing is distorted: every pixel is the reference's.", "没有任何失真：每个像素都与参考图像相同。")
-"""English and Chinese."""
+def _undistorted(*, chinese: bool) -> str:
+    if chinese:
+        return "没有任何失真：每个像素都与参考图像相同。"
+    return "Nothing is distorted: every pixel is the reference's."
 
 
 def of_same_pixels(output: ExecutorOutput, state: AssessmentState) -> ExecutorOutput:
-    """Return the evidence on an image that is its own reference: of each region the one finding that nothing is wrong.
+    """Return the evidence on an image that is its own reference: in each region nothing is wrong.
 
     What tools measured stays on record. What the model failed to say is nothing that lacks.
     """
     scope = state.plan.query_scope if state.plan else [GLOBAL]
-    none = Finding(type="Compression", severity="none", explanation=_UNDISTORTED[is_chinese(state.query)])
+    words = _undistorted(chinese=is_chinese(state.query))
+    none = Finding(type="Compression", severity="none", explanation=words)
     return output.model_copy(
         update={
             "distortion_set": {region: [] for region in scope},
@@ -351,13 +396,14 @@ def of_same_pixels(output: ExecutorOutput, state: AssessmentState) -> ExecutorOu
 
 
 def answer_of_same_pixels(*, chinese: bool) -> SummarizerOutput:
-    """Return the answer to a question for the score of an image that is its own reference: 5, and no doubt."""
+    """Return the answer to a question for the score of an image that is its own reference: 5."""
+    words = _undistorted(chinese=chinese)
     return SummarizerOutput(
         final_answer=5.0,
         quality_score=5.0,
         level="A",
-        quality_reasoning=_UNDISTORTED[chinese],
-        summary=_UNDISTORTED[chinese],
+        quality_reasoning=words,
+        summary=words,
         level_probabilities={1: 0.0, 2: 0.0, 3: 0.0, 4: 0.0, 5: 1.0},
         score_interval=(5.0, 5.0),
     )
