@@ -392,7 +392,11 @@ def test_best_of_n_and_refine_need_no_default_lm(iqa, picture):
         assert isinstance(best(image=picture(), query=RATE), Assessment)
 
 
-def test_refine_takes_the_advice_of_a_language_model(spoken, picture):
+@pytest.mark.parametrize("added", [None, str], ids=["as-it-is", "one-output-more"])
+def test_refine_takes_the_advice_of_a_language_model(spoken, picture, added):
+    score = spoken.summarizer.score
+    if added is not None:
+        score.signature = score.signature.append("impression", dspy.OutputField(desc="in a word"), added)
     with dspy.context(lm=speaker(), adapter=dspy.ChatAdapter()):
         refine = dspy.Refine(spoken, N=2, reward_fn=lambda args, pred: 0.5, threshold=1.0)
         assert refine(image=picture(), query=RATE).status == "ok"

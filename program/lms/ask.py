@@ -89,7 +89,7 @@ def ask(
     was altered, a foreign predictor.
     """
     predict, asked = _predict_of(predictor, form)
-    question = _question(predict, asked, inputs, predict.lm or lm or dspy.settings.lm)
+    question = _question(predict, _readable(asked, form), inputs, predict.lm or lm or dspy.settings.lm)
     question.config, question.calls = dict(config or {}), calls or CallAllowance()
     traits = traits_of(question.lm)
     if traits.takes_references and not traits.thinks:
@@ -295,10 +295,15 @@ def _predict_of(predictor: dspy.Module, form: QuestionForm) -> tuple[dspy.Predic
     missing = ", ".join(name for name in form.example if name not in asked.output_fields)
     if missing:
         raise InputError(f"{wanted} has a signature without {missing}: build on the one in `signatures`")
-    added = tuple(name for name in asked.output_fields if name not in {*form.example, "reasoning"})
-    if added:
-        asked = _optional(asked, added)  # type: ignore[arg-type]  # a class is hashable
     return predict, asked
+
+
+def _readable(asked: type[dspy.Signature], form: QuestionForm) -> type[dspy.Signature]:
+    """Return a signature of which the outputs that a user added may stay unanswered."""
+    added = tuple(name for name in asked.output_fields if name not in {*form.example, "reasoning"})
+    if not added:
+        return asked
+    return _optional(asked, added)  # type: ignore[arg-type]  # a class is hashable
 
 
 @functools.lru_cache(maxsize=256)
