@@ -91,7 +91,7 @@ def compiled(section: Section) -> Iterator[tuple[str, Any]]:
     manifest, out = section.manifest("short", parts), section.folder / "program"
     done = section.command(
         "program.compile", "--data", manifest, "--config", str(ROOT / ".ci" / "short.yaml"), "--optimizer",
-        "finetune,fusion", "--seed", "0", "--out", str(out), "--json",
+        "rubric", "--seed", "0", "--out", str(out), "--json",
     )  # fmt: skip
     yield "figures", _shorter(section.normal(done))
     document = json.loads((out / SAVED).read_text("utf-8"))
