@@ -275,6 +275,16 @@ def test_a_replan_closes_the_gap_and_is_remembered(scripted_iqa, picture, caplog
     assert "need_replan=true, iteration 0" in caplog.text
 
 
+def test_the_embedded_expert_takes_another_tool_for_one_that_was_named_and_failed(fake_runner, picture):
+    iqa = AgenticIQA()
+    iqa.resources.__dict__["runner"] = fake_runner(ready=("PIQE", "BRISQUE"), failing=["PIQE"])
+    result = iqa(image=picture(), query="Rate the quality of this image with PIQE.")
+    assert [entry.reason for entry in result.state.replan_history] == ["No tool scores available"]
+    assert result.state.plan.required_tools == []
+    assert {tool for tool, _ in result.state.evidence.quality_scores["Global"].values()} == {"BRISQUE"}
+    assert "tool 'PIQE' was asked for and gave no score" in result.quality_reasoning
+
+
 @pytest.mark.spec("001/respect-max-iterations")
 @pytest.mark.spec("000/7-iteration-tracking")
 @pytest.mark.spec("D11/replans-are-counted-and-end")

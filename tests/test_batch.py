@@ -75,6 +75,8 @@ def test_a_folder_becomes_a_table_and_no_image_is_lost(program, folder, tmp_path
     assert "not an image" in rows[2]["error"] or "damaged" in rows[2]["error"]
     assert rows[1]["distortions"] == "Blurs: moderate"
     assert rows[1]["tools"] == "PIQE 2.60"
+    assert rows[1]["reasoning"] == "Soft edges."
+    assert list(rows[1])[:5] == ["id", "status", "score", "low", "high"]
     assert float(rows[1]["low"]) < float(rows[1]["score"]) < float(rows[1]["high"])
     shown = capsys.readouterr()
     assert "Worst 4" in shown.out
