@@ -404,6 +404,16 @@ def test_refine_takes_the_advice_of_a_language_model(spoken, picture, added):
     assert any("Mind the noise." in text for text in users)
 
 
+def test_the_users_adapter_pays_no_second_call_for_an_added_output_that_cannot_be_read(spoken, picture):
+    score = spoken.summarizer.score
+    score.signature = score.signature.append("certainty", dspy.OutputField(desc="from 0 to 1"), float)
+    with dspy.context(adapter=dspy.ChatAdapter(), trace=[]):
+        result = spoken(image=picture(), query=RATE)
+        ended = dspy.settings.trace[-1]
+    assert (result.status, result.rung, result.usage.lm_calls) == ("ok", "first call", 4)
+    assert (ended[0] is score, ended[2].certainty) == (True, None)
+
+
 def test_get_lm_says_what_to_do_where_the_roles_differ(iqa):
     iqa.resources._built |= {"planner": speaker()}
     with pytest.raises(ModelError, match=r"^[^\n]*scripted/speaker[^\n]*set_lm[^\n]*$"):

@@ -222,7 +222,7 @@ def _answered(
         try:
             with dspy.context(adapter=adapter):
                 _log_prompt(attempt, signature, question)
-                prediction = put(question, signature)
+                prediction = _prediction(question, signature)
             raw = _raw_text(prediction, signature)
             logger.debug("response (%s): %s", attempt, raw[:_LOGGED_CHARS])
             return Answer(check(prediction), attempt, raw, tuple(errors), prediction)
@@ -260,6 +260,20 @@ def _wordings(
     yield ATTEMPTS[1], _with_addition(question.signature, hint), None  # type: ignore[arg-type]  # a class is hashable
     hint += f" An example of a valid answer:\n{json.dumps(example, ensure_ascii=False)}"
     yield ATTEMPTS[2], _with_addition(question.signature, hint), None  # type: ignore[arg-type]  # likewise
+
+
+def _prediction(question: Question, signature: type[dspy.Signature]) -> dspy.Prediction:
+    """Put a question; an answer is read without an added output that alone cannot be read."""
+    try:
+        return put(question, signature)
+    except AdapterParseError as error:
+        if signature is question.signature:
+            raise
+        adapter = adapter_for(question.lm)
+        fields = adapter.parse(question.signature, str(error.lm_response or ""))
+        prediction = dspy.Prediction.from_completions([fields], question.signature)
+        add_to_trace(question, prediction)
+        return prediction
 
 
 def _bear(error: LMError, question: Question) -> None:
