@@ -8,9 +8,10 @@ from dataclasses import dataclass
 from typing import Any, Literal
 
 import numpy as np
+import scipy  # its statistics and searches load late: to serve needs neither
 from cachetools import LRUCache, cached
 from numpy.typing import ArrayLike, NDArray
-from scipy import optimize, special, stats
+from scipy import special
 
 from program.common.errors import InputError
 from program.tools.calibration import FEWEST, HIGHEST, LOWEST, MapParameters, is_identity, logistic
@@ -71,7 +72,7 @@ def fit_logistic(truth: _Array, predicted: _Array, parameters: Parameters = 4) -
     curve, slopes = (_four, _four_slopes) if parameters == 4 else (_five, _five_slopes)
     with np.errstate(all="ignore"):  # a wild step of the search overflows; it is judged below
         # What curve_fit runs inside; curve_fit would also warn of a covariance that nobody asks for here.
-        beta, _, _, _, code = optimize.leastsq(
+        beta, _, _, _, code = scipy.optimize.leastsq(
             lambda b: curve(x, *b) - y, start, Dfun=lambda b: slopes(x, *b), full_output=True, col_deriv=True,
             maxfev=_MAX_CALLS, ftol=_TOLERANCE, xtol=_TOLERANCE,
         )  # fmt: skip
@@ -163,7 +164,7 @@ def _bound_logistic(z: _Array, human: _Array) -> _Array | None:
     for slope in (0.7, 3.0):
         for middle in (-0.5, 0.5):
             start = [low, max(high - low, 0.1), slope, middle, 0.01]
-            fit = optimize.least_squares(lambda t: logistic(t, z) - human, start, bounds=bounds, max_nfev=400)
+            fit = scipy.optimize.least_squares(lambda t: logistic(t, z) - human, start, bounds=bounds, max_nfev=400)
             if fit.success and np.all(np.isfinite(fit.x)) and (best is None or fit.cost < best.cost):
                 best = fit
     return None if best is None else np.asarray(best.x, float)
@@ -191,7 +192,7 @@ def srcc(truth: ArrayLike, predicted: ArrayLike) -> float:
     nan for constant input or n < 2. Source: Spearman 1904; ties as in scipy.stats.spearmanr.
     """
     x, y = paired_arrays("srcc", truth, predicted)
-    return _pearson(stats.rankdata(x), stats.rankdata(y))
+    return _pearson(scipy.stats.rankdata(x), scipy.stats.rankdata(y))
 
 
 def srcc_resampler(truth: Values, predicted: Values) -> Resampler:
@@ -217,7 +218,7 @@ def krcc(truth: ArrayLike, predicted: ArrayLike) -> float:
     x, y = paired_arrays("krcc", truth, predicted)
     if _undefined(x) or _undefined(y):
         return float("nan")
-    return float(stats.kendalltau(x, y).statistic)
+    return float(scipy.stats.kendalltau(x, y).statistic)
 
 
 def rmse(truth: ArrayLike, predicted: ArrayLike) -> float:
@@ -265,7 +266,7 @@ def pairwise(truth: ArrayLike, predicted: ArrayLike) -> float:
         return 0.5
     pairs = x.size * (x.size - 1) / 2
     untied_x, untied_y = pairs - _tied_pairs(x), pairs - _tied_pairs(y)
-    agreeing = float(stats.kendalltau(x, y).statistic) * np.sqrt(untied_x) * np.sqrt(untied_y)  # C - D
+    agreeing = float(scipy.stats.kendalltau(x, y).statistic) * np.sqrt(untied_x) * np.sqrt(untied_y)  # C - D
     return float(np.clip((1 + agreeing / untied_x) / 2, 0.0, 1.0))
 
 
@@ -340,7 +341,7 @@ _fitted = cached(LRUCache(2048), key=_key, lock=threading.Lock())(fit_logistic)
 def equal_mass_bins(values: _Array) -> NDArray[np.intp]:
     """Return each value's bin, 0..4, of about n / 5 members; equal values share one."""
     # By mid-rank, so that the order of the samples decides nothing.
-    ceilings = np.ceil(np.asarray(stats.rankdata(values)) * 5 / values.size - 1e-9)
+    ceilings = np.ceil(np.asarray(scipy.stats.rankdata(values)) * 5 / values.size - 1e-9)
     return np.minimum(ceilings.astype(np.intp), 5) - 1
 
 
