@@ -381,7 +381,8 @@ def _drawn(job: Job, labelled: Sequence[Sample], notes: tuple[str, ...]) -> Job:
         notes = (*notes, f"{joined} samples show the same image file as another: they stay together")
     if count < LEAST_LABELS or groups < MIN_GROUPS:
         few = f"{count} label{'s' * (count != 1)} of {groups} photograph{'s' * (groups != 1)}"
-        kept = f"{few} are too few to tell a gain from chance ({LEAST_LABELS} of {MIN_GROUPS} are enough)"
+        enough = f"{LEAST_LABELS} labels of {MIN_GROUPS} photographs"
+        kept = f"{few} are too few to tell a gain from chance; give at least {enough}"
     if kept is not None:
         return replace(job, splits=dict.fromkeys(_SPLITS, samples), notes=notes, kept=kept)
     splits = _by_plan(samples, FRACTIONS, seed)
