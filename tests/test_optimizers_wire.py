@@ -207,23 +207,27 @@ def test_a_killed_compile_leaves_its_best_and_repeats_no_call_when_resumed(
     assert before["requests"] < undisturbed <= asked <= undisturbed + 2
 
 
-def test_a_resumed_compile_refuses_other_data_seeds_and_budgets(data, loopback, capsys) -> None:
-    server = loopback()
-    assert main(command(data, server.base, "none")) == 0
-    capsys.readouterr()
-    manifest = data / "manifest.jsonl"
+def test_a_resumed_compile_refuses_other_data_seeds_and_budgets(whole, monkeypatch, capsys) -> None:
+    done = whole("random-search")
+    done.lead(monkeypatch)
+    asked, manifest = done.server.stats()["requests"], done.data / "manifest.jsonl"
+    before = contents(done.data / "program")
     text = manifest.read_text("utf-8")
-    for change, said in (
-        (lambda: manifest.write_text(text.replace('"mos": 2', '"mos": 2.5', 1), "utf-8"), "another dataset"),
-        (lambda: manifest.write_text(text, "utf-8"), ""),
-    ):
-        change()
-        code = main(command(data, server.base, "none", "--resume"))
-        assert (code, said in capsys.readouterr().err) == (2 if said else 0, True)
-    assert main(command(data, server.base, "none", "--resume", "--seed", "9")) == 2
+    manifest.write_text(text.replace('"mos": 2', '"mos": 2.5', 1), "utf-8")
+    try:
+        assert main(command(done.data, done.server.base, "random-search", "--resume")) == 2
+    finally:
+        manifest.write_text(text, "utf-8")
+    assert "another dataset" in capsys.readouterr().err
+    assert main(command(done.data, done.server.base, "random-search", "--resume", "--seed", "9")) == 2
     assert "another seed" in capsys.readouterr().err
-    assert main(command(data, server.base, "labeled", "--resume")) == 2
+    assert main(command(done.data, done.server.base, "labeled", "--resume")) == 2
     assert "another optimizer" in capsys.readouterr().err
+    assert (done.server.stats()["requests"], contents(done.data / "program")) == (asked, before)
+
+
+def contents(folder: Path) -> dict[str, bytes]:
+    return {str(path.relative_to(folder)): path.read_bytes() for path in folder.rglob("*") if path.is_file()}
 
 
 def test_a_spent_budget_ends_in_one_line_and_keeps_the_best_so_far(data, loopback, capsys) -> None:
@@ -390,10 +394,8 @@ def reflections_of(server) -> list:
 
 
 @pytest.mark.parametrize("optimizer", REFLECTING)
-def test_no_token_probabilities_reach_a_reflection(data, loopback, optimizer) -> None:
-    (data / "small.yaml").write_text(f"{SMALL}assessment: {{scoring: logprobs}}\n", "utf-8")
-    server = loopback()
-    assert main(command(data, server.base, optimizer)) == 0
+def test_no_token_probabilities_reach_a_reflection(whole, optimizer) -> None:
+    server = whole(optimizer).server
     assert any(question.body.get("logprobs") for question in server.asked)
     for question in reflections_of(server):
         assert not re.search(r"logprob\W+-?\d", question.text)
@@ -417,6 +419,7 @@ def test_reflections_fit_into_the_context(data, loopback, monkeypatch, optimizer
     monkeypatch.setattr(student, "traits_of", lambda lm: ModelTraits(reads_images=False, context_tokens=4096))
     server = loopback(rules=[("quality_reasoning", long_winded)])
     assert main(command(data, server.base, optimizer)) == 0
+    assert any("characters left out" in question.text for question in reflections_of(server))
     for question in reflections_of(server):
         room = 4096 - int(question.body["max_tokens"])
         assert len(question.text) <= 2.5 * room + len(question.body["messages"])  # their line ends
