@@ -110,13 +110,14 @@ class Scenarios:
     @functools.cache  # noqa: B019 - as long-lived as the session
     def __call__(self, name: str) -> Record:
         """Return a scenario's record; it is made where no process has made it."""
-        from program.common.files import path_lock
+        from program.common.files import path_lock, write_whole
 
         folder, kept = self.root / name, self.root / f"{name}.json"
         with path_lock(self.root / f"{name}.lock"):
             if not kept.is_file():
+                shutil.rmtree(folder, ignore_errors=True)  # of a process that was killed in the middle
                 made = self._made(SCENARIOS[name], folder)
-                kept.write_text(json.dumps(made), "utf-8")
+                write_whole(kept, json.dumps(made))
         return Record(folder, **json.loads(kept.read_text("utf-8")))
 
     def _made(self, scenario: Scenario, folder: Path) -> dict[str, Any]:
