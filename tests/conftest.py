@@ -294,6 +294,15 @@ def few_photographs(blurred_manifest: Path) -> Path:
 
 
 @pytest.fixture
+def fifteen_photographs(few_photographs: Path) -> Path:
+    """A manifest of fifteen of these with their questions: enough where nothing is learned."""
+    fifteen = few_photographs.with_name("fifteen.jsonl")
+    lines = few_photographs.read_text("utf-8").splitlines(keepends=True)
+    fifteen.write_text("".join(line for line in lines if int(json.loads(line)["group"]) < 15), "utf-8")
+    return fifteen
+
+
+@pytest.fixture
 def rng() -> np.random.Generator:
     """A seeded generator."""
     return np.random.default_rng(20260101)

@@ -25,16 +25,13 @@ SMALL = {"tracking": {"traces": 0}}
 
 @pytest.fixture
 def compiled(
-    few_photographs: Path, tmp_path: Path, undrawn: None, unlogged: None,
+    few_photographs: Path, fifteen_photographs: Path, tmp_path: Path, undrawn: None, unlogged: None,
     monkeypatch: pytest.MonkeyPatch,
 ):  # fmt: skip
     """Compile the manifest with a cache folder by name; settings, recipe and seed may differ.
 
     The uncompiled program alone is tried on fifteen photographs: it needs none to learn from.
     """
-    fifteen = few_photographs.with_name("fifteen.jsonl")
-    lines = few_photographs.read_text("utf-8").splitlines(keepends=True)
-    fifteen.write_text("".join(line for line in lines if int(json.loads(line)["group"]) < 15), "utf-8")
 
     def make(cache: str = "cache", settings: dict[str, Any] | None = None, seed: int = 0, lm: Any = None,
              optimizer: str = "finetune,fusion") -> Compiled:  # fmt: skip
@@ -42,7 +39,7 @@ def compiled(
         # Of the uncompiled program alone no more is read than it asks for.
         compiling = {"rerank": 2, "baselines": optimizer != "none"}
         loaded = load_settings(overrides={**SMALL, "compile": compiling, "seed": seed, **(settings or {})})
-        data = str(fifteen if optimizer == "none" else few_photographs)
+        data = str(fifteen_photographs if optimizer == "none" else few_photographs)
         return compile_program(prepare_job(loaded, data, optimizer, tmp_path / "out", lm=lm))
 
     return make

@@ -242,10 +242,10 @@ def test_a_program_with_hundreds_of_demos_is_known_by_its_digest() -> None:
     assert len(set(seen)) == 1
 
 
-def test_a_compile_is_not_resumed_with_what_changes_an_answer(blurred_manifest, tmp_path, scripted_lm) -> None:
+def test_a_compile_is_not_resumed_with_what_changes_an_answer(fifteen_photographs, tmp_path, scripted_lm) -> None:
     def job(lm=None, **overrides):
         settings = load_settings(overrides={**SMALL, **overrides})
-        return prepare_job(settings, str(blurred_manifest), "none", tmp_path / "out", resume=lm is not None, lm=lm)
+        return prepare_job(settings, str(fifteen_photographs), "none", tmp_path / "out", resume=lm is not None, lm=lm)
 
     def key(job):
         return job.key(AgenticIQA(job.settings, lm=job.lm), job.splits["train"])
