@@ -414,14 +414,14 @@ def test_a_model_without_eyes_reflects_on_words_alone(data, loopback, monkeypatc
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("optimizer", REFLECTING)
-def test_reflections_fit_into_the_context(data, loopback, monkeypatch, optimizer) -> None:
-    monkeypatch.setattr(student, "traits_of", lambda lm: ModelTraits(reads_images=False, context_tokens=4096))
+@pytest.mark.parametrize(("optimizer", "context"), [("gepa", 1600), ("mipro", 4096)])
+def test_reflections_fit_into_the_context(data, loopback, monkeypatch, optimizer, context) -> None:
+    monkeypatch.setattr(student, "traits_of", lambda lm: ModelTraits(reads_images=False, context_tokens=context))
     server = loopback(rules=[("quality_reasoning", long_winded)])
     assert main(command(data, server.base, optimizer)) == 0
     assert any("characters left out" in question.text for question in reflections_of(server))
     for question in reflections_of(server):
-        room = 4096 - int(question.body["max_tokens"])
+        room = context - int(question.body["max_tokens"])
         assert len(question.text) <= 2.5 * room + len(question.body["messages"])  # their line ends
         assert "Your output fields are:" in question.system
         assert "[[ ## completed ## ]]" in question.last[-100:] or "JSON object" in question.last[-200:]
