@@ -277,9 +277,9 @@ def with_splits(rows: Sequence[dict[str, Any]]) -> list[dict[str, Any]]:
 
 
 def labelled_at_random(folder: Path) -> None:
-    """56 photographs whose scores say nothing."""
-    rows = blurred(folder, 56)
-    labels = np.random.default_rng(7).uniform(1, 5, 56).round(2).tolist()
+    """56 photographs whose scores say nothing; groups made of a folder's path would give other folds in every run."""
+    rows = [{**row, "group": row["image"]} for row in blurred(folder, 56)]
+    labels = np.random.default_rng(3).uniform(1, 5, 56).round(2).tolist()
     write_lines(folder / "data.jsonl", [{**row, "mos": mos} for row, mos in zip(rows, labels, strict=True)])
 
 
