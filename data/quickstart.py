@@ -231,7 +231,8 @@ def photograph_bytes(name: str) -> bytes:
     try:
         return files(photograph.package).joinpath(photograph.path).read_bytes()
     except ModuleNotFoundError as error:
-        raise DataError(f"photograph {name!r}: {error.name} is not installed; `pip install .`") from error
+        fault = f"{photograph.package} is not installed; `pip install .`"
+        raise DataError(f"photograph {name!r}: {fault}") from error
     except OSError as error:
         raise DataError(
             f"photograph {name!r}: {photograph.package}/{photograph.path} is not installed; install its package again: "

@@ -8,7 +8,10 @@ from typing import Any
 
 import dspy
 
+from signatures import require_docstrings
 from signatures.schemas import DistortionFinding
+
+require_docstrings()
 
 
 @dataclass(frozen=True)

@@ -303,7 +303,7 @@ def test_a_photograph_that_is_missing_names_package_and_mend(monkeypatch: pytest
         raise ModuleNotFoundError(package)
 
     monkeypatch.setattr(quickstart, "files", absent)
-    with pytest.raises(DataError, match=r"photograph 'chelsea': skimage/.*: pip install .*scikit-image"):
+    with pytest.raises(DataError, match=r"photograph 'chelsea': skimage is not installed; `pip install .`$"):
         build_quickstart(tmp_path, progress=False, plan=TINY)
 
 
