@@ -1,6 +1,6 @@
 """What the Executor asks: which distortions there are, how strong they are, and which tools measure them.
 
-And what the doctor asks a model to learn whether it sees.
+And what the doctor asks a model, to find out whether it sees.
 """
 
 from typing import Literal

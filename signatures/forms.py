@@ -25,7 +25,7 @@ class QuestionForm:
     aloud, get all that the model's settings allow."""
     order: tuple[str, ...] = ()
     """In which the example's outputs are asked for; as in the example unless given."""
-    is_alone: bool = False
+    drops_others: bool = False
     """Whether nothing but the example's outputs is asked for; else what a signature has besides stays."""
     decisive_field: str | None = None
     """An output that is all that counts: where a schema has JSON begin with it, the answer is cut after it, and
@@ -34,16 +34,16 @@ class QuestionForm:
     def shape(self, signature: type[dspy.Signature]) -> type[dspy.Signature]:
         """Return a signature that asks so; the same class each time, as building one costs milliseconds."""
         order = self.order or tuple(self.example)
-        return _shaped(signature, order, is_alone=self.is_alone)  # type: ignore[arg-type]  # a class is hashable
+        return _shaped(signature, order, drops_others=self.drops_others)  # type: ignore[arg-type]  # a class is hashable
 
 
 _FINDINGS: Any = dspy.OutputField(desc="distortions that are visible, the most visible first; empty where none is")
 
 
 @lru_cache(maxsize=64)
-def _shaped(signature: type[dspy.Signature], order: tuple[str, ...], *, is_alone: bool) -> type[dspy.Signature]:
-    """Return a signature with outputs in order: findings go before what follows them, what is early to the end."""
-    if is_alone:
+def _shaped(signature: type[dspy.Signature], order: tuple[str, ...], *, drops_others: bool) -> type[dspy.Signature]:
+    """Insert findings before their follower; move to the end an output that comes too early."""
+    if drops_others:
         for name in signature.output_fields.keys() - set(order):
             signature = signature.delete(name)
     for name, follower in pairwise(order):

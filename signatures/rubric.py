@@ -73,11 +73,11 @@ _TRAIT_PATTERNS = {
 }
 _LIKED = re.compile(
     rf"(?P<trait>{'|'.join(_TRAIT_PATTERNS.values())}) "
-    r"(?:is|are) (?P<un>dis)?liked(?: (?P<degree>a little|very much))?"
+    r"(?:is|are) (?P<dis>dis)?liked(?: (?P<degree>a little|very much))?"
 )
 _STRICT = re.compile(rf"judge (?:({'|'.join(_AMOUNTS)}) )?more (strictly|mildly|leniently)")
 _SCALE = re.compile(r"use ((?:much )?(?:more|less)) of the scale")
-_OPENING = re.compile(r"^(?:[-*]|on (?:these|such) (?:images|photographs),?|please|here,?)\s+")
+_OPENING = re.compile(r"^(?:(?:[-*]|on (?:these|such) (?:images|photographs),?|please,?|here,?)\s+)+")
 _MIDDLE = 3
 """The level about which a rubric stretches the scale."""
 
@@ -119,7 +119,7 @@ def _read(sentence: str) -> Rubric | None:
         patterns = _TRAIT_PATTERNS.items()
         trait = next(name for name, pattern in patterns if re.fullmatch(pattern, match["trait"]))
         points = _DEGREES.get(match["degree"], _USUAL_DEGREE)
-        return Rubric(likes={trait: -points if match["un"] else points})
+        return Rubric(likes={trait: -points if match["dis"] else points})
     if match := _STRICT.fullmatch(sentence):
         levels = _AMOUNTS.get(match[1], _USUAL_AMOUNT)
         return Rubric(mildness=-levels if match[2] == "strictly" else levels)

@@ -54,7 +54,7 @@ FAULTS: Mapping[str, DistortionCategory] = {
     "oversaturated": "Color distortions", "muted colours": "Color distortions",
     "oversharpened": "Sharpness", "low resolution": "Blurs", "compression": "Compression",
 }  # fmt: skip
-"""The faults that photographers name, each with its category in the documents' schema."""
+"""The faults that photographers name, each with its category in the paper's schema."""
 CATEGORIES_CHINESE: Mapping[DistortionCategory, str] = {
     "Blurs": "模糊", "Color distortions": "颜色失真", "Compression": "压缩失真", "Noise": "噪声",
     "Brightness change": "亮度变化", "Sharpness": "过度锐化", "Contrast": "对比度变化",
@@ -79,7 +79,7 @@ _CATEGORY_PATTERNS: tuple[tuple[DistortionCategory, str], ...] = (
     ("Compression", r"compress|jpeg|jp2k|block|artifact|artefact|ringing|压缩|块效应"),
     ("Noise", r"nois|grain|speckle|噪"),
     ("Color distortions", r"colou?r|saturat|hue|tint|white balance|cast|chroma|色|饱和"),
-    ("Brightness change", r"bright|dark|expos|light|luminance|illumination|亮|暗|曝光|光"),
+    ("Brightness change", r"bright|dark|expos|(?<!s)light|luminance|illumination|亮|暗|曝光|光"),
     ("Sharpness", r"sharp|clarity|clear|detail|edge|清晰|锐"),
     ("Contrast", r"contrast|haze|hazy|fog|faded|washed|对比|雾"),
 )

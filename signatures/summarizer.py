@@ -114,7 +114,7 @@ _LETTER = {"final_answer": "B"}
 PROBABILITIES = QuestionForm({**_REASONS, **_PROBABILITIES}, 300)
 PROBABILITIES_WITH_FINDINGS = QuestionForm({**_FINDINGS, **_REASONS, **_PROBABILITIES}, 600)
 
-LEVEL_WORD = QuestionForm(_LEVEL, 8, is_alone=True)  # eight tokens: all the pieces of a word
+LEVEL_WORD = QuestionForm(_LEVEL, 8, drops_others=True)  # eight tokens: all the pieces of a word
 LEVEL_AND_REASONS = QuestionForm({**_LEVEL, **_REASONS}, 250)
 LEVEL_THAT_COUNTS = replace(LEVEL_AND_REASONS, decisive_field="quality_level")
 REASONS_THEN_LEVEL = replace(LEVEL_AND_REASONS, order=("quality_reasoning", "quality_level"))
@@ -122,7 +122,7 @@ _FOUND_LEVEL = QuestionForm({**_FINDINGS, **_LEVEL, **_REASONS}, 550)
 LEVEL_FINDINGS_AND_REASONS = replace(_FOUND_LEVEL, order=("quality_level", "findings", "quality_reasoning"))
 FINDINGS_REASONS_THEN_LEVEL = replace(_FOUND_LEVEL, order=("findings", "quality_reasoning", "quality_level"))
 
-OPTION_LETTER = QuestionForm(_LETTER, 8, is_alone=True)
+OPTION_LETTER = QuestionForm(_LETTER, 8, drops_others=True)
 OPTION_AND_REASONS = QuestionForm({**_LETTER, "quality_reasoning": "Moderate blur, and a tool score of 2.6."}, 350)
 OPTION_THAT_COUNTS = replace(OPTION_AND_REASONS, decisive_field="final_answer")
 

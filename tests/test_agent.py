@@ -280,6 +280,7 @@ def test_the_embedded_expert_takes_another_tool_for_one_that_was_named_and_faile
     iqa.resources.__dict__["runner"] = fake_runner(ready=("PIQE", "BRISQUE"), failing=["PIQE"])
     result = iqa(image=picture(), query="Rate the quality of this image with PIQE.")
     assert [entry.reason for entry in result.state.replan_history] == ["No tool scores available"]
+    assert (result.usage.tool_readings, result.usage.tool_failures) == (2, 1)
     assert result.state.plan.required_tools == []
     assert {tool for tool, _ in result.state.evidence.quality_scores["Global"].values()} == {"BRISQUE"}
     assert "tool 'PIQE' was asked for and gave no score" in result.quality_reasoning

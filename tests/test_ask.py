@@ -214,6 +214,6 @@ def test_demos_that_lack_an_output_are_said_once_and_shown_where_nobody_needs_it
         assert shown == ['{"answer": "yes", "number": 3}', '{"answer": "yes", "number": 5, "assurance": 0.7}']
     told = [record.getMessage() for record in caplog.records if "demos that lack" in record.getMessage()]
     assert told == [
-        "question for answer, number, assurance: demos that lack assurance are shown without; compile again",
+        "question for answer, number, assurance: demos that lack assurance are shown without it; compile again",
         "question for answer, number, assurance: demos that lack number, assurance are left out; compile again",
     ]

@@ -22,7 +22,7 @@ from program.expert.judge.views import Viewer
 from program.expert.measure.signs import SIGN_NAMES, signs
 from program.images.store import IMAGES
 from program.running.row import Row
-from signatures.schemas import FAULTS, DistortionFinding, fault_of
+from signatures.schemas import FAULTS, DistortionFinding, category_of, fault_of
 
 Pixels = NDArray[np.uint8]
 CAT = np.ascontiguousarray(photographs.chelsea())
@@ -226,3 +226,15 @@ def test_evaluate_prints_how_often_the_faults_are_named(tmp_path: Path, capsys: 
     (tmp_path / "faults.jsonl").write_text('{"id": "a"}\n', "utf-8")
     assert evaluate([str(tmp_path / "faults.jsonl"), "--reasons"]) == 2
     assert "line 1" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize(
+    ("words", "category"),
+    [
+        ("slight haze", "Contrast"), ("slightly over-sharpened", "Sharpness"), ("slight", None),
+        ("low light", "Brightness change"), ("clipped highlights", "Brightness change"),
+        ("slight change of light", "Brightness change"),
+    ],
+)  # fmt: skip
+def test_a_slight_fault_is_not_taken_for_one_of_light(words, category):
+    assert category_of(words) == category

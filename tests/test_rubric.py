@@ -95,6 +95,19 @@ def test_every_sentence_is_read_and_none_stands_in_the_program_as_it_ships() -> 
     assert all(rubric_in(signature.instructions) is PLAIN for signature in signatures)
 
 
+@pytest.mark.parametrize(
+    "text",
+    [
+        "- On these images, ignore noise.",
+        "Please, ignore noise.",
+        "* Here, please ignore noise.",
+        "Please ignore noise.",
+    ],
+)
+def test_a_sentence_may_open_politely_and_in_a_list(text) -> None:
+    assert rubric_in(text).weights == {"Noise": 0.0}
+
+
 def test_a_ratio_of_two_faults_moves_both_and_a_second_rubric_replaces_the_first() -> None:
     weights = rubric_in("blur counts about twice as much as noise").weights
     assert weights["Blurs"] / weights["Noise"] == pytest.approx(2)

@@ -78,7 +78,7 @@ def _pictures(result: "Assessment") -> dict[str, str]:
 
 
 _STRENGTHS = {"slight": "slight", "moderate": "moderate", "severe": "strong", "extreme": "strong"}
-"""A photographer's words for the documents' severities."""
+"""A photographer's words for the paper's severities."""
 _SURELY_SHARP, _SURELY_BLURRED = 0.6, 0.4
 """From which probability on, and up to which, a subject is called sharp or not."""
 _LISTED = ("final_answer", "level", "quality_score", "quality_reasoning", "status", "error")

@@ -25,7 +25,8 @@ _LISTED_TOOLS = 4
 """The strongest for what is to be measured; a longer list costs a model more tokens than it helps."""
 
 _LEAST_SHARE = 0.5
-"""Of the best tool's agreement with people: a tool that a model picks has to have so much, or it says nothing."""
+"""Of the best tool's agreement with people: a tool that a model picks must reach this share, or the best one
+measures instead."""
 
 
 class _View(NamedTuple):
@@ -94,11 +95,12 @@ class Executor(dspy.Module):
         image: ImageRef,
         reference: ImageRef | None = None,
         avoid: Sequence[str] = (),
-        diagnoses: bool = True,
+        with_diagnosis: bool = True,
     ) -> ExecutorOutput:
         """Return the evidence for a planned state.
 
-        `avoid` names tools that failed on this image before. Without `diagnoses` the distortions come with the answer.
+        `avoid` names tools that failed on this image before. Without `with_diagnosis` the distortions
+        come with the answer.
         """
         plan = state.plan
         if plan is None:
@@ -116,7 +118,7 @@ class Executor(dspy.Module):
                     "question names is not looked at for itself"
                 )
                 work.failed_steps.append("plan")
-            if diagnoses:
+            if with_diagnosis:
                 for view in work.views():
                     self._diagnose(work, view)
             # A tool that the user named and that cannot be used is never replaced in silence.
@@ -211,9 +213,9 @@ class Executor(dspy.Module):
         inputs: Mapping[str, Any],
         form: QuestionForm,
     ) -> Any:
-        """Return what a model answers in the one field of a form; None, and the step failed, for nothing usable.
+        """Return what a model answers in the one field of a form; None for nothing usable.
 
-        Where the model does not look itself, the embedded expert does.
+        Then the step (if it has a name) failed, too. Where the model does not look itself, the embedded expert does.
         """
         (name,) = form.example
         lm = self.resources.lm("executor")
@@ -372,7 +374,7 @@ _Entry = TypeVar("_Entry", DistortionFinding, RegionDistortions)
 def _by_region(work: _Work, view: _View, answer: Sequence[_Entry]) -> dict[str, list[_Entry]]:
     """Return what was answered by the region that it names; a name that is none of the view's is noted, not moved.
 
-    No answer at all is "nothing" for every region; otherwise a region that nothing was said of is left out.
+    An empty answer is "nothing" for every region; otherwise a region that nothing was said of is left out.
     """
     if not answer:
         return {region: [] for region in view.regions}

@@ -72,7 +72,7 @@ def _vectors_of(value: Any) -> Any:
 
 
 class Neighbours(_Learned):
-    """Labelled photographs to look up the nearest `count` of."""
+    """Labelled photographs, of which the nearest `count` are looked up."""
 
     count: int = Field(ge=1, le=64)
     photographs: tuple[Neighbour, ...] = Field(min_length=1)

@@ -15,8 +15,9 @@ from program.agent.planner import Planner
 from program.agent.query import read_query
 from program.agent.replan import next_step
 from program.agent.resources import Resources
-from program.agent.state import AssessmentState, ExecutorOutput, SummarizerOutput, of_same_pixels
+from program.agent.state import AssessmentState, ExecutorOutput, SummarizerOutput, ToolLog, of_same_pixels
 from program.agent.summarizer import Summarizer
+from program.common.backends import Usage
 from program.common.errors import ImagesRefused, InputError
 from program.common.files import check_text
 from program.common.request import DEFAULT_QUERY
@@ -70,27 +71,25 @@ class AgenticIQA(ProgramModule):
                 state.image_notes.append(f"reference resampled from {given.size} to {test.size}")
             if not show_the_same(test, original):
                 state.image_notes.append(f"the reference {given.name!r} seems to show something else")
-        elif self.resources.known_traits("summarizer").embedded:
+        if original is None and self.resources.known_traits("summarizer").embedded:
             _look(state, test, self.resources.viewer)
         with meter() as usage, wire_scope(settings):
             started = state.model_copy()
             try:
-                result = self._loop(state, test, original)
-            except ImagesRefused as refusal:  # known from now on: the embedded expert looks in the model's place
-                logger.info("%s; asked again without", refusal)
+                result = self._loop(state, test, original, usage)
+            except ImagesRefused as refusal:
+                # The model's record now says that it reads no images, so the expert looks.
+                logger.info("%s; asked again without images", refusal)
                 state = started
-                result = self._loop(state, test, original)
+                result = self._loop(state, test, original, usage)
             if note := self.resources.sight_note:
                 state.image_notes = [*state.image_notes, note]
-        logs = state.evidence.tool_logs
-        usage.tool_readings = len(logs)
-        usage.tool_cache_hits = sum(log.cached for log in logs)
-        usage.tool_failures = sum(log.error is not None for log in logs)
         usage.replans = state.iteration_count
         assessment = Assessment.of(result, state, usage, (test, original))
         annotate_trace(_facts(assessment))
         return assessment
 
+    # Its docstring is replaced below by `forward`'s.
     def __call__(self, *arguments: Any, **named: Any) -> Assessment:
         """Assess one image: see `forward`."""
         assessment: Assessment = super().__call__(*arguments, **named)
@@ -116,7 +115,9 @@ class AgenticIQA(ProgramModule):
             original = IMAGES.match_size(original, test, resample=settings.tools.resize_reference)
         return heatmap(test, original, distortion)
 
-    def _loop(self, state: AssessmentState, image: ImageRef, reference: ImageRef | None) -> SummarizerOutput:
+    def _loop(
+        self, state: AssessmentState, image: ImageRef, reference: ImageRef | None, usage: Usage
+    ) -> SummarizerOutput:
         result: SummarizerOutput | None = None
         avoid: list[str] = []
         while result is None or next_step(state) == "planner":
@@ -125,48 +126,50 @@ class AgenticIQA(ProgramModule):
             failed = [tool for tool in state.evidence.replaceable_tools if tool not in avoid]
             avoid += failed
             names = self.executor.tool_names(reference, avoid)
-            reading = self.planner(state=state, tool_names=names, feedback=feedback)
-            state.plan, state.plan_repairs, state.unusable_tools, state.plan_error = reading
+            planned = self.planner(state=state, tool_names=names, feedback=feedback)
+            state.plan, state.plan_repairs, state.unusable_tools, state.plan_error = planned
             if result is not None and feedback is not None:
                 state.remember_replan(feedback)
                 if state.plan == previous and not failed:
                     result = state.summarizer_result = _unchanged(result, feedback)
                     break
-            result = state.summarizer_result = self._answered(state, image, reference, avoid)
+            result = state.summarizer_result = self._round(state, image, reference, avoid)
+            _add_readings(usage, state.evidence.tool_logs)
         return result
 
-    def _answered(
+    def _round(
         self, state: AssessmentState, image: ImageRef, reference: ImageRef | None, avoid: list[str]
     ) -> SummarizerOutput:
         """Gather evidence and answer from it: both in one question where the model manages that."""
         if not self.summarizer.names_distortions(state):
-            return self._findings_then_answer(state, image, reference, avoid)
-        has_managed = self.resources.traits("executor").answers_at_once
-        result = self._answer_with_findings(state, image, reference, avoid)
-        if has_managed:  # it is asked for both again, though an answer could not be read
+            return self._in_two_questions(state, image, reference, avoid)
+        known_to_manage = self.resources.traits("executor").answers_at_once
+        result = self._in_one_question(state, image, reference, avoid)
+        if known_to_manage:  # it is asked for both again, though an answer could not be read
             return result
         manages = "analysis" not in state.evidence.failed_steps
         if not manages:
-            result = self._findings_then_answer(state, image, reference, avoid)
+            result = self._in_two_questions(state, image, reference, avoid)
+        # Only an "ok" answer teaches: another may have failed for a reason that lies elsewhere.
         if result.status == "ok" and not state.evidence.same_pixels:
             own_record(self.resources.lm("executor")).learn(answers_at_once=manages)
         return result
 
-    def _findings_then_answer(
+    def _in_two_questions(
         self, state: AssessmentState, image: ImageRef, reference: ImageRef | None, avoid: list[str]
     ) -> SummarizerOutput:
         """Answer from distortions that were asked for before."""
         evidence = self.executor(state=state, image=image, reference=reference, avoid=avoid)
-        return self._answer(evidence, state, image, reference)
+        return self._answer_from(evidence, state, image, reference)
 
-    def _answer_with_findings(
+    def _in_one_question(
         self, state: AssessmentState, image: ImageRef, reference: ImageRef | None, avoid: list[str]
     ) -> SummarizerOutput:
         """Answer from what the tools read; the answer itself names the distortions."""
-        evidence = self.executor(state=state, image=image, reference=reference, avoid=avoid, diagnoses=False)
-        return self._answer(evidence, state, image, reference)
+        evidence = self.executor(state=state, image=image, reference=reference, avoid=avoid, with_diagnosis=False)
+        return self._answer_from(evidence, state, image, reference)
 
-    def _answer(
+    def _answer_from(
         self, evidence: ExecutorOutput, state: AssessmentState, image: ImageRef, reference: ImageRef | None
     ) -> SummarizerOutput:
         """Write evidence into the state with what the two images show by themselves, and answer."""
@@ -186,6 +189,13 @@ class AgenticIQA(ProgramModule):
 functools.update_wrapper(AgenticIQA.__call__, AgenticIQA.forward, assigned=("__doc__",))  # for `help`
 
 
+def _add_readings(usage: Usage, logs: Sequence[ToolLog]) -> None:
+    """Book what the tools read in one round."""
+    usage.tool_readings += len(logs)
+    usage.tool_cache_hits += sum(log.cached for log in logs)
+    usage.tool_failures += sum(log.error is not None for log in logs)
+
+
 def _unchanged(result: SummarizerOutput, gap: str) -> SummarizerOutput:
     """Return the answer at hand: asking the same again would cost calls and change nothing."""
     logger.info("the new plan equals the previous one; the answer stands (%s)", gap)
@@ -195,7 +205,7 @@ def _unchanged(result: SummarizerOutput, gap: str) -> SummarizerOutput:
 
 
 def _facts(result: Assessment) -> dict[str, object]:
-    """Return what the log says of an assessment, for its trace."""
+    """Return the facts of an assessment that its trace is annotated with."""
     evidence = result.state.evidence
     own = ("query_rule", "status", "rung", "tool_mean", "perceptual_weights", "level_probabilities", "unresolved_gap")
     return {

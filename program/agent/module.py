@@ -89,7 +89,7 @@ _PREDICTORS = TypeAdapter(dict[str, _PredictorState])
 
 
 def rest_sha256(state: Mapping[str, Any], learned: list[Any]) -> str:
-    """Return the hash of all that a program has learned but its instructions.
+    """Return the hash of all that a program has learned except its instructions.
 
     `learned` is what no predictor holds.
     """

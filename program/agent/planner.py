@@ -28,7 +28,7 @@ class PlanReading(NamedTuple):
     repairs: list[str]
     """What the rules changed, a line each."""
     unusable_tools: list[str]
-    """Of these, what they say of named tools that cannot be used."""
+    """The repairs that concern named tools which cannot be used."""
     error: str | None
     """Why the answer could not be used; None where it could."""
 
@@ -136,8 +136,9 @@ def apply_rules(
         scope.remove(GLOBAL)
     tools, changes = usable_tools(plan.required_tools, registry, has_reference=has_reference)
     if asked_for is not None:
-        unnamed = [tool for tool in tools if tool not in asked_for]
-        tools = [tool for tool in tools if tool in asked_for]
+        listed = {spec.name for name in asked_for if (spec := registry.find(name))}
+        unnamed = [tool for tool in tools if tool not in listed]
+        tools = [tool for tool in tools if tool in listed]
         if unnamed:
             names = ", ".join(unnamed)
             changes.append(f"required_tools: the question does not name {names}; left out")

@@ -31,7 +31,7 @@ class _Presentation:
     """As they read the image, 1..5."""
 
     def _view_of_whole(self, inputs: Inputs) -> "View":
-        """Return the view of what is judged: of a region, which the whole says something of, the whole."""
+        """View the whole image, even where one region is shown; with a reference, what is shown."""
         image, reference = inputs["image"], inputs["reference"]
         if reference is None:
             image = (inputs["region_crops"] or {}).get(GLOBAL, image)
@@ -80,7 +80,7 @@ class ForExpert(_Presentation):
         return read
 
     def summary(self, reasons: str) -> str:
-        """Return the reasons of an explanation as a person reads them: figures, which the answer says in words."""
+        """Return none: the expert's reasons are figures, and its answer already says them in words."""
         return ""
 
 

@@ -121,9 +121,9 @@ class Rater(dspy.Module):
         if mean is not None and as_read is not None:
             shift = moved_note(as_read, mean, chinese=chinese)
         made_of = fusion_note(fusion, score, scores, probabilities, precisions, chinese=chinese)
-        gap = disagreement(mean, probabilities, chinese=chinese)
+        conflict = disagreement(mean, probabilities, chinese=chinese)
         low, high = fusion.interval(score, scores, probabilities, precisions)
-        if gap and mean is not None and probabilities:
+        if conflict and mean is not None and probabilities:
             believed = expected_level(probabilities)
             low, high = min(low, mean, believed), max(high, mean, believed)
         computed = {"level": fusion.map_to_level(score), "tool_mean": mean}
@@ -131,9 +131,9 @@ class Rater(dspy.Module):
             **{**dict(belief.stated), **computed},
             final_answer=score,
             quality_score=score,
-            quality_reasoning=in_sentences(belief.reasoning, findings, shift, made_of, gap),
+            quality_reasoning=in_sentences(belief.reasoning, findings, shift, made_of, conflict),
             summary=belief.reasoning or findings or level_note(score, chinese=chinese),
-            unresolved_gap=gap or None,
+            unresolved_gap=conflict or None,
             level_probabilities=probabilities,
             level_probabilities_from=belief.source,
             perceptual_weights=weights,
@@ -191,7 +191,7 @@ class Rater(dspy.Module):
             masses = self.fusion.extract_vlm_probabilities(p.quality_probs, mode="probabilities")
             level = max(masses, key=lambda c: masses[c])
             source: BeliefSource = "probabilities"
-            # One level with all the mass is the name of a level: only a belief that needs no smoothing is that sure.
+            # One level with all the mass is the name of a level: only the expert (smoothing 0) may be so sure.
             if masses[level] > _CERTAIN and self._judge.smoothing:
                 masses, source = self._named(level), "classification"
             return _belief(p, masses, source, reasoning_of(p))
@@ -200,7 +200,7 @@ class Rater(dspy.Module):
         return ask(self.score, inputs, form, read, lm=self.resources.lm("summarizer"), calls=calls)
 
     def _named_level(self, inputs: Inputs, calls: CallAllowance, *, with_findings: bool) -> Answer[LevelBelief]:
-        """Ask for a level's word, which only text is read of: its probabilities are smoothed."""
+        """Ask for a level's word, read as text alone: its probabilities are smoothed."""
         if self.resources.one_word(str(inputs["query"])):
             form = questions.LEVEL_WORD
         elif with_findings:
@@ -252,7 +252,7 @@ class Rater(dspy.Module):
 def findings_note(output: ExecutorOutput, text: str, *, chinese: bool = False) -> str:
     """Name the visible distortions that a text does not name yet in its language, or return an empty text.
 
-    Who wrote a text has seen the faults that have words of their own; without a text, these are its sentences.
+    Whoever wrote the text has seen the faults that have words of their own; without a text, these are its sentences.
     """
     faults, names = [], []
     for region, finding in output.findings():

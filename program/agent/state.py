@@ -209,8 +209,8 @@ class Columns(Record):
     """
 
     level: str | None = Field(None, pattern="^[A-E]$")
-    """The letter of the score, from A (excellent) to E (bad); empty without a score that a model has
-    a part in."""
+    """The letter of the score, from A (excellent) to E (bad); empty where no model took part in the
+    score."""
     tool_mean: float | None = None
     """The mean of the tools' scores that was fused, 1 to 5, by their weights; empty where no tool counts."""
 
@@ -379,7 +379,7 @@ def _undistorted(*, chinese: bool) -> str:
 def of_same_pixels(output: ExecutorOutput, state: AssessmentState) -> ExecutorOutput:
     """Return the evidence on an image that is its own reference: in each region nothing is wrong.
 
-    What tools measured stays on record. What the model failed to say is nothing that lacks.
+    What tools measured stays on record. What the model failed to say is not missed.
     """
     scope = state.plan.query_scope if state.plan else [GLOBAL]
     words = _undistorted(chinese=is_chinese(state.query))

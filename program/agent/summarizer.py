@@ -51,18 +51,18 @@ class Summarizer(rating.Rater):
         text = "summarizer: %s (%s), %d findings, %d tool scores, image %s, reference %s"
         logger.info(text, *asked, *counts, *names)
         shown = self.presentation(evidence)
-        image, reference, crops = shown.images(state, image, reference)
+        shown_image, shown_reference, crops = shown.images(state, image, reference)
         inputs = {
-            "image": image,
-            "reference": reference,
+            "image": shown_image,
+            "reference": shown_reference,
             "region_crops": crops or None,
             "query": state.query,
             **shown.evidence(evidence),
         }
-        tools = shown.readings(evidence.readings, image, reference)
+        tools = shown.readings(evidence.readings, shown_image, shown_reference)
         with stage("summarizer"):
             answer = self._answered(state, reading, inputs, tools)
-        if image.too_small and answer.score_interval and not state.evidence.same_pixels:
+        if shown_image.too_small and answer.score_interval and not state.evidence.same_pixels:
             answer = answer.model_copy(update={"score_interval": (1.0, 5.0)})
         return self._completed(answer, state, reading, tools)
 
@@ -115,8 +115,8 @@ class Summarizer(rating.Rater):
     def names_distortions(self, state: AssessmentState) -> bool:
         """Return whether the question for the score asks for the distortions too, in place of one before it.
 
-        So it is for a model that is known to read images, plays both roles and was not compiled otherwise, of the image
-        as a whole.
+        Only for an IQA question about the whole image, to a model that reads images, plays both roles, and has no demos
+        without findings.
         """
         plan, resources = state.plan, self.resources
         plays_both = resources.lm("executor").model == resources.lm("summarizer").model
@@ -134,7 +134,7 @@ class Summarizer(rating.Rater):
     def _beside_score(
         self, answer: SummarizerOutput, inputs: Inputs, evidence: ExecutorOutput, tools: ToolReadings
     ) -> SummarizerOutput:
-        """Add to a question's answer the score that the model gives when asked for one, which costs nothing."""
+        """Add to a question's answer the score that the model gives when asked for one, asked of the expert alone."""
         with dspy.context(trace=[]):  # optimizers teach what the question itself asks
             rated = self._score(inputs, evidence, tools)
         answer = answer.with_rating(rated)
@@ -214,7 +214,7 @@ class Summarizer(rating.Rater):
             logger.warning("max iterations reached (%d); not replanning for: %s", state.iteration_count, gap)
             fields |= {"unresolved_gap": gap}
         if answer.status == "ok" and evidence.failed_steps:
-            # Another answer than with this evidence: it must not pass for a whole one.
+            # With this evidence the answer might differ.
             fields |= {"status": "degraded", "error": evidence.failure_note()}
         if answer.quality_score is None and is_iqa and tools.scores:
             score = self.fusion.fuse_scores(tools.scores, None, tools.precisions)
@@ -236,7 +236,7 @@ class Summarizer(rating.Rater):
 
 
 def _notes(evidence: ExecutorOutput, reasoning: str, *, is_iqa: bool) -> list[str]:
-    """Return what reasoning has to say of the evidence and does not say yet, in sentences."""
+    """Return what the reasoning must still say of the evidence, in sentences."""
     notes = []
     if is_iqa and evidence.is_empty:
         notes.append(NO_EVIDENCE)

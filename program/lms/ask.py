@@ -1,5 +1,6 @@
 """Ask a language model: every question goes through `ask`, typed, metered, in at most three wordings.
 
+The first is perhaps tried once for its first field alone.
 Text-only questions (plan, tool choice) are the same for many images. They are asked once, and then
 looked up: to form a prompt and parse an answer, even one of its cache, takes DSPy milliseconds.
 """
@@ -50,7 +51,8 @@ Check = Callable[[dspy.Prediction], T]
 """Turns a prediction into a value; raises ValueError for one that will not do."""
 
 ATTEMPTS = ("first call", "second call", "third call")
-"""As is; asking for JSON only; with an example. Three in all, never nested in another retry."""
+"""As is; asking for JSON only; with an example. Three in all, the first perhaps tried once for its first
+field alone; never nested in another retry."""
 
 _LOGGED_CHARS = 2000
 
@@ -234,7 +236,7 @@ def _answered(
             errors.append(one_line(f"not readable: {reason or 'no JSON object with the asked fields'}"))
         except (ValueError, LMError) as error:  # pydantic's are ValueErrors
             if isinstance(error, LMError):
-                _bear(error, question)
+                _raise_if_final(error, question)
             errors.append(one_line(str(error)))
         fields = list(question.signature.output_fields)
         logger.warning("question for %s: %s gave no usable answer: %s", fields, attempt, errors[-1])
@@ -276,7 +278,7 @@ def _prediction(question: Question, signature: type[dspy.Signature]) -> dspy.Pre
         return prediction
 
 
-def _bear(error: LMError, question: Question) -> None:
+def _raise_if_final(error: LMError, question: Question) -> None:
     """Raise the error of a call unless the model may answer another one."""
     if question.first_field_only and question.calls.left:  # asked in full
         return
@@ -401,7 +403,7 @@ def complete_demos(demos: Sequence[Any], signature: type[dspy.Signature]) -> lis
 @functools.cache
 def _warn_of_demos(outputs: tuple[str, ...], lacking: tuple[str, ...], *, is_shown: bool) -> None:
     question, fields = ", ".join(outputs), ", ".join(lacking)
-    fate = "shown without" if is_shown else "left out"
+    fate = "shown without it" if is_shown else "left out"
     logger.warning("question for %s: demos that lack %s are %s; compile again", question, fields, fate)
 
 
