@@ -25,7 +25,7 @@ SMALL = {"tracking": {"traces": 0}}
 
 @pytest.fixture
 def compiled(
-    few_photographs: Path, fifteen_photographs: Path, tmp_path: Path, undrawn: None, unlogged: None,
+    few_photographs: Path, fifteen_photographs: Path, tmp_path: Path, undrawn: None, unlogged: None, coarse: None,
     monkeypatch: pytest.MonkeyPatch,
 ):  # fmt: skip
     """Compile the manifest with a cache folder by name; settings, recipe and seed may differ.

@@ -32,7 +32,7 @@ from program.running.row import Row
 from program.tracking import Tracker
 from program.tracking.models import log_program, promote, register
 
-pytestmark = pytest.mark.usefixtures("undrawn", "unlogged")
+pytestmark = pytest.mark.usefixtures("undrawn", "unlogged", "coarse")
 
 ROOT = Path(__file__).resolve().parents[1]
 
