@@ -152,7 +152,7 @@ class Rater(dspy.Module):
         if answer.prediction is None or tokens_of(answer.prediction.get("logprobs")):
             return answer
         self._note_no_tokens()
-        if self.resources.settings.assessment.scoring != "auto" or self.scoring_way() != "probabilities":
+        if self.scoring_way() != "probabilities":
             return answer
         stated = self._probabilities(inputs, calls, with_findings=with_findings)
         return answer if stated.value is None else stated

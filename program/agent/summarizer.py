@@ -71,9 +71,9 @@ class Summarizer(rating.Rater):
     ) -> SummarizerOutput:
         """Return the answer that the kind of question asks for; what a score's answer names joins the evidence."""
         is_score = reading.type is QueryType.SCORING
-        undistorted = answer_of_same_pixels(chinese=is_chinese(state.query))
-        if is_score and state.evidence.same_pixels:
-            return undistorted
+        same_pixels, chinese = state.evidence.same_pixels, is_chinese(state.query)
+        if is_score and same_pixels:
+            return answer_of_same_pixels(chinese=chinese)
         if self.answer_part == "nothing" and not self.names_distortions(state):
             return self._by_tools(tools, is_score=is_score)
         if is_score and _is_iqa(state):
@@ -84,8 +84,8 @@ class Summarizer(rating.Rater):
             answer = self._choose(inputs, reading.options, state.evidence)
         else:
             answer = self._explain(inputs, state.evidence)
-        if state.evidence.same_pixels:
-            return answer.with_rating(undistorted)
+        if same_pixels:
+            return answer.with_rating(answer_of_same_pixels(chinese=chinese))
         if self._judge.embedded and _is_iqa(state):
             return self._beside_score(answer, inputs, state.evidence, tools)
         return answer
