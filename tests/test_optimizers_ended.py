@@ -8,6 +8,7 @@ import shutil
 import signal
 import subprocess
 import sys
+import threading
 import time
 from collections.abc import Callable, Iterator
 from contextlib import closing, contextmanager, redirect_stderr
@@ -265,6 +266,36 @@ def test_results_come_in_order_in_the_callers_context_and_a_fault_begins_nothing
     with pytest.raises(KeyboardInterrupt):
         in_order(work, range(25, 400), workers=3)
     assert len(begun) < 60
+
+
+def test_an_interrupt_waits_for_the_result_that_is_worked_on_and_costs_none() -> None:
+    kept = []
+
+    def keep_all() -> None:
+        for _, result in map_unordered(abs, range(8), workers=2):
+            if not kept:
+                signal.raise_signal(signal.SIGINT)
+            kept.append(result)
+
+    with pytest.raises(KeyboardInterrupt):
+        keep_all()
+    assert len(kept) >= 3  # the first, and what was in flight beside it
+    assert signal.getsignal(signal.SIGINT) is signal.default_int_handler
+    with pytest.raises(KeyboardInterrupt):
+        signal.raise_signal(signal.SIGINT)
+
+
+def test_a_stream_that_another_thread_ends_holds_no_interrupt() -> None:
+    stream = map_unordered(abs, range(8), workers=2)
+    try:
+        next(stream)
+        ending = threading.Thread(target=stream.close)
+        ending.start()
+        ending.join()
+        with pytest.raises(KeyboardInterrupt):
+            signal.raise_signal(signal.SIGINT)
+    finally:
+        signal.signal(signal.SIGINT, signal.default_int_handler)
 
 
 def test_streams_that_nobody_ends_are_collected_at_any_time() -> None:

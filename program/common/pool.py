@@ -1,5 +1,6 @@
 """Work over many items with threads, keys that one thread works on at a time, and progress on stderr."""
 
+import signal
 import sys
 import threading
 import time
@@ -7,6 +8,7 @@ from collections.abc import Callable, Hashable, Iterable, Iterator
 from concurrent.futures import FIRST_COMPLETED, Future, ThreadPoolExecutor, wait
 from contextlib import contextmanager
 from contextvars import copy_context
+from types import FrameType
 from typing import TYPE_CHECKING, Any, TypeVar
 from weakref import WeakValueDictionary
 
@@ -93,11 +95,45 @@ def one_blas_thread() -> Iterator[None]:
             _LIMITS.pop().restore_original_limits()
 
 
+_INTERRUPTS = ("SIGINT", "SIGTERM", "SIGHUP")
+
+
+@contextmanager
+def interrupts_held() -> Iterator[None]:
+    """Let Ctrl-C, SIGTERM and SIGHUP wait for the end of the block; in other threads, which get none, hold nothing."""
+    handlers: dict[int, Any] = {}
+    came: list[int] = []
+    is_held = True
+
+    def note(number: int, frame: FrameType | None) -> None:
+        if is_held:
+            came.append(number)
+        else:  # of a stream that another thread ended
+            handlers[number](number, frame)
+
+    names = _INTERRUPTS if threading.current_thread() is threading.main_thread() else ()
+    try:
+        for number in (getattr(signal, name) for name in names if hasattr(signal, name)):
+            handler = signal.getsignal(number)
+            if callable(handler):  # the system's own handling, and who ignores a signal, stay
+                handlers[number] = handler
+                signal.signal(number, note)
+        yield
+    finally:
+        is_held = False
+        if threading.current_thread() is threading.main_thread():
+            for number, handler in handlers.items():
+                signal.signal(number, handler)
+        for number in came:
+            signal.raise_signal(number)
+
+
 def map_unordered(work: Callable[[T], R], items: Iterable[T], *, workers: int) -> Iterator[tuple[T, R]]:
     """Yield (item, work(item)) as results come; of a stream of items, two for each worker are read ahead.
 
     Each call runs in a copy of the caller's context. An exception of `work`, Ctrl-C and SIGTERM begin nothing else:
-    what is in flight is waited for and yielded, as it may be paid for, and then the exception is raised.
+    what is in flight is waited for and yielded, as it may be paid for, and then the exception is raised. A signal that
+    comes while the caller works on a result waits for that.
     """
     with one_blas_thread():
         yield from _map_unordered(work, items, workers)
@@ -111,7 +147,8 @@ def _map_unordered(work: Callable[[T], R], items: Iterable[T], workers: int) -> 
         done = wait(pending, return_when=FIRST_COMPLETED).done
         for future in sorted(done, key=lambda each: each.exception() is not None):  # a fault costs no result beside it
             result = future.result()
-            yield pending.pop(future), result
+            with interrupts_held():
+                yield pending.pop(future), result
 
     try:
         for item in items:
@@ -127,7 +164,8 @@ def _map_unordered(work: Callable[[T], R], items: Iterable[T], workers: int) -> 
         _tell(stop, pending)
         for future, item in [(f, i) for f, i in pending.items() if not f.cancel()]:
             if future.exception() is None:
-                yield item, future.result()
+                with interrupts_held():
+                    yield item, future.result()
         raise
     finally:
         pool.shutdown(wait=False, cancel_futures=True)
