@@ -32,9 +32,9 @@ from optimizers.report import (
     reasons,
     waiting,
 )
-from optimizers.search import Candidate, Search, scored_examples
+from optimizers.search import Candidate, Search
 from optimizers.selection import CrossValidation, Ranking, Verdict, kept_verdict, validation_figures, verdict_of
-from optimizers.student import EvidenceReplay, Reflections, SearchStopped, optimized_predictors, role_of
+from optimizers.student import EvidenceReplay, Reflections, SearchStopped, optimized_predictors
 from program.agent.loop import AgenticIQA
 from program.agent.rating import AnswerPart
 from program.agent.saving import program_sha256
@@ -77,7 +77,7 @@ class Compile:
         self.answer_part: AnswerPart = "whole" if job.needs_answers else "decision"
         """How much of an answer is asked for where none is learned from."""
         self.log = CompileLog(job.out, key, resume=job.resume)
-        self.log_score, self.known = self._log_score, self.log.scores
+        self.log_score = self._log_score
 
     def result(self, run: RunHandle | None = None) -> Compiled:
         """Teach, choose, save and compare, as `compile_program` does, and log candidates to a run."""
@@ -122,21 +122,17 @@ class Compile:
         train = train.of(job.samples("train", [recipe.name]))
         tasks = {"mcq" if e.get("answer") is not None else "scoring" for e in train.examples}
         names = optimized_predictors(base.program, job.roles, sorted(tasks))
-        if recipe.teaches == "demos":
-            known_traits = base.program.resources.known_traits
-            names = tuple(name for name in names if not known_traits(role_of(name)).embedded)
-        budget, kind, seed = job.budget(recipe.name), job.settings.compile.objective, job.settings.seed
-        scored = scored_examples(validation.examples, budget.search_samples, seed) if recipe.reflects else []
         most = sum(phase.runs for phase in self.plan.phases if phase.name == recipe.name)
         with self.progress(recipe.name, most) as advance:
             search = Search(
-                recipe.name, base, names, train, validation, scored, budget,
-                Objective(job.settings.optimizers.weights), kind, seed, job.settings.compile.workers, self.store,
+                recipe.name, base, names, train, validation, job.budget(recipe.name),
+                Objective(job.settings.optimizers.weights), job.settings.seed, job.settings.compile.workers,
+                embedded=base.program.resources.known_traits("summarizer").embedded,
                 reflection=job.reflection if recipe.reflects else None,
                 answer_part=self.answer_part, teacher=job.teacher(names) if recipe.takes_teacher else None,
-                log=self.log_score, logged=self.known, advance=advance,
+                log=self.log_score, advance=advance,
             )  # fmt: skip
-            printed, watchers = io.StringIO(), [self.reflections] if recipe.reflects else []
+            printed, watchers = io.StringIO(), [search, *([self.reflections] if recipe.reflects else [])]
             watched = dspy.context(callbacks=[*dspy.settings.callbacks, *watchers])
             # DSPy's optimizers print their progress; it belongs to the log, not between the lines of a table or JSON.
             with contextlib.redirect_stdout(printed), watched:
@@ -145,7 +141,7 @@ class Compile:
                 except (LMError, AdapterParseError):
                     if not self.reflections.failed:
                         raise
-                    candidates = search.complete_candidates(search.student)  # what was found until then
+                    candidates = search.candidates()  # what was found until then
         logger.debug("%s: %s", recipe.name, printed.getvalue())
         for candidate in candidates:
             showable_demos(candidate.program)
@@ -161,8 +157,7 @@ class Compile:
         fold.train, fold.validation = fold.job.samples("train", fold.job.optimizers), fold.job.samples("validation")
         fold.progress = partial(progress, shown=False)
         fold.seconds, fold.notes, fold.details, fold.runs = {}, [], [], 0
-        # A score of the same candidate over other samples is another.
-        fold.tracked, fold.known, fold.log_score = CandidateRuns(), {}, lambda candidate: None
+        fold.tracked, fold.log_score = CandidateRuns(), lambda candidate: None
         return fold
 
     def check_direction(self, agreement: Figure | None) -> None:

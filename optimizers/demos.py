@@ -6,13 +6,15 @@ import random
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
+from itertools import chain, groupby, pairwise, zip_longest
+from operator import attrgetter
 from typing import Any
 
 import dspy
 
 from data.distortions import category_named, severity_of
 from data.manifest import Sample
-from optimizers.student import Student, inputs_key
+from optimizers.student import inputs_key
 from program.agent.loop import AgenticIQA
 from program.agent.planner import apply_rules
 from program.agent.resources import Resources
@@ -23,9 +25,6 @@ from program.expert import plan_assessment
 from program.fusion.levels import nearest_level
 from program.lms.ask import with_references
 from signatures.schemas import LEVEL_WORDS, DistortionFinding, LevelProbabilities, Plan, RegionDistortions, ToolChoice
-
-Places = dict[str, tuple[int, ...]]
-"""By predictor, which of its labelled demos are shown, by place."""
 
 Inputs = Mapping[str, Any]
 Label = tuple["float | str", dict[str, Any]]
@@ -46,39 +45,25 @@ class LabelledDemo:
     demo: dspy.Example
 
 
-def demo_count(name: str, demos: Sequence[LabelledDemo], budget: RecipeSettings) -> int:
-    """Return how many demos a predictor is shown: `demos` for the Summarizer, `role_demos` for the other roles."""
+def choose_demos(
+    name: str, demos: Sequence[LabelledDemo], budget: RecipeSettings, seed: int, taken: int = 0
+) -> list[dspy.Example]:
+    """Return the demos that a predictor is shown beside those `taken`, spread over what people or rules said.
+
+    The Summarizer's are as many as `demos` of its budget (None: all), the other roles' `role_demos`.
+    """
     wanted = budget.demos if name.startswith("summarizer.") else budget.role_demos
-    return len(demos) if wanted is None else min(wanted, len(demos))
-
-
-def choose_demos(demos: Sequence[LabelledDemo], count: int, strategy: str, rng: random.Random) -> tuple[int, ...]:
-    """Return `count` places of demos: spread over their values, from both ends of them, or at random."""
-    places = list(range(len(demos)))
-    if count >= len(places):
-        return tuple(places)
-    if strategy == "random":
-        return tuple(rng.sample(places, count))
-    if isinstance(demos[0].value, str):
-        return _evenly(demos, count, rng)
-    ordered = sorted(places, key=lambda i: (float(demos[i].value), i))
-    if strategy == "spread":
-        bins = [ordered[len(ordered) * b // count : len(ordered) * (b + 1) // count] for b in range(count)]
-        return tuple(rng.choice(members) for members in bins)
-    share = len(ordered) // (8 if strategy == "ends" else 3)
-    share = min(max(share, (count + 1) // 2), len(ordered) // 2)
-    low, high = ordered[:share], ordered[-share:]
-    half = min(count // 2, len(low))
-    return tuple(rng.sample(low, half) + rng.sample(high, min(count - half, len(high))))
-
-
-def with_demos(student: Student, demos: Mapping[str, Sequence[LabelledDemo]], places: Places) -> Student:
-    """Return a copy of the student that is shown the demos at these places."""
-    copy: Student = student.deepcopy()
-    for name, predictor in copy.named_parameters():
-        if name in places:
-            predictor.demos = [demos[name][i].demo for i in places[name]]
-    return copy
+    count = len(demos) if wanted is None else max(0, min(wanted - taken, len(demos)))
+    rng = random.Random(f"{seed}/{name}")
+    shuffled = rng.sample(demos, len(demos))
+    ordered = sorted(shuffled, key=attrgetter("value"))
+    if ordered and isinstance(ordered[0].value, str):
+        kinds = [list(members) for _, members in groupby(ordered, key=attrgetter("value"))]
+        rng.shuffle(kinds)
+        turns = chain.from_iterable(zip_longest(*kinds))  # one of each value, however rare it is, then another
+        return [each.demo for each in filter(None, turns)][:count]
+    bounds = [len(ordered) * place // max(1, count) for place in range(count + 1)]
+    return [rng.choice(ordered[low:high]).demo for low, high in pairwise(bounds)]
 
 
 def showable_demos(program: AgenticIQA) -> None:
@@ -101,18 +86,6 @@ def showable_demos(program: AgenticIQA) -> None:
 def image_url(demo: Mapping[str, Any]) -> str | None:
     """Return the reference that stands for a demo's image, or None where it has none."""
     return getattr(demo.get("image"), "url", None)
-
-
-def _evenly(demos: Sequence[LabelledDemo], count: int, rng: random.Random) -> tuple[int, ...]:
-    by_value: dict[str, list[int]] = {}
-    for place, demo in enumerate(demos):
-        by_value.setdefault(str(demo.value), []).append(place)
-    groups = list(by_value.values())
-    rng.shuffle(groups)
-    for members in groups:
-        rng.shuffle(members)
-    turns = [members[turn] for turn in range(max(map(len, groups))) for members in groups if turn < len(members)]
-    return tuple(turns[:count])
 
 
 def distortion_truth(sample: Sample) -> dict[str, str] | None:

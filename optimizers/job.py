@@ -161,7 +161,7 @@ class Job:
         parts = {
             "dataset": [self.dataset.manifest_sha256, sorted([s.id, s.quality] for s in samples)],
             "program": [context_of(program), sampling],
-            "objective": [self.settings.compile.objective, optimizers.weights],
+            "objective": optimizers.weights,
             "optimizer": [self.optimizers, {n: self.budget(n).model_dump() for n in self.optimizers}, self.roles,
                           self.teacher_lm],
             "seed": self.settings.seed,

@@ -1,12 +1,9 @@
 """The program as an optimizer sees it: the predictors to optimize, and the model that writes their instructions."""
 
-import hashlib
 import json
 import logging
-import re
-import threading
 from collections import Counter
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from typing import Any, cast
 
@@ -87,50 +84,32 @@ class EvidenceReplay:
 
 
 class Student(dspy.Module):
-    """Assess an image: plan what to look at, gather evidence from a model and from tools, answer as people would.
+    """A program of which optimizers see the predictors named in `names` and no other.
 
-    Optimizers see the predictors named in `names` and no other. Where planner and executor are not among them, their
-    part is taken from `gathered` instead of being run again: a candidate costs one question a sample. `on_digest` is
-    called with the student and each digest made of it.
+    Where planner and executor are not among them, their part is taken from `gathered` instead of being run again: a
+    candidate costs one question a sample.
     """
 
-    def __init__(
-        self, program: AgenticIQA, names: Sequence[str], gathered: EvidenceByInput | None = None,
-        on_digest: "Callable[[Student, str], None] | None" = None,
-    ) -> None:  # fmt: skip
+    def __init__(self, program: AgenticIQA, names: Sequence[str], gathered: EvidenceByInput | None = None) -> None:
         super().__init__()
-        self.program = program
-        self.names = tuple(names)
-        self.gathered = gathered if gathered is not None else {}
-        self._on_digest = on_digest
+        self.program, self.names, self.gathered = program, tuple(names), gathered or {}
         self._lm, self._callbacks = dspy.settings.lm, dspy.settings.callbacks
 
     def named_parameters(self) -> list[tuple[str, Any]]:
         """Return the optimized predictors by name; the others are frozen."""
         return [(name, p) for name, p in self.program.named_parameters() if name in self.names]
 
-    def set_lm(self, lm: dspy.BaseLM) -> None:
-        """Give each optimized predictor its own role's model, sampled as `lm` is (temperature and rollout)."""
-        sampled = {k: v for k, v in lm.kwargs.items() if k in {"rollout_id", "temperature"}}
-        for name, predictor in self.named_parameters():
-            predictor.lm = self.program.resources.lm(role_of(name)).copy(**sampled)
-
-    def get_lm(self) -> dspy.BaseLM:
-        """Return the Summarizer's model, which samples stand for."""
-        return self.program.resources.lm("summarizer")
-
     def forward(self, **inputs: Any) -> dspy.Prediction:
-        """Return the assessment (None where it failed) and which candidate gave it."""
-        candidate = self.digest()
-        assessment = self.assess(**inputs)
+        """Return the answer with the assessment; the latter alone, None, where it failed."""
+        assessment = self._assess(**inputs)
         if assessment is None:
-            return dspy.Prediction(assessment=None, candidate=candidate)
+            return dspy.Prediction(assessment=None)
         return dspy.Prediction(
             final_answer=assessment.final_answer, quality_reasoning=assessment.quality_reasoning,
-            status=assessment.status, assessment=assessment, candidate=candidate,
+            status=assessment.status, assessment=assessment,
         )  # fmt: skip
 
-    def assess(self, **inputs: Any) -> Assessment | None:
+    def _assess(self, **inputs: Any) -> Assessment | None:
         """Assess one image; None, with a line in the log, where that fails. Raises SearchStopped at a spent budget."""
         replays = all(role_of(name) == "summarizer" for name in self.names)
         program = EvidenceReplay(self.program, self.gathered) if replays else self.program
@@ -138,50 +117,26 @@ class Student(dspy.Module):
             # MIPRO and GEPA put a model of their own into DSPy's settings, which would play every role here; and who
             # watches the reflections is not to see these questions.
             with dspy.context(lm=self._lm, callbacks=self._callbacks):
-                assessment: Assessment = program(**inputs)
-                return assessment
+                return cast("Assessment", program(**inputs))
         except BudgetSpent as error:
             raise SearchStopped(error) from error
         except (InputError, LMError) as error:
             logger.log(logging.WARNING if isinstance(error, LMError) else logging.INFO, "a run failed: %s", error)
             return None
 
-    def digest(self, task: str | None = None) -> str:
-        """Return the hash of what the predictors learned: all of them, or those of a task ("scoring", "mcq")."""
-        state = {
-            name: [p.signature.instructions, [{k: _plain(v) for k, v in dict(demo).items()} for demo in p.demos]]
-            for name, p in self.named_parameters()
-            # Of the summarizer's predictors one answers questions, the others score.
-            if task is None or role_of(name) != "summarizer" or (name == "summarizer.answer") == (task == "mcq")
-        }
-        for name in ("neighbours", "corrections"):
-            if (arrays := getattr(self.program.summarizer, name)) is not None:
-                state[name] = [arrays.sha256]
-        digest = hashlib.sha256(json.dumps(state, sort_keys=True, default=str).encode()).hexdigest()[:16]
-        if task is None and self._on_digest is not None:
-            self._on_digest(self, digest)
-        return digest
-
     def __deepcopy__(self, memo: dict[int, Any]) -> "Student":
-        copied = Student(self.program.deepcopy(), self.names, self.gathered, self._on_digest)
+        copied = Student(self.program.deepcopy(), self.names, self.gathered)
         copied._lm, copied._callbacks = self._lm, self._callbacks
         memo[id(self)] = copied
         return copied
 
 
-def _plain(value: Any) -> Any:
-    return value.model_dump(mode="json") if hasattr(value, "model_dump") else value
-
-
 _MOST_CHARS = 32_000
-"""Of a prompt whose model's context is not known: some 12,000 tokens, which 16,384 hold with an instruction in reply.
-GEPA's take 5,000 characters; MIPRO's, which quote the whole program, 50,000."""
+"""Of a prompt whose model's context is not known: some 12,000 tokens; 16,384 hold them with an instruction in reply."""
 _CHARS_A_TOKEN = 2.5
 """Of evidence in JSON, where most tokenizers spend a token a digit; prose has four."""
 _REPLY_SHARE = 4
 """At most this part of a known context is the reply's: whatever is asked for beyond leaves the question no room."""
-_FIELD = re.compile(r"^(?=\[\[ ## |Respond with )", re.MULTILINE)
-"""Where a field begins in the prompts of DSPy's adapters, or what to answer with."""
 
 
 def metered_lm(lm: dspy.BaseLM) -> dspy.BaseLM:
@@ -212,8 +167,9 @@ class _ReflectionEngine:
 
 def _fitted(request: lm15.Request, traits: ModelTraits) -> lm15.Request:
     """Return a request without images where the model sees none, and no longer than its context."""
-    messages = [m if traits.reads_images is not False else _in_words(m) for m in request.messages]
-    config, most = request.config, float(_MOST_CHARS)
+    messages, config, most = list(request.messages), request.config, float(_MOST_CHARS)
+    if traits.reads_images is False:
+        messages = [replace(message, parts=(_in_words(message),)) for message in messages]
     if traits.context_tokens is not None:
         reply = traits.context_tokens // _REPLY_SHARE
         config = replace(config, max_tokens=config.max_tokens and min(config.max_tokens, reply))
@@ -221,48 +177,38 @@ def _fitted(request: lm15.Request, traits: ModelTraits) -> lm15.Request:
     texts = [part.text for message in messages for part in message.parts if isinstance(part, lm15.TextPart)]
     short = iter(shorten(texts, int(most) - len(str(request.system or ""))))
     for place, message in enumerate(messages):
-        parts = (replace(p, text=next(short)) if isinstance(p, lm15.TextPart) else p for p in message.parts)
+        parts = [replace(part, text=next(short)) if isinstance(part, lm15.TextPart) else part for part in message.parts]
         messages[place] = replace(message, parts=tuple(parts))
     return replace(request, messages=tuple(messages), config=config)
 
 
-def _in_words(message: lm15.Message) -> lm15.Message:
-    """Return a message with a word in place of each image; as one text, which every server takes."""
-    parts = [lm15.TextPart("[image]") if isinstance(part, lm15.ImagePart) else part for part in message.parts]
-    if all(isinstance(part, lm15.TextPart) for part in parts):
-        parts = [lm15.TextPart("".join(part.text for part in parts))]
-    return replace(message, parts=tuple(parts))
+def _in_words(message: lm15.Message) -> lm15.TextPart:
+    """Return a message as one text, which every server takes, with a word in place of each image."""
+    return lm15.TextPart("".join(getattr(part, "text", None) or "[image]" for part in message.parts))
 
 
 def shorten(texts: Sequence[str], most: int) -> list[str]:
-    r"""Return prompts of at most `most` characters together: their longest fields lose their middle.
+    """Return texts of at most `most` characters together: the longest lose their middle.
 
-    >>> shorten(["[[ ## code ## ]]\n" + "a" * 99 + "\n\nRespond with JSON."], 95)
-    ['[[ ## code ## ]]\naaaa ... (76 characters left out) ... aaaaaaaaaaaaaaaaaaa\n\nRespond with JSON.']
+    >>> shorten(["Compare. " + "a" * 99 + " Respond with JSON."], 75)
+    ['Compare. aaaaaaaa ... (93 characters left out) ... a Respond with JSON.']
     """
-    fields = [_FIELD.split(text) for text in texts]
-    lengths = sorted(len(field) for each in fields for field in each)
-    room, limit = most, max(lengths, default=0)
-    for place, length in enumerate(lengths):
-        share = max(0, room) // (len(lengths) - place)
-        if length > share:
-            limit = share
-            break
-        room -= length
-    return ["".join(_without_middle(field, limit) for field in each) for each in fields]
-
-
-def _without_middle(text: str, most: int) -> str:
-    if len(text) <= most:
-        return text
-    kept = max(0, most - len(f" ... ({len(text)} characters left out) ... ")) // 2
-    return f"{text[:kept]} ... ({len(text) - 2 * kept} characters left out) ... {text[len(text) - kept :]}"[:most]
+    left, cut = max(0, most), list(texts)
+    # The shorter ones first: what they leave is the longer ones' share.
+    for number, place in enumerate(sorted(range(len(cut)), key=lambda place: len(cut[place]))):
+        share = left // (len(cut) - number)
+        text, kept = cut[place], max(0, share - 40) // 2
+        if len(text) > share:
+            middle = f" ... ({len(text) - 2 * kept} characters left out) ... "
+            cut[place] = f"{text[:kept]}{middle}{text[len(text) - kept :]}"[:share]
+        left -= len(cut[place])
+    return cut
 
 
 class Reflections(BaseCallback):
-    """Counts the questions that optimizers ask of the model that writes, and why some got no answer. Thread-safe.
+    """Counts the questions that optimizers ask of the model that writes, and why some got no answer.
 
-    They are all the questions it is told of: the program's own are asked without it (see `Student.assess`).
+    They are all the questions it is told of: the program's own are asked without it (see `Student`).
     """
 
     def __init__(self) -> None:
@@ -270,21 +216,19 @@ class Reflections(BaseCallback):
         self.failed: Counter[str] = Counter()
         """By reason."""
         self._open: set[str] = set()
-        self._lock = threading.Lock()
 
     def on_module_start(self, call_id: str, instance: Any, inputs: dict[str, Any]) -> None:
         """Count a question."""
         if isinstance(instance, dspy.Predict):
-            with self._lock:
-                self.asked += 1
-                self._open.add(call_id)
+            self.asked += 1
+            self._open.add(call_id)
 
     def on_module_end(self, call_id: str, outputs: Any | None, exception: BaseException | None = None) -> None:
         """Note why a question got no answer."""
-        with self._lock:
-            if call_id in self._open and isinstance(exception, Exception):
-                self.failed[_reason(exception)] += 1
-            self._open.discard(call_id)
+        if call_id in self._open and isinstance(exception, Exception):
+            unread = isinstance(exception, AdapterParseError)
+            self.failed["the reply could not be read" if unread else one_line(redact(str(exception))).rstrip(".")] += 1
+        self._open.discard(call_id)
 
     @property
     def all_failed(self) -> bool:
@@ -298,9 +242,3 @@ class Reflections(BaseCallback):
             return ""
         (reason, _), *_ = self.failed.most_common(1)
         return f"{self.failed.total()} of {self.asked} reflections failed: {reason}"
-
-
-def _reason(error: Exception) -> str:
-    if isinstance(error, AdapterParseError):
-        return "the reply could not be read"
-    return one_line(redact(str(error))).rstrip(".") or type(error).__name__

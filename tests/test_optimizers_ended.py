@@ -208,16 +208,16 @@ def test_going_on_holds_the_best_of_before_until_something_is_better(tmp_path) -
             yield begun
 
     with compile_log() as first:
-        first.log_score(Candidate("good", taught("a"), 0.8, "d1"))
+        first.log_score(good := Candidate("good", taught("a"), 0.8))
     with compile_log(resume=True) as again:
-        assert (held(), again.scores) == ("good", {"d1": 0.8})
-        again.log_score(Candidate("worse", taught("b"), 0.5, "d2"))
+        assert (held(), again.scores) == ("good", {good.digest: 0.8})
+        again.log_score(Candidate("worse", taught("b"), 0.5))
         assert held() == "good"
-        again.log_score(Candidate("better", taught("c"), 0.9, "d3"))
+        again.log_score(Candidate("better", taught("c"), 0.9))
         assert held() == "better"
         again.finish(taught("d"), {"chosen": "chosen"}, {})
     with compile_log(resume=True) as third:
-        third.log_score(Candidate("best", taught("e"), 0.99, "d4"))
+        third.log_score(Candidate("best", taught("e"), 0.99))
         assert held() == "chosen"
     (folder / "program.json").unlink()
     with compile_log(resume=True):

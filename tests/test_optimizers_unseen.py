@@ -5,12 +5,13 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+import dspy
 import numpy as np
 import pytest
 from PIL import Image
 
 from data.manifest import Sample
-from optimizers.examples import Evidence, ExampleSet, Gathering, Store, collect_examples
+from optimizers.examples import Evidence, ExampleSet, Gathering, collect_examples
 from optimizers.objectives import Objective
 from optimizers.recipes import recipe_named
 from optimizers.search import Beliefs, Candidate, SampleBelief, Search
@@ -49,9 +50,8 @@ class Taught:
         """Return a search that starts at a candidate and teaches the score."""
         train, validation = self.examples["train"], self.examples["validation"]
         return Search(
-            "taught", base, ("summarizer.score",), train, validation, [],
-            load_settings().optimizers.usual.model_copy(update=settings), Objective(),
-            "rank", 0, 2, Store(),
+            "taught", base, ("summarizer.score",), train, validation,
+            load_settings().optimizers.usual.model_copy(update=settings), Objective(), 0, 2,
         )  # fmt: skip
 
 
@@ -94,16 +94,18 @@ def taught(images: list[Path], service_program, gathered):
 def test_a_search_scores_candidates_on_validation_and_shows_them_training_samples(taught) -> None:
     known = taught(4)
     search = known.search(Candidate("uncompiled", known.program), demos=4, starts=3, search_samples=6)
-    candidates = recipe_named("random-search").run(search)
+    samples = {split: {sample.id for sample in members} for split, members in known.samples.items()}
+    with dspy.context(callbacks=[search]):
+        candidates = recipe_named("random-search").run(search)
     assert len({candidate.digest for candidate in candidates}) == len(candidates) > 1
     assert [each.search_score for each in candidates] == sorted((c.search_score for c in candidates), reverse=True)
-    samples = {split: {sample.id for sample in members} for split, members in known.samples.items()}
-    for trial in search.trials.values():
-        if trial.outcomes:
-            assert len(known.shown(trial.program)) == 4
-            assert known.shown(trial.program) <= samples["train"]
-            assert len(trial.outcomes) == 6
-            assert trial.outcomes.keys() <= samples["validation"]
+    scored = {example.id for example in search.scored}
+    assert len(scored) == 6
+    assert scored <= samples["validation"]
+    assert search.runs == 3 * len(scored)
+    for candidate in candidates:
+        assert len(known.shown(candidate.program)) == 4
+        assert known.shown(candidate.program) <= samples["train"]
 
 
 def test_a_fusion_is_fitted_on_what_is_believed_without_a_demo_of_the_photograph(taught, monkeypatch) -> None:

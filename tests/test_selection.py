@@ -106,7 +106,7 @@ def ranking(records):
 
 def named(*names):
     """Return candidates of these names, each taught something of its own."""
-    found = [Candidate(name, AgenticIQA(), digest=name) for name in names]
+    found = [Candidate(name, AgenticIQA()) for name in names]
     for candidate in found:
         predictor = candidate.program.summarizer.score
         predictor.signature = predictor.signature.with_instructions(f"Be {candidate.name}.")

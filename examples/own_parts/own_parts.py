@@ -6,7 +6,6 @@ import torch
 
 from data.catalogue import Release, read_csv
 from data.manifest import Sample
-from optimizers.demos import with_demos
 from optimizers.recipes import Bound, Recipe
 from optimizers.search import Candidate, Search
 
@@ -36,8 +35,10 @@ COLOURFULNESS = {
 
 
 def _first_demo(search: Search) -> list[Candidate]:
-    demos = {name: search.train.demos[name] for name in search.student.names if search.train.demos.get(name)}
-    return [Candidate.of("first-demo", with_demos(search.student, demos, dict.fromkeys(demos, (0,))))]
+    student = search.student.deepcopy()
+    for name, predictor in student.named_parameters():
+        predictor.demos = [each.demo for each in search.train.demos.get(name, [])[:1]]
+    return [Candidate("first-demo", student.program)]
 
 
 FIRST_DEMO = Recipe(name="first-demo", run=_first_demo, bound=lambda budget, sizes: Bound(runs=0))

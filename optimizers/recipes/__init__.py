@@ -48,7 +48,9 @@ class Recipe:
     bound: Callable[[RecipeSettings, Sizes], Bound]
     """What the printed plan says: calls have to stay below it."""
     reflects: bool = False
-    """Asks a language model for instructions; then `Search.reflection` is one, and `Search.scored` has examples."""
+    """Asks a language model for instructions; then `Search.reflection` is one."""
+    scales: tuple[str, ...] = ()
+    """What of its budget gives way where few model calls are allowed, down to the least that the settings take."""
     teaches: Literal["nothing", "demos", "instructions", "fusion", "evidence"] = "demos"
     """What it changes before all. The embedded expert reads no demos, and of instructions a rubric only; evidence costs
     the calls of `Bound.asked` alone."""
@@ -72,15 +74,10 @@ class Recipe:
 
         `embedded`: whether the embedded expert is compiled; `reflection` gives the model that writes.
         """
-        if self.teaches == "demos" and embedded:
+        if embedded and (self.teaches == "demos" or self.reflects):
             raise InputError(
-                f"optimizer {self.name!r}: gives demos, which the embedded expert does not read; "
-                "use finetune,fusion (nearest for questions), or give a language model with --lm"
-            )
-        if self.teaches == "instructions" and self.reflects and embedded:
-            raise InputError(
-                f"optimizer {self.name!r}: rewrites instructions, of which the embedded expert reads a rubric only; "
-                "use rubric or finetune,fusion, or give a language model with --lm"
+                f"optimizer {self.name!r}: gives demos or instructions, of which the embedded expert reads a rubric "
+                "only; use rubric or finetune,fusion (nearest for questions), or give a language model with --lm"
             )
         if self.reflects and reflection() is None:
             raise InputError(

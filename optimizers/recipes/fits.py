@@ -26,7 +26,7 @@ import dspy
 import numpy as np
 
 from optimizers.recipes import Bound, Recipe
-from optimizers.search import Array, Beliefs, Candidate, Search, beliefs, scored_examples, unseen
+from optimizers.search import Array, Beliefs, Candidate, Search, beliefs, drawn, unseen
 from optimizers.selection import ASKED_FOR, PLCC_STEP
 from optimizers.student import role_of
 from program.agent.labels import Corrections
@@ -40,7 +40,7 @@ from program.fusion.scores import FittedFusion
 from signatures.rubric import SENTENCES, TRAITS, rubric_in, with_rubric
 from signatures.schemas import DISTORTION_CATEGORIES
 
-_LEAST = 30
+LEAST = 30
 """Scored samples of train that a fit needs; below, no penalty can be chosen."""
 ETAS = (0.0, 0.1, 0.2, 0.35, 0.5, 0.75, 1.0, 1.5, 2.0, 3.0, 4.0, 6.0)
 WEIGHTS = (0.0, 0.1, 0.25, 0.5, 0.75, 1.0, 1.5, 2.0, 3.0, 4.0)
@@ -72,7 +72,7 @@ def fitted_corrections(
     for kind in ("nr", "fr"):
         scored = [example for example in search.train.examples if example.get("quality") is not None]
         examples = [example for example in scored if (example.get("reference") is None) == (kind == "nr")]
-        if len(examples) < _LEAST:
+        if len(examples) < LEAST:
             continue
         with tempfile.TemporaryFile(dir=folder) as file:
             labels = Labels(file, of_tools=of_tools)
@@ -89,7 +89,7 @@ def fitted_corrections(
 def _finetune(search: Search) -> list[Candidate]:
     program, parameters = search.base.program, dict(search.student.named_parameters())
     scoring = [name for name in ("summarizer.score", "summarizer.classify") if name in parameters]
-    if not scoring or not program.resources.known_traits("summarizer").embedded:
+    if not scoring or not search.embedded:
         return search.nothing("finetune: corrects the scores of the embedded expert alone")
     instructions = parameters[scoring[0]].signature.instructions
     by_kind = fitted_corrections(search, lambda _, view: belief(view, instructions))
@@ -119,24 +119,23 @@ FINETUNE = Recipe(
     teaches="evidence",
     fits_scores=True,
     takes_all="scores",
-    least=lambda budget: _LEAST,
+    least=lambda budget: LEAST,
 )
 
 
 def _judges(search: Search, program: AgenticIQA) -> tuple[_Judges, int]:
     """Return what judges which scored samples of train (see `unseen`), few where a call costs; and their number."""
     judges = unseen(program, search.train.examples)
-    if not program.resources.known_traits("summarizer").embedded:
-        samples = [example for _, examples in judges for example in examples]
-        asked = {example.id for example in scored_examples(samples, MOST_ASKED, search.seed)}
-        judges = [(judge, [each for each in examples if each.id in asked]) for judge, examples in judges]
-    return judges, sum(len(examples) for _, examples in judges)
+    samples = [example for _, examples in judges for example in examples]
+    asked = {example.id for example in drawn(samples, None if search.embedded else MOST_ASKED, search.seed)}
+    judges = [(judge, [each for each in examples if each.id in asked]) for judge, examples in judges]
+    return judges, len(asked)
 
 
 def unseen_beliefs(search: Search, program: AgenticIQA) -> Beliefs:
     """Return what a program fuses for samples of train as if it did not know them; nothing where they are few."""
     judges, count = _judges(search, program)
-    return _judged(search, judges if count >= _LEAST else [])
+    return _judged(search, judges if count >= LEAST else [])
 
 
 def _judged(search: Search, judges: _Judges) -> Beliefs:
@@ -148,10 +147,10 @@ def _fusion(search: Search) -> list[Candidate]:
     program = search.base.program
     judges, count = _judges(search, program)
     scored = [example for example in search.validation.examples if example.get("answer") is None]
-    if count < _LEAST or len(scored) < _LEAST_VALIDATION:
+    if count < LEAST or len(scored) < _LEAST_VALIDATION:
         return search.nothing(
             f"fusion: not fitted: {count} scored training samples can be judged without a demo of their photograph; "
-            f"{_LEAST} are needed"
+            f"{LEAST} are needed"
         )
     train = _judged(search, judges)
     held = beliefs(search, program, scored)
@@ -179,7 +178,7 @@ FUSION = Recipe(
     ),
     teaches="fusion",
     fits_scores=True,
-    least=lambda budget: _LEAST,
+    least=lambda budget: LEAST,
     least_validation=_LEAST_VALIDATION,
     gains_clearly=True,
 )
@@ -328,8 +327,8 @@ def _rubric(search: Search) -> list[Candidate]:
     if all(role_of(name) != "summarizer" for name in search.student.names):
         return search.nothing("rubric: changes the Summarizer alone, which --roles leaves out")
     images = _labelled(search)
-    if len(images.truth) < _LEAST:
-        return search.nothing(f"rubric: {len(images.truth)} scored training samples are no demos; {_LEAST} are needed")
+    if len(images.truth) < LEAST:
+        return search.nothing(f"rubric: {len(images.truth)} scored training samples are no demos; {LEAST} are needed")
     sentences = chosen_sentences(images)
     if not sentences:
         return search.nothing("rubric: no sentence brings scores nearer to the labels by more than chance")
@@ -346,5 +345,5 @@ RUBRIC = Recipe(
     bound=lambda budget, sizes: Bound(sizes.train, candidates=5),
     teaches="instructions",
     fits_scores=True,
-    least=lambda budget: _LEAST,
+    least=lambda budget: LEAST,
 )

@@ -108,8 +108,7 @@ def _calibrate(search: Search, program: AgenticIQA, near: Neighbours) -> str:
     if not held:
         return ""
     even_share, plain = _even_share(held), program.summarizer.fusion
-    for each in held:
-        each.levels = even_out(each.levels or {}, even_share)
+    held = Beliefs(each._replace(levels=even_out(each.levels or {}, even_share)) for each in held)
     _, weight = best_on_grid(plain, held, (plain.eta,), WEIGHTS[1:])
     program.summarizer.neighbours = Neighbours(
         count=near.count, photographs=near.photographs, vectors=near.vectors, even_share=even_share
@@ -139,7 +138,7 @@ def _run(search: Search) -> list[Candidate]:
     if all(role_of(name) != "summarizer" for name in search.student.names):
         return search.nothing("nearest: changes the Summarizer alone, which --roles leaves out")
     # The embedded expert's scores are for `finetune`, which reads more of an image.
-    reads_words = not program.resources.known_traits("summarizer").embedded
+    reads_words = not search.embedded
     photographs, views = _labelled(search, answers_only=not reads_words)
     if len(photographs) < _LEAST:
         label = "a label" if reads_words else "an answered question"

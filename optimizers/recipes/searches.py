@@ -1,17 +1,17 @@
 """No candidate, labelled demos, and DSPy's own optimizers: bootstrapped demos, MIPROv2, GEPA.
 
-Random search bootstraps several times, as DSPy's own does; here each set is filled up with labelled demos of every
-role before it is scored on validation samples.
+DSPy's labelled demos reach only predictors whose outputs are columns of the data, so demos of every role are set here.
 """
 
 import math
 import random
+from dataclasses import replace
 
 from dspy.teleprompt import GEPA, BootstrapFewShot, MIPROv2
 
-from optimizers.demos import choose_demos, demo_count, showable_demos, with_demos
+from optimizers.demos import choose_demos, showable_demos
 from optimizers.recipes import Bound, Recipe, Sizes
-from optimizers.search import ALL_ERRORS, Candidate, Search, scored_examples
+from optimizers.search import ALL_ERRORS, Candidate, Search, drawn
 from optimizers.student import Student
 from program.common.settings import RecipeSettings
 
@@ -24,65 +24,78 @@ NONE = Recipe(
 )
 
 
-def _with_labelled_demos(search: Search) -> Student:
-    demos = {name: search.train.demos[name] for name in search.student.names if search.train.demos.get(name)}
-    rng = random.Random(search.seed)
-    places = {n: choose_demos(ds, demo_count(n, ds, search.budget), "spread", rng) for n, ds in demos.items()}
-    return with_demos(search.student, demos, places)
+def add_labelled_demos(search: Search, student: Student, seed: int) -> None:
+    """Fill a student's demos up with labelled ones."""
+    for name, predictor in student.named_parameters():
+        labelled = search.train.demos.get(name, [])
+        taken = len(predictor.demos)
+        predictor.demos = [*predictor.demos, *choose_demos(name, labelled, search.budget, seed, taken)]
 
 
-def _labeled(search: Search) -> list[Candidate]:
-    return [Candidate.of("labeled", _with_labelled_demos(search))]
+def labelled_student(search: Search) -> Student:
+    """Return the student with labelled demos alone."""
+    student: Student = search.student.reset_copy()
+    add_labelled_demos(search, student, search.seed)
+    return student
 
 
-LABELED = Recipe(name="labeled", run=_labeled, bound=lambda budget, sizes: Bound(0))
+LABELED = Recipe(
+    name="labeled",
+    run=lambda search: [Candidate("labeled", labelled_student(search).program)],
+    bound=lambda budget, sizes: Bound(0),
+)
 
 
 def bootstrap(search: Search, seed: int) -> Student:
     """Return the student with demos from answers that people agree with, filled up with labelled ones."""
     optimizer = BootstrapFewShot(
-        metric=search.metric,
-        max_bootstrapped_demos=search.budget.bootstrapped,
-        max_labeled_demos=0,  # filled up below: DSPy's labelled demos reach only roles whose outputs are columns
-        max_errors=len(search.train.examples) + 1,
-    )
+        metric=search.metric, max_bootstrapped_demos=search.budget.bootstrapped, max_labeled_demos=0,
+        max_errors=ALL_ERRORS,
+    )  # fmt: skip
     examples = list(search.train.examples)
     random.Random(seed).shuffle(examples)
     student: Student = optimizer.compile(search.student, teacher=search.teacher, trainset=examples)
     showable_demos(student.program)
-    rng = random.Random(seed)
-    for name, predictor in student.named_parameters():
-        demos = search.train.demos.get(name, [])
-        room = max(0, demo_count(name, demos, search.budget) - len(predictor.demos))
-        predictor.demos = [*predictor.demos, *(demos[i].demo for i in choose_demos(demos, room, "spread", rng))]
+    add_labelled_demos(search, student, seed)
     return student
 
 
 BOOTSTRAP = Recipe(
     name="bootstrap",
-    run=lambda search: [Candidate.of("bootstrap", bootstrap(search, search.seed))],
+    run=lambda search: [Candidate("bootstrap", bootstrap(search, search.seed).program)],
     bound=lambda budget, sizes: Bound(sizes.train),
     takes_teacher=True,
     runs_whole_program=True,
 )
 
 
-def _mipro(search: Search) -> list[Candidate]:
-    """Return candidates with MIPROv2's instructions, beside the same labelled demos each.
+def _random_search(search: Search) -> list[Candidate]:
+    for number in range(search.budget.starts):
+        search.evaluate(bootstrap(search, search.seed + number))
+    return search.candidates()
 
-    The demos are set before: those that DSPy takes from a trainset reach only roles whose outputs are columns.
-    """
+
+def _random_bound(budget: RecipeSettings, sizes: Sizes) -> Bound:
+    scored = min(budget.search_samples, sizes.validation)
+    return Bound(budget.starts * (sizes.train + scored), candidates=budget.starts)
+
+
+RANDOM_SEARCH = replace(BOOTSTRAP, name="random-search", run=_random_search, bound=_random_bound, scales=("starts",))
+
+
+def _mipro(search: Search) -> list[Candidate]:
+    """Return candidates with MIPROv2's instructions, beside the same labelled demos each."""
     optimizer = MIPROv2(
-        metric=search.metric, prompt_model=search.reflection, task_model=search.student.get_lm(), auto=None,
+        metric=search.metric, prompt_model=search.reflection, task_model=search.reflection, auto=None,
         num_candidates=search.budget.candidates, num_threads=search.workers, seed=search.seed + 1,
         max_bootstrapped_demos=0, max_labeled_demos=0, max_errors=ALL_ERRORS,
     )  # fmt: skip
-    train = scored_examples(search.train.examples, search.budget.search_samples, search.seed)
-    final = optimizer.compile(
-        _with_labelled_demos(search), trainset=train, valset=search.scored, num_trials=search.budget.trials,
+    train = drawn(search.train.examples, search.budget.search_samples, search.seed)
+    optimizer.compile(
+        labelled_student(search), trainset=train, valset=search.scored, num_trials=search.budget.trials,
         minibatch=False,
     )  # fmt: skip
-    return search.complete_candidates(final)
+    return search.candidates()
 
 
 def _mipro_bound(budget: RecipeSettings, sizes: Sizes) -> Bound:
@@ -94,7 +107,7 @@ def _mipro_bound(budget: RecipeSettings, sizes: Sizes) -> Bound:
     return Bound(trials * scored + gathered, reflections, trials)
 
 
-MIPRO = Recipe(name="mipro", run=_mipro, bound=_mipro_bound, reflects=True)
+MIPRO = Recipe(name="mipro", run=_mipro, bound=_mipro_bound, reflects=True, scales=("trials", "candidates"))
 
 
 def _gepa(search: Search) -> list[Candidate]:
@@ -105,9 +118,9 @@ def _gepa(search: Search) -> list[Candidate]:
         log_dir=None,  # its state would be a pickle: none is written, and none read
         warn_on_score_mismatch=False,
     )  # fmt: skip
-    train = scored_examples(search.train.examples, None, search.seed)
-    final = optimizer.compile(search.student, trainset=train, valset=search.scored)
-    return search.complete_candidates(final)
+    train = drawn(search.train.examples, None, search.seed)
+    optimizer.compile(search.student, trainset=train, valset=search.scored)
+    return search.candidates()
 
 
 def _gepa_bound(budget: RecipeSettings, sizes: Sizes) -> Bound:
@@ -119,33 +132,5 @@ def _gepa_bound(budget: RecipeSettings, sizes: Sizes) -> Bound:
 
 EVOLUTION = Recipe(
     name="gepa", run=_gepa, bound=_gepa_bound, reflects=True, teaches="instructions",
-    least=lambda budget: budget.minibatch,
+    least=lambda budget: budget.minibatch, scales=("metric_calls",),
 )  # fmt: skip
-
-
-def _random_search(search: Search) -> list[Candidate]:
-    """Return candidates bootstrapped from the training samples in several orders, the best on validation first."""
-    scored = scored_examples(search.validation.examples, search.budget.search_samples, search.seed)
-    candidates: dict[str, Candidate] = {}
-    for number in range(search.budget.starts):
-        student = bootstrap(search, search.seed + number)
-        digest = student.digest()
-        if digest not in candidates:
-            score = search.score_on(student, scored)
-            candidates[digest] = Candidate.of(f"random-search/{number}", student, score)
-            search.log(candidates[digest])
-    return sorted(candidates.values(), key=lambda candidate: -(candidate.search_score or 0.0))
-
-
-def _random_bound(budget: RecipeSettings, sizes: Sizes) -> Bound:
-    scored = min(budget.search_samples, sizes.validation)
-    return Bound(budget.starts * (sizes.train + scored), candidates=budget.starts)
-
-
-RANDOM_SEARCH = Recipe(
-    name="random-search",
-    run=_random_search,
-    bound=_random_bound,
-    takes_teacher=True,
-    runs_whole_program=True,
-)

@@ -79,7 +79,6 @@ class CompileSettings(Section):
     data: str
     optimizer: str | None
     roles: tuple[Literal["planner", "executor", "summarizer"], ...] | None
-    objective: Literal["rank", "mean"]
     baselines: bool
     train_scoring: int = Field(ge=0)
     train_mcq: int = Field(ge=0)
