@@ -63,6 +63,8 @@ class Job:
     """Teach scores that run against the program's, which else are taken for upside down."""
     notes: tuple[str, ...] = ()
     """What of the data cannot be used."""
+    share: float = 1.0
+    """Of what searches may spend, as few model calls are allowed."""
     cluster: Cluster | None = None
     """Where the evidence is gathered, if on Ray."""
     lm: dspy.BaseLM | None = field(default=None, compare=False)
@@ -87,9 +89,14 @@ class Job:
     def budget(self, name: str) -> RecipeSettings:
         """Return what a recipe may spend."""
         budget = self.settings.optimizers.model.get(name, self.settings.optimizers.usual)
+        changed = {}
         if self.demos is not None:
-            budget = budget.model_copy(update={"demos": self.demos or None})
-        return budget
+            changed["demos"] = self.demos or None
+        if self.share < 1:
+            for key in recipe_named(name).scales:
+                whole = getattr(budget, key)
+                changed[key] = min(whole, max(2, round(self.share * whole)))
+        return budget.model_copy(update=changed)
 
     def samples(self, split: str, recipes: Sequence[str] = ()) -> list[Sample]:
         """Return the samples of train or validation that are drawn by the seed.
@@ -158,11 +165,12 @@ class Job:
         lms = [program.resources.lm(role) for role in ROLES]
         sampling = [[lm.kwargs.get(name) for name in ("temperature", "max_tokens")] for lm in lms]
         optimizers = self.settings.optimizers
+        whole = replace(self, share=1.0)  # who allows more calls goes on with the same search
         parts = {
             "dataset": [self.dataset.manifest_sha256, sorted([s.id, s.quality] for s in samples)],
             "program": [context_of(program), sampling],
             "objective": optimizers.weights,
-            "optimizer": [self.optimizers, {n: self.budget(n).model_dump() for n in self.optimizers}, self.roles,
+            "optimizer": [self.optimizers, {n: whole.budget(n).model_dump() for n in self.optimizers}, self.roles,
                           self.teacher_lm],
             "seed": self.settings.seed,
         }  # fmt: skip

@@ -3,9 +3,10 @@
 import json
 import statistics
 import time
+from bisect import bisect_right
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import closing, suppress
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -112,7 +113,7 @@ def call_plan(job: Job, *, seeds: int = 1, champion: bool = False) -> CallPlan:
         unasked = 0 if job.needs_answers else run - sizes.validation
         phases = [phase("evidence", run, full * run - unasked, full_most * run, images=drawn)]
         phases += _searches(job, sizes, phase, (one, one_most), (full, full_most))
-    once = bool(job.folds) or job.kept is not None
+    once = bool(job.folds) or job.kept is not None or set(job.optimizers) <= {"none"}
     programs, unseen = 1 if once else 2, 0 if job.folds else tested
     beside, beside_most = (tested, attempts * tested) if chosen.baselines else (0, 0)
     test_calls, test_most = programs * full * tested + beside, programs * full_most * tested + beside_most
@@ -125,6 +126,33 @@ def call_plan(job: Job, *, seeds: int = 1, champion: bool = False) -> CallPlan:
     images = {sample.image for sample in (*used, *job.splits["test"])}
     cost = _cost(job, expected) if is_paid else None
     return CallPlan(tuple(phases), expected, most, is_paid, seconds, cost, len(images))
+
+
+def within_calls(job: Job, max_calls: int, *, seeds: int = 1) -> Job:
+    """Return the job with searches as large as so many model calls allow, and a note on what gave way.
+
+    InputError where they allow none, with the least that is needed; not where a compile is resumed, which has answers.
+    """
+
+    def planned(percent: int) -> CallPlan:
+        return call_plan(replace(job, share=percent / 100), seeds=seeds)
+
+    if job.embedded or planned(100).expected_calls <= max_calls:
+        return job
+    searches = [(name, key) for name in job.optimizers for key in recipe_named(name).scales]
+    if job.resume and not searches:
+        return job
+    percent = bisect_right(range(100), max_calls, key=lambda percent: planned(percent).expected_calls) - 1
+    if percent < 0 and not job.resume:
+        plan = planned(0)
+        phases = ", ".join(f"{phase.name} {phase.expected:,}" for phase in plan.phases if phase.expected)
+        raise InputError(
+            f"--max-calls {max_calls}: {job.optimizer} needs about {plan.expected_calls} model calls at least "
+            f"({phases}); allow as many, or give fewer samples, as with compile: {{train_scoring: 40}} in --config"
+        )
+    scaled = replace(job, share=max(0, percent) / 100)
+    changes = ", ".join(f"{name} with {key} {getattr(scaled.budget(name), key)}" for name, key in searches)
+    return replace(scaled, notes=(*job.notes, f"{changes}, as --max-calls {max_calls} allows"))
 
 
 def _searches(

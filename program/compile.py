@@ -55,7 +55,7 @@ def _compile(arguments: argparse.Namespace) -> int:
     from data.manifest import Layout
     from optimizers.command import check_folders, compile_tracked
     from optimizers.job import prepare_job
-    from optimizers.plan import call_plan
+    from optimizers.plan import call_plan, within_calls
     from program.common.console import Console
     from program.common.errors import InputError
     from program.lms.limits import budget_from
@@ -81,6 +81,10 @@ def _compile(arguments: argparse.Namespace) -> int:
     )  # fmt: skip
     if named:
         cli.check_outputs(arguments, "--out", arguments.out, begun=True)
+    if arguments.max_calls is not None:
+        begun, job = job, within_calls(job, arguments.max_calls, seeds=repeat)
+        if job is not begun:
+            console.print(job.notes[-1], highlight=False, markup=False)
     plan = call_plan(job, seeds=repeat, champion=arguments.register is not None)
     if arguments.dry_run:
         text = json.dumps(plan.to_json(), indent=2) if arguments.json else "\n".join(plan.lines())

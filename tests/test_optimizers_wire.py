@@ -21,6 +21,8 @@ import pytest
 from PIL import Image
 
 from optimizers import student
+from optimizers.command import compile_tracked
+from optimizers.job import prepare_job
 from optimizers.student import metered_lm, shorten
 from program.agent.loop import AgenticIQA
 from program.agent.saving import load, program_sha256, save
@@ -230,13 +232,60 @@ def contents(folder: Path) -> dict[str, bytes]:
     return {str(path.relative_to(folder)): path.read_bytes() for path in folder.rglob("*") if path.is_file()}
 
 
+GREEDY = """
+compile: {rerank: 2, workers: 2, baselines: false}
+tracking: {traces: 0}
+tools: {device: cpu}
+optimizers:
+  model:
+    random-search: {demos: 2, role_demos: 1, bootstrapped: 1, starts: 40, search_samples: 4}
+    mipro: {demos: 2, role_demos: 1, candidates: 9, trials: 30, search_samples: 4}
+    gepa: {metric_calls: 400, minibatch: 2, search_samples: 4}
+"""
+
+
+@pytest.mark.parametrize("optimizer", ["random-search", "gepa", pytest.param("mipro", marks=pytest.mark.slow)])
+def test_few_model_calls_scale_a_search_or_are_refused_before_anything_is_asked(
+    data, loopback, capsys, optimizer
+) -> None:
+    (data / "small.yaml").write_text(GREEDY, "utf-8")
+    server = loopback()
+    assert main(command(data, server.base, optimizer, "--dry-run")) == 0
+    whole = json.loads(capsys.readouterr().out)["expected_calls"]
+
+    assert main(command(data, server.base, optimizer, "--max-calls", "20")) == 2
+    said = capsys.readouterr().err.splitlines()[-1]
+    refused = re.fullmatch(
+        rf"error: --max-calls 20: {optimizer} needs about (\d+) model calls at least \(.*\); allow as many, .*", said
+    )
+    assert refused, said
+    least = int(refused[1])
+    assert 20 < least < whole / 3
+    assert server.stats()["requests"] == 0
+    assert not (data / "program").exists()
+
+    limit = least + 30
+    assert main(command(data, server.base, optimizer, "--max-calls", str(limit))) == 0
+    captured = capsys.readouterr()
+    told = json.loads(captured.out)
+    assert least <= told["plan"]["expected_calls"] <= limit
+    assert f"as --max-calls {limit} allows" in captured.err
+    assert told["verdict"]
+    assert (data / "program" / "candidates.jsonl").read_text("utf-8"), "nothing was searched"
+    assert server.stats()["requests"] <= limit
+
+    asked = server.stats()["requests"]
+    assert main(command(data, server.base, optimizer, "--resume", "--max-calls", str(limit))) == 0
+    assert json.loads(capsys.readouterr().out)["chosen"] == told["chosen"]
+    assert server.stats()["requests"] == asked
+
+
 def test_a_spent_budget_ends_in_one_line_and_keeps_the_best_so_far(data, loopback, capsys) -> None:
     server = loopback()
-    assert main(command(data, server.base, "gepa", "--max-calls", "20")) == 2
+    assert main(command(data, server.base, "gepa", "--max-tokens", "4000")) == 2
     said = capsys.readouterr().err.splitlines()[-1]
-    assert re.match(r"error: budget: 20 model calls are spent", said), said
+    assert re.match(r"error: budget: \d+ of 4000 tokens are spent", said), said
     assert "--resume continues" in said
-    assert server.stats()["requests"] <= 20
     assert (data / "program" / "program.json").is_file()
 
 
@@ -257,11 +306,11 @@ def test_the_budget_holds_for_judging_the_champion_too(data, loopback, capsys, m
     promote(tracker, version)
 
     monkeypatch.setenv("AGENTICIQA_CACHE_DIR", str(data / "another cache"))
-    arguments = command(data, server.base, "none", "--register", "mine", "--max-calls", str(spent))
-    assert main([*arguments, "--out", str(data / "again")]) == 0
-    registered = json.loads(capsys.readouterr().out)["registered"]
-    assert (registered["version"], registered["champion"]) == (3, False)
-    assert f"budget: {spent} model calls are spent" in registered["why"]
+    small = load_settings(data / "small.yaml").with_model("openai/small-vlm", server.base)
+    job = prepare_job(small, str(data / "manifest.jsonl"), "none", data / "again")
+    registered = compile_tracked(job, register="mine", budget=Budget(max_calls=spent)).registered
+    assert (registered.version, registered.champion) == (3, False)
+    assert f"budget: {spent} model calls are spent" in registered.why
     assert server.stats()["requests"] == spent
 
 

@@ -110,9 +110,14 @@ def _mipro_bound(budget: RecipeSettings, sizes: Sizes) -> Bound:
 MIPRO = Recipe(name="mipro", run=_mipro, bound=_mipro_bound, reflects=True, scales=("trials", "candidates"))
 
 
+def _metric_calls(budget: RecipeSettings, scored: int) -> int:
+    """Return how many runs GEPA plans for: one proposal is made at least, after all that score are run once."""
+    return max(budget.metric_calls, scored + 2 * budget.minibatch)
+
+
 def _gepa(search: Search) -> list[Candidate]:
     optimizer = GEPA(
-        metric=search.metric_with_feedback, max_metric_calls=search.budget.metric_calls,
+        metric=search.metric_with_feedback, max_metric_calls=_metric_calls(search.budget, len(search.scored)),
         reflection_minibatch_size=search.budget.minibatch, reflection_lm=search.reflection,
         num_threads=search.workers, seed=search.seed,
         log_dir=None,  # its state would be a pickle: none is written, and none read
@@ -126,8 +131,9 @@ def _gepa(search: Search) -> list[Candidate]:
 def _gepa_bound(budget: RecipeSettings, sizes: Sizes) -> Bound:
     scored = min(budget.search_samples, sizes.validation)
     # GEPA 0.1.4 ends after the round that reaches its budget.
-    rounds = math.ceil(budget.metric_calls / budget.minibatch)
-    return Bound(budget.metric_calls + 2 * budget.minibatch + 2 * scored, 2 * rounds, rounds)
+    calls = _metric_calls(budget, scored)
+    rounds = math.ceil(calls / budget.minibatch)
+    return Bound(calls + 2 * budget.minibatch + 2 * scored, 2 * rounds, rounds)
 
 
 EVOLUTION = Recipe(
