@@ -335,6 +335,7 @@ def _reported(
     tested = job.splits["test"]
     # The pictures take most of the time of a compile whose evidence is kept.
     with run.progress("report", len(tested)) as advance:
-        page = render(after, _counted(tested, advance), sections=result.sections(), before=before)
+        pictured = _counted(tested, advance)
+        page = render(after, pictured, sections=result.changed(), before=before, opening=result.gained())
     run.log.finish(chosen.program, result.summary(), {"diff.md": result.difference, "report.html": page})
     return result

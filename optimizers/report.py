@@ -102,20 +102,25 @@ class Compiled:
                 lines.append(f"Best single tool or model on these samples, which favours it: {shown}.")
         return [*lines, *(f"{note[:1].upper()}{note[1:]}." for note in self.notes if note not in before)]
 
-    def sections(self) -> dict[str, str]:
-        """Return what the page says of the compile, by heading."""
-        before, gained = self.uncompiled.figures, self.differences
-        lines = [f"{name}: {before[name]} -> {self.compiled.figures[name]}, gain {gained[name]}" for name in gained]
-        if self.verdict.helped is False:
-            lines = [f"{name}: {figure} (same program)" for name, figure in before.items()]
-        ranked = [f"{v['score']:.4f}  {name}" for name, v in self.validation.items()]
-        sections = {
-            "What compiling gained": "\n".join([*lines, *self.words()]),
-            "What it learned": "\n".join(self.learned),
-            "Candidates on validation": "\n".join(ranked),
-            "What compiling changed": self.difference,
-        }
-        return {heading: text for heading, text in sections.items() if text}
+    def gained(self) -> dict[str, str]:
+        """Return what the page opens with, by heading: what was gained, and what was learned."""
+        lines = self.words()
+        for name, figure in self.uncompiled.figures.items():
+            if self.verdict.helped is False or name not in self.differences:
+                lines.append(f"{METRICS[name].title}: {figure} (same program)")
+            else:
+                change = f"{figure} -> {self.compiled.figures[name]}"
+                lines.append(f"{METRICS[name].title}: {change}, gain {self.differences[name]}")
+        return _not_empty({"What compiling gained": "\n".join(lines), "What it learned": "\n".join(self.learned)})
+
+    def changed(self) -> dict[str, str]:
+        """Return what the page ends with, by heading: the candidates, and what changed in the program."""
+        ranked = [f"{figures['score']:.4f}  {name}" for name, figures in self.validation.items()]
+        return _not_empty({"Candidates on validation": "\n".join(ranked), "What compiling changed": self.difference})
+
+
+def _not_empty(sections: Mapping[str, str]) -> dict[str, str]:
+    return {heading: text for heading, text in sections.items() if text}
 
 
 def spread(results: Sequence[Compiled]) -> dict[str, Any]:

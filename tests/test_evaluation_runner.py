@@ -5,6 +5,7 @@ import gc
 import io
 import json
 import os
+import re
 import signal
 import subprocess
 import sys
@@ -493,14 +494,16 @@ def test_table_fits_80_columns_and_says_what_is_descriptive():
     many = [row.model_copy(update={"group": row.id}) for row in _rows(0.5)]
     other = summarize(many)
     assert "new photographs" not in _shown(comparison_table(other, other, compare(many, many)))
-    paid = other.model_copy(update={"pace": {"tokens_per_image": 226.0, "model_seconds_per_image": 2.53}})
+    paid = other.model_copy(update={"pace": {"tokens_per_image": 123_456.7, "model_seconds_per_image": 2.53}})
     unsure = {
         name: figure.model_copy(update={"value": 0.002, "low": -0.001, "high": 0.005, "descriptive": False})
         for name, figure in compare(before.rows, after.rows).items()
     }
     text = _shown(comparison_table(paid, paid, unsure))
     assert "+0.002 [-0.001, +0.005] no sure difference" in text
-    assert "seconds an image     2.53    2.53" in text
+    assert re.search(r"tokens an image +123,457 +123,457", text)
+    assert re.search(r"seconds an image +2.53 +2.53", text)
+    assert max(map(len, text.splitlines())) <= 80
     assert "…" not in text
 
 

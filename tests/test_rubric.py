@@ -165,6 +165,13 @@ def test_the_end_of_a_compile_reads_within_80_columns_and_says_whose_labels_taug
         spoken = shown.replace("they say nothing of people", "")
         assert not re.search(r"\b([Pp]eople|[Hh]umans?)\b", spoken)
     assert "How well the program agrees with the house standard" in page
+    headings = re.findall("<h2>(.*?)</h2>", page)
+    order = ("What compiling gained", "What the agent adds", "The worst misses", "Figures", "What compiling changed")
+    assert headings[0] == order[0]
+    assert [heading for heading in headings if heading in order] == list(order)
+    gained = page.partition("<pre")[2].partition(">")[2]
+    assert gained.startswith("Compiling helped on test: SRCC +")
+    assert "+0.000 [+0.000, +0.000]" not in page
 
 
 def test_too_few_scores_are_said_before_anything_is_asked(scenario, tmp_path, capsys) -> None:

@@ -94,11 +94,14 @@ def comparison_table(before: EvaluationRecord, after: EvaluationRecord, differen
     """Return one row per figure that a word says: both programs, and their paired difference with its interval."""
     dataset, counted = after.dataset, [("score", before.srcc), ("question", before.accuracy)]
     title = f"{dataset.name}{f', {dataset.split} split' if dataset.split else ''}"
-    table = Table(title=title, title_justify="left", box=box.HORIZONTALS, pad_edge=False, caption_justify="left")
+    table = Table(
+        title=title, title_justify="left", box=box.HORIZONTALS, pad_edge=False, padding=(0, 1, 0, 0),
+        caption_justify="left",
+    )  # fmt: skip
     table.add_column("", no_wrap=True)
     for column in ("before", "after"):
         table.add_column(column, justify="right", no_wrap=True)
-    table.add_column("difference", no_wrap=True)
+    table.add_column("difference")
     same = before.context.get("program_sha256") == after.context.get("program_sha256") is not None
     for name in (name for name, metric in METRICS.items() if metric.word):
         old, new = before.figures.get(name), after.figures.get(name)
@@ -106,11 +109,11 @@ def comparison_table(before: EvaluationRecord, after: EvaluationRecord, differen
             cells = ("-" if figure is None else figure.value_text() for figure in (old, new))
             gain = Text("same program") if same else _gain_text(name, differences.get(name))
             table.add_row(METRICS[name].word, *cells, gain)
-    costs = {"tokens an image": "tokens_per_image", "seconds an image": "model_seconds_per_image"}
-    spent = {word: [record.pace.get(cost) for record in (before, after)] for word, cost in costs.items()}
-    for word, each in spent.items():
-        if any(each):
-            table.add_row(word, *("-" if cost is None else f"{cost:.3g}" for cost in each), "")
+    seconds = [record.pace.get("model_seconds_per_image") for record in (before, after)]
+    tokens = [record.pace.get("tokens_per_image") for record in (before, after)]
+    for word, costs, form in (("tokens an image", tokens, ",.0f"), ("seconds an image", seconds, ".2f")):
+        if any(costs):
+            table.add_row(word, *("-" if cost is None else format(cost, form) for cost in costs), "")
     counts = [f"{figure.n} {what}{'s' * (figure.n != 1)}" for what, figure in counted if figure]
     groups = max((figure.groups for _, figure in counted if figure), default=0)
     made_up = ", which is made up: they say nothing of people" if dataset.judge != "people" else ""
@@ -118,7 +121,7 @@ def comparison_table(before: EvaluationRecord, after: EvaluationRecord, differen
         f"{' and '.join(counts)} of {_photographs(groups)}; labels by {dataset.judge}{made_up}.",
         *_interval_lines([] if same else list(differences.values())),
         *(["Seconds are those of the model's calls; - where all answers came from the cache."]
-          if any(spent["seconds an image"]) else []),
+          if any(seconds) else []),
         *(f"{name}: {record.failed} of {len(record.rows)} samples failed and are left out"
           for name, record in (("before", before), ("after", after)) if record.failed),
         *undefined_lines((METRICS[name].word, f) for each in (before, after) for name, f in each.figures.items()
@@ -195,7 +198,9 @@ def _too_few(record: EvaluationRecord) -> Iterator[str]:
 def _superfluous(record: EvaluationRecord) -> Iterator[str]:
     """Yield a line for scores and for answers where the model alone, or the tools alone, are surely not worse."""
     for ways, (metric, *_) in baselines_by_task(record):
-        parts = [way for way in ways if way.kind in {"model", "tools"}]
+        # With the embedded expert the model's level is the program's own answer: that is no other way.
+        others = [way for way in ways if gain_words(metric, way.gain[metric]) != "the same"]
+        parts = [way for way in others if way.kind in {"model", "tools"}]
         best = max(parts, key=lambda way: way.figures[metric].value or -2.0, default=None)
         if best is not None and best.gain[metric].sign < 1:
             name, gain = METRICS[metric].title.split()[0], best.gain[metric]

@@ -151,8 +151,9 @@ def render(
     plots: "Mapping[str, Plot] | None" = None,
     sections: Mapping[str, str] | None = None,
     before: EvaluationRecord | None = None,
+    opening: Mapping[str, str] | None = None,
 ) -> str:
-    """Return the page, with further `sections` of plain text by title. What comes from data or a model is escaped.
+    """Return the page, with an `opening` and further `sections` of plain text by title. What comes from data is escaped.
 
     `before` is another program's record over the same samples: the page shows whose scores moved most.
     """
@@ -168,7 +169,7 @@ def render(
         ladders=[_ladder(record, ways, columns) for ways, columns in baselines_by_task(record)],
         charts={name: svg_url(plot) for name, plot in drawn.items()},
         shown=shown, earlier=earlier, pictures=pictures, failures=list(record.failures()),
-        sections=dict(sections or {}), words=CATEGORY_WORDS,
+        opening=dict(opening or {}), sections=dict(sections or {}), words=CATEGORY_WORDS,
     )  # fmt: skip
 
 
