@@ -8,6 +8,7 @@ import re
 import signal
 import subprocess
 import sys
+import threading
 import time
 from contextlib import redirect_stderr, redirect_stdout
 from dataclasses import dataclass
@@ -145,6 +146,27 @@ def test_calls_stay_under_the_printed_bound_and_a_repeat_asks_nothing(
     again = json.loads(capsys.readouterr().out)
     assert server.stats()["requests"] == asked
     assert again["chosen"] == result["chosen"]
+
+
+@pytest.mark.skipif(os.name == "nt", reason="signals differ on Windows")
+def test_sigterm_in_the_middle_of_a_round_of_dspy_begins_no_other_run(data, loopback, capsys, monkeypatch) -> None:
+    begun, forward = [], student.Student.forward
+
+    def ended(self, **inputs):
+        begun.append(None)
+        if len(begun) == 1:
+            os.kill(os.getpid(), signal.SIGTERM)
+        time.sleep(0.3)
+        return forward(self, **inputs)
+
+    monkeypatch.setattr(student.Student, "forward", ended)
+    assert main(command(data, loopback().base, "gepa")) == 143
+    for thread in [each for each in threading.enumerate() if each.name.startswith("ThreadPoolExecutor")]:
+        thread.join()
+    assert len(begun) <= 2  # one a worker
+    *_, first, last = capsys.readouterr().err.splitlines()
+    assert first == "stopping: waiting for what is in flight, which may be paid for"
+    assert last.startswith("stopped by SIGTERM; the best candidate so far is in")
 
 
 def test_the_plan_counts_every_seed_and_the_champion(data, loopback, capsys) -> None:

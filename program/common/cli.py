@@ -20,6 +20,7 @@ from importlib import import_module
 from importlib.machinery import PathFinder
 from importlib.util import module_from_spec
 from pathlib import Path
+from types import FrameType
 from typing import TYPE_CHECKING, Any, NoReturn, TypeVar
 
 from program.common.errors import InputError, fault_and_mend, showable
@@ -36,6 +37,7 @@ EXIT_PROBLEMS = 1
 """The command ran, and some inputs failed or a check found faults."""
 EXIT_UNUSABLE = 2
 EXIT_INTERRUPTED = 130
+WAITING = "stopping: waiting for what is in flight, which may be paid for\n"
 MODEL_RECORDS = "models"
 """Folder of the cache that holds what models' servers can do."""
 STARTED_AS: ContextVar[str] = ContextVar("STARTED_AS", default="")
@@ -158,8 +160,11 @@ def _ending_on_signals() -> Iterator[list[signal.Signals]]:
     """Let SIGTERM, and the end of the terminal, end the block as Ctrl-C does; yields those that came."""
     came: list[signal.Signals] = []
 
-    def stop(number: int, _frame: object) -> None:
+    def stop(number: int, frame: FrameType | None) -> None:
         came.append(signal.Signals(number))
+        on_interrupt = signal.getsignal(signal.SIGINT)
+        if callable(on_interrupt):  # DSPy's own begins no other of the runs that wait
+            on_interrupt(number, frame)
         raise KeyboardInterrupt
 
     names = ("SIGTERM", "SIGHUP") if threading.current_thread() is threading.main_thread() else ()
@@ -194,8 +199,18 @@ def run_command(body: Callable[[], int], *, kept: str = "") -> int:
         except KeyboardInterrupt as interrupt:
             cause = f"stopped by {came[0].name}" if came else "interrupted"
             with contextlib.suppress(OSError):  # the terminal may be gone
+                if _calls_are_in_flight():
+                    sys.stderr.write(WAITING)
                 print("; ".join(filter(None, (cause, str(interrupt) or kept))), file=sys.stderr)
             return 128 + came[0] if came else EXIT_INTERRUPTED
+
+
+def _calls_are_in_flight() -> bool:
+    """Return whether threads of DSPy's still wait for a model: the process ends after them."""
+    threads = [each for each in threading.enumerate() if each.name.startswith("ThreadPoolExecutor")]
+    for thread in threads:
+        thread.join(0.05)  # what is idle ends by itself
+    return any(thread.is_alive() for thread in threads)
 
 
 def _run(body: Callable[[], int], kept: str) -> int:
