@@ -4,12 +4,11 @@ Whatever ends the process, the program's folder holds the best candidate so far 
 """
 
 import contextlib
-import copy
 import io
 import logging
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import closing
-from dataclasses import replace
+from dataclasses import dataclass, field, replace
 from functools import partial
 from typing import Any
 
@@ -18,8 +17,8 @@ from dspy.utils.exceptions import AdapterParseError, LMError
 
 from data.manifest import Sample
 from optimizers.demos import showable_demos
-from optimizers.examples import Evidence, ExampleSet, Store, collect_examples, evidence_on_ray
-from optimizers.job import Job, Splits, upside_down
+from optimizers.examples import Evidence, ExampleSet, collect_examples, evidence_on_ray
+from optimizers.job import Job, upside_down
 from optimizers.objectives import Objective
 from optimizers.plan import CROSSED, CompileLog, call_plan
 from optimizers.recipes import Recipe, recipe_named
@@ -53,68 +52,69 @@ from program.tracking import RunHandle
 logger = logging.getLogger(__name__)
 
 
-class Compile:
-    """One compile in progress; no other writes its folder until its log is closed."""
+def compile_program(job: Job, *, console: Console | None = None) -> Compiled:
+    """Teach a program, choose the best candidate on validation, save it, and compare both programs on test.
 
-    def __init__(self, job: Job, console: Console | None = None) -> None:
-        """Ask and write nothing yet; InputError where another compile has the folder, or it cannot be resumed."""
-        self.job, self.console = job, console
-        self.program = AgenticIQA(job.settings, lm=job.lm)
-        self.store = Store.of(self.program)
-        self.progress = partial(progress, shown=console is not None, console=console)
-        self.seconds: dict[str, float] = {}
-        self.notes = list(job.notes)
-        self.details: list[str] = []
-        self.runs = 0
-        self.reflections = Reflections()
-        self.train, self.validation = job.samples("train", job.optimizers), job.samples("validation")
-        self.context = job.context(self.program)
-        key = job.key(self.program, [*self.train, *self.validation])
-        self.plan = call_plan(job)
-        self.uncompiled = Candidate("uncompiled", self.program)
-        self.others = BaselineAnswers(self.program) if job.settings.compile.baselines else None
-        self.tracked = CandidateRuns()
-        self.answer_part: AnswerPart = "whole" if job.needs_answers else "decision"
-        """How much of an answer is asked for where none is learned from."""
-        self.log = CompileLog(job.out, key, resume=job.resume)
-        self.log_score = self._log_score
+    Raises BudgetSpent (an InputError) when the budget in force is spent, KeyboardInterrupt with words on Ctrl-C, and
+    InputError where another compile has the folder or where it cannot be resumed.
+    """
+    run = Compile(job, console)
+    with closing(run.log):
+        return run.result()
 
-    def result(self, run: RunHandle | None = None) -> Compiled:
-        """Teach, choose, save and compare, as `compile_program` does, and log candidates to a run."""
-        self.tracked = CandidateRuns(run)
-        best = f"the best candidate so far is in {str(self.job.out)!r}"
-        self.log.begin(self.program)
-        with without_history():
-            try:
-                return _compiled(self)
-            except (BudgetSpent, SearchStopped) as stopped:
-                raise BudgetSpent(f"{stopped}; {best}, --resume continues") from stopped
-            except KeyboardInterrupt:
-                raise KeyboardInterrupt(f"{best}; continue with --resume and the same --out") from None
 
-    def gather_evidence(self) -> tuple[ExampleSet, ExampleSet]:
-        """Gather the evidence of train and validation, once, and return both with their labelled demos."""
-        workers, total = self.job.settings.compile.workers, len(self.train) + len(self.validation)
-        measured = self.job.measured_ids
-        made: dict[str, Evidence | str] = {}
-        with time_phase(self.seconds, "evidence"), self.progress("evidence", total) as advance:
-            if self.job.cluster is not None:
-                missing = [each for each in (*self.train, *self.validation) if self.store.evidence(each) is None]
-                make = partial(AgenticIQA, self.job.settings)
-                for name, outcome in evidence_on_ray(make, missing, self.job.cluster, measured):
-                    made[name] = outcome
-                    advance()
-            on_train = _asking(self.program, "whole" if self.job.needs_answers else "nothing")
-            collect = partial(
-                collect_examples, workers=workers, advance=advance, store=self.store, made=made, measured=measured
-            )
-            train = collect(on_train, self.train)
-            validation = collect(_asking(self.program, self.answer_part), self.validation)
-        train.gathered.update(validation.gathered)
-        self.runs += train.runs + validation.runs
-        return train, validation
+@dataclass
+class Round:
+    """A search over one division of the data: the recipes in turn, their candidates ranked on validation."""
 
-    def candidates(
+    job: Job
+    program: AgenticIQA
+    """The uncompiled one."""
+    reflections: Reflections
+    console: Console | None = None
+    """Where progress goes, if anywhere."""
+    most_runs: Mapping[str, int] = field(default_factory=dict)
+    """Of each recipe, for its progress."""
+    log_score: Callable[[Candidate], None] = lambda candidate: None
+    log_figures: Callable[[Candidate, EvaluationRecord], None] = lambda candidate, record: None
+    notes: list[str] = field(default_factory=list)
+    """For the user, of what the recipes found."""
+    details: list[str] = field(default_factory=list)
+    """Of what was fitted, for diff.md."""
+    seconds: dict[str, float] = field(default_factory=dict)
+    runs: int = 0
+
+    def __post_init__(self) -> None:
+        self.validation = self.job.samples("validation")
+        self.context = self.job.context(self.program)
+
+    def search(self, train: ExampleSet, validation: ExampleSet) -> Ranking:
+        """Return the candidates of all recipes, ranked."""
+
+        def judge(candidate: Candidate) -> EvaluationRecord:
+            asked = asking(candidate.program, self.job.answer_part)
+            record = self.judge(candidate.name, self.replayed(asked, train), self.validation, "validation")
+            self.log_figures(candidate, record)
+            return record
+
+        with time_phase(self.seconds, "choose on validation"):
+            ranking = Ranking(judge, Candidate("uncompiled", self.program), keep=self.job.settings.compile.rerank)
+        for recipe in map(recipe_named, self.job.optimizers):
+            with time_phase(self.seconds, recipe.name):
+                candidates, note = self._candidates(recipe, ranking.best.candidate, train, validation)
+            with time_phase(self.seconds, "choose on validation"):
+                ranking.add(candidates, clearly=recipe.gains_clearly)
+            shortfall = ranking.shortfall(candidates, clearly=recipe.gains_clearly)
+            if note or shortfall:
+                is_taken = ranking.best.candidate in candidates
+                outcome = shortfall or ("better on validation" if is_taken else "not taken: no better on validation")
+                self.notes.append("; ".join([note or recipe.name, *([outcome] if candidates else [])]))
+        if ranking.equal:
+            equal = ", ".join(f"{new} is {old}" for new, old in ranking.equal.items())
+            self.details.append(f"not judged twice: {equal}")
+        return ranking
+
+    def _candidates(
         self, recipe: Recipe, base: Candidate, train: ExampleSet, validation: ExampleSet
     ) -> tuple[list[Candidate], str]:
         """Return a recipe's candidates for a student that starts as `base`, and its own words on them."""
@@ -122,14 +122,14 @@ class Compile:
         train = train.of(job.samples("train", [recipe.name]))
         tasks = {"mcq" if e.get("answer") is not None else "scoring" for e in train.examples}
         names = optimized_predictors(base.program, job.roles, sorted(tasks))
-        most = sum(phase.runs for phase in self.plan.phases if phase.name == recipe.name)
-        with self.progress(recipe.name, most) as advance:
+        most = self.most_runs.get(recipe.name, 0)
+        with progress(recipe.name, most, console=self.console) as advance:
             search = Search(
                 recipe.name, base, names, train, validation, job.budget(recipe.name),
                 Objective(job.settings.optimizers.weights), job.settings.seed, job.settings.compile.workers,
                 embedded=base.program.resources.known_traits("summarizer").embedded,
                 reflection=job.reflection if recipe.reflects else None,
-                answer_part=self.answer_part, teacher=job.teacher(names) if recipe.takes_teacher else None,
+                answer_part=job.answer_part, teacher=job.teacher(names) if recipe.takes_teacher else None,
                 log=self.log_score, advance=advance,
             )  # fmt: skip
             printed, watchers = io.StringIO(), [search, *([self.reflections] if recipe.reflects else [])]
@@ -150,157 +150,183 @@ class Compile:
             self.details.append(search.details)
         return candidates, search.note
 
-    def within(self, splits: Splits) -> "Compile":
-        """Return the same compile over other splits of the data: it says, logs and saves nothing."""
-        fold = copy.copy(self)
-        fold.job, fold.console = replace(self.job, splits=splits, folds=()), None
-        fold.train, fold.validation = fold.job.samples("train", fold.job.optimizers), fold.job.samples("validation")
-        fold.progress = partial(progress, shown=False)
-        fold.seconds, fold.notes, fold.details, fold.runs = {}, [], [], 0
-        fold.tracked, fold.log_score = CandidateRuns(), lambda candidate: None
-        return fold
+    def replayed(self, program: AgenticIQA, examples: ExampleSet) -> AgenticIQA | EvidenceReplay:
+        """Return the program on the evidence at hand, which is every candidate's where only answers are optimized."""
+        if self.job.roles == ("summarizer",):
+            return EvidenceReplay(program, examples.gathered)
+        return program
 
-    def check_direction(self, agreement: Figure | None) -> None:
+    def judge(
+        self, name: str, program: AgenticIQA | EvidenceReplay, samples: list[Sample], split: str,
+        others: OtherAnswers | None = None,
+    ) -> EvaluationRecord:  # fmt: skip
+        """Return a program's record over samples."""
+        bare = program.program if isinstance(program, EvidenceReplay) else program
+        return run_samples(
+            program, samples, workers=self.job.settings.compile.workers, progress=self.console is not None,
+            seed=self.job.settings.seed, dataset=self.job.dataset, label=f"{split}: {name}", others=others,
+            context={**self.context, "program": name, "program_sha256": program_sha256(bare)},
+        )  # fmt: skip
+
+
+class Compile:
+    """One compile in progress; no other writes its folder until its log is closed."""
+
+    def __init__(self, job: Job, console: Console | None = None) -> None:
+        """Ask and write nothing yet; InputError where another compile has the folder, or it cannot be resumed."""
+        self.job, self.console = job, console
+        self.program = AgenticIQA(job.settings, lm=job.lm)
+        self.train, self.validation = job.samples("train", job.optimizers), job.samples("validation")
+        self.log = CompileLog(job.out, job.key(self.program, [*self.train, *self.validation]), resume=job.resume)
+        self.tracked = CandidateRuns()
+        self.whole = Round(
+            job, self.program, Reflections(), console, log_score=self._log_score, log_figures=self._log_figures,
+            most_runs={phase.name: phase.runs for phase in call_plan(job).phases}, notes=list(job.notes),
+        )  # fmt: skip
+        self.seconds = self.whole.seconds
+        self.progress = partial(progress, shown=console is not None, console=console)
+
+    def result(self, run: RunHandle | None = None) -> Compiled:
+        """Teach, choose, save and compare, as `compile_program` does, and log candidates to a run."""
+        self.tracked = CandidateRuns(run)
+        best = f"the best candidate so far is in {str(self.job.out)!r}"
+        self.log.begin(self.program)
+        with without_history():
+            try:
+                return self._compiled()
+            except (BudgetSpent, SearchStopped) as stopped:
+                raise BudgetSpent(f"{stopped}; {best}, --resume continues") from stopped
+            except KeyboardInterrupt:
+                raise KeyboardInterrupt(f"{best}; continue with --resume and the same --out") from None
+
+    def _compiled(self) -> Compiled:
+        job, uncompiled = self.job, Candidate("uncompiled", self.program)
+        if job.kept is not None:
+            before = self._tested(uncompiled, baselines=True)
+            self._check_direction(before.figures.get("srcc"))
+            return self._reported(uncompiled, before, before, kept_verdict(job.kept), {})
+        train, validation = self._evidence()
+        self._check_direction(train.agreement())
+        ranking = self.whole.search(train, validation)
+        chosen, table = ranking.best.candidate, ranking.table()
+        kept = self._why_kept() if ranking.best is ranking.uncompiled else None
+        if job.folds:
+            before = self._tested(uncompiled, baselines=True)
+            if kept is not None:
+                return self._reported(chosen, before, before, kept, table)
+            after = self._crossed(train, validation, before, program_sha256(chosen.program))
+            crossed = CrossValidation.of(len(job.folds), self._gains(before, after))
+            if not crossed.adopted:
+                chosen, after = uncompiled, before
+            return self._reported(chosen, before, after, crossed.verdict(), table, crossed)
+        # Saved before the test, so that a kill during it loses nothing.
+        self.log.finish(chosen.program, {"chosen": chosen.name, "validation": table})
+        before = self._tested(uncompiled, baselines=True)
+        after = before if kept is not None else self._tested(chosen)
+        verdict = kept or verdict_of(ranking.best.record, ranking.uncompiled.record, self._gains(before, after))
+        return self._reported(chosen, before, after, verdict, table)
+
+    def _evidence(self) -> tuple[ExampleSet, ExampleSet]:
+        """Gather the evidence of train and validation, once, and return both with their labelled demos."""
+        job, samples = self.job, [*self.train, *self.validation]
+        made: dict[str, Evidence | str] = {}
+        with time_phase(self.seconds, "evidence"), self.progress("evidence", len(samples)) as advance:
+            if job.cluster is not None:
+                make = partial(AgenticIQA, job.settings)
+                for name, outcome in evidence_on_ray(make, samples, job.cluster, job.measured_ids):
+                    made[name] = outcome
+                    advance()
+            collect = partial(
+                collect_examples, workers=job.settings.compile.workers, advance=advance, made=made,
+                measured=job.measured_ids,
+            )  # fmt: skip
+            train = collect(asking(self.program, "whole" if job.needs_answers else "nothing"), self.train)
+            validation = collect(asking(self.program, job.answer_part), self.validation)
+        train.gathered.update(validation.gathered)
+        self.whole.runs += train.runs + validation.runs
+        return train, validation
+
+    def _check_direction(self, agreement: Figure | None) -> None:
         """Raise InputError, with no folder left behind, where the labels seem to be upside down."""
         if (fault := upside_down(self.job, agreement)) is not None:
             self.log.withdraw()
             raise InputError(fault)
 
-    def replay_of(self, program: AgenticIQA, examples: ExampleSet) -> AgenticIQA | EvidenceReplay:
-        """Return the program on the evidence at hand, which is every candidate's where only answers are optimized."""
-        return program if set(self.job.roles) - {"summarizer"} else EvidenceReplay(program, examples.gathered)
+    def _why_kept(self) -> Verdict:
+        if self.whole.reflections.all_failed:
+            return kept_verdict(f"no instruction was written ({self.whole.reflections.note})")
+        return kept_verdict("no candidate was better on validation")
 
-    def gains(self, before: EvaluationRecord, after: EvaluationRecord) -> dict[str, Figure]:
-        """Return what one record gains over another."""
+    def _tested(self, candidate: Candidate, *, baselines: bool = False) -> EvaluationRecord:
+        others = BaselineAnswers(self.program) if baselines and self.job.settings.compile.baselines else None
+        with time_phase(self.seconds, "test"):
+            return self.whole.judge(candidate.name, candidate.program, self.job.splits["test"], "test", others)
+
+    def _crossed(
+        self, train: ExampleSet, validation: ExampleSet, before: EvaluationRecord, sha256: str
+    ) -> EvaluationRecord:
+        """Return the record over all samples, each judged by the program compiled on the folds without it."""
+        rows: dict[str, LabelledRow] = {}
+        with time_phase(self.seconds, CROSSED), self.progress(CROSSED, len(self.job.folds)) as advance:
+            for splits in self.job.folds:
+                fold = Round(replace(self.job, splits=splits, folds=()), self.program, self.whole.reflections)
+                training, held = (train.of(splits[name], validation) for name in ("train", "validation"))
+                best = fold.search(training, held).best.candidate
+                record = fold.judge(best.name, fold.replayed(best.program, train), splits["test"], "test")
+                rows |= {row.id: row for row in record.rows}
+                self.whole.runs += fold.runs
+                advance()
+        context = {**before.context, "program": "cross-validated", "program_sha256": sha256}
+        ordered = [rows[row.id] for row in before.rows]
+        seconds = self.seconds[CROSSED]
+        return summarize(ordered, dataset=self.job.dataset, context=context, seed=before.seed, wall_seconds=seconds)
+
+    def _gains(self, before: EvaluationRecord, after: EvaluationRecord) -> dict[str, Figure]:
         return compare(before.rows, after.rows, seed=self.job.settings.seed)
 
     def _log_score(self, candidate: Candidate) -> None:
         self.log.log_score(candidate)
         self.tracked.log_score(candidate, self.log.curve[-1][2])
 
-    def judge(
-        self, name: str, program: AgenticIQA | EvidenceReplay, split: str, others: OtherAnswers | None = None
-    ) -> EvaluationRecord:
-        """Return a program's record over a split; rows that an earlier compile worked out are not worked out again."""
-        settings, dataset = self.job.settings, self.job.dataset
-        samples = self.validation if split == "validation" else self.job.splits[split]
-        bare, replayed = (program.program, True) if isinstance(program, EvidenceReplay) else (program, False)
-        sha256 = program_sha256(bare)
-        context = {**self.context, "program": name, "program_sha256": sha256}
-        what = [sha256, replayed, others is not None, bare.summarizer.answer_part]
-        stored = self.store.rows(what, samples)
-        if stored is not None:
-            rows, seconds = stored
-            return summarize(rows, dataset=dataset, context=context, seed=settings.seed, wall_seconds=seconds)
-        failed = self.program.resources.runner.counts["failed"]
-        record = run_samples(
-            program, samples, workers=settings.compile.workers, progress=self.console is not None, seed=settings.seed,
-            dataset=dataset, context=context, label=f"{split}: {name}", others=others,
+    def _log_figures(self, candidate: Candidate, record: EvaluationRecord) -> None:
+        self.tracked.log_figures(candidate, validation_figures(record))
+
+    def _reported(
+        self, chosen: Candidate, before: EvaluationRecord, after: EvaluationRecord, verdict: Verdict,
+        table: dict[str, dict[str, Any]], crossed: CrossValidation | None = None,
+    ) -> Compiled:  # fmt: skip
+        job, notes = self.job, self.whole.notes
+        self.tracked.mark_chosen(chosen.name)
+        with waiting(self.console, "working out intervals"):
+            differences = self._gains(before, after)
+            if job.kept is None and (why := reasons(job, before, differences)) is not None:
+                notes += [why, advice(job)]
+            if job.settings.compile.baselines:
+                # The compiled program's rows hold its own fusion ablation; the tools alone are the same for both.
+                before, after = with_baselines(before), with_baselines(after)
+        if (failed := self.whole.reflections.note) and failed not in verdict.text:
+            notes.append(failed)
+        result = Compiled(
+            program=chosen.program, folder=job.out, chosen=chosen.name, seed=job.settings.seed, uncompiled=before,
+            compiled=after, differences=differences, verdict=verdict, validation=table,
+            curve=self.log.curve, notes=notes, seconds=self.seconds, runs=self.whole.runs,
+            difference=difference_markdown(self.program, chosen.program, self.whole.details),
+            learned=learned_sentences(self.program, chosen.program), crossed=crossed,
         )  # fmt: skip
-        if self.program.resources.runner.counts["failed"] == failed:
-            self.store.put_rows(what, samples, record.rows, record.wall_seconds)
-        return record
+        tested = job.splits["test"]
+        # The pictures take most of the time of a compile whose evidence is kept.
+        with self.progress("report", len(tested)) as advance:
+            pictured = _counted(tested, advance)
+            page = render(after, pictured, sections=result.changed(), before=before, opening=result.gained())
+        self.log.finish(chosen.program, result.summary(), {"diff.md": result.difference, "report.html": page})
+        return result
 
 
-def _asking(program: AgenticIQA, part: AnswerPart) -> AgenticIQA:
+def asking(program: AgenticIQA, part: AnswerPart) -> AgenticIQA:
     """Return a copy of a program whose model is asked for so much of an answer."""
     copied: AgenticIQA = program.deepcopy()
     copied.summarizer.answer_part = part
     return copied
-
-
-def compile_program(job: Job, *, console: Console | None = None) -> Compiled:
-    """Teach a program, choose the best candidate on validation, save it, and compare both programs on test.
-
-    Raises BudgetSpent (an InputError) when the budget in force is spent, KeyboardInterrupt with words on Ctrl-C, and
-    InputError where another compile has the folder or where it cannot be resumed.
-    """
-    run = Compile(job, console)
-    with closing(run.log):
-        return run.result()
-
-
-def _compiled(run: Compile) -> Compiled:
-    job = run.job
-    if job.kept is not None:
-        before = _tested(run, run.uncompiled, run.others)
-        run.check_direction(before.figures.get("srcc"))
-        return _reported(run, run.uncompiled, before, before, kept_verdict(job.kept), {})
-    train, validation = run.gather_evidence()
-    run.check_direction(train.agreement())
-    ranking = _ranked(run, train, validation)
-    chosen, table = ranking.best.candidate, ranking.table()
-    why = "no candidate was better on validation"
-    if run.reflections.all_failed:
-        why = f"no instruction was written ({run.reflections.note})"
-    kept = kept_verdict(why) if ranking.best is ranking.uncompiled else None
-    if not job.folds:
-        # Saved before the test, so that a kill during it loses nothing.
-        run.log.finish(chosen.program, {"chosen": chosen.name, "validation": table})
-        if program_sha256(chosen.program) == program_sha256(run.program):
-            before = after = _tested(run, chosen, run.others)
-        else:
-            before, after = _tested(run, run.uncompiled, run.others), _tested(run, chosen)
-        verdict = kept or verdict_of(ranking.best.record, ranking.uncompiled.record, run.gains(before, after))
-        return _reported(run, chosen, before, after, verdict, table)
-    before = _tested(run, run.uncompiled, run.others)
-    if kept is not None:
-        return _reported(run, chosen, before, before, kept, table)
-    after = _crossed(run, train, validation, before, program_sha256(chosen.program))
-    crossed = CrossValidation.of(len(job.folds), run.gains(before, after))
-    chosen, after = (chosen, after) if crossed.adopted else (run.uncompiled, before)
-    return _reported(run, chosen, before, after, crossed.verdict(), table, crossed)
-
-
-def _ranked(run: Compile, train: ExampleSet, validation: ExampleSet) -> Ranking:
-    """Run the recipes in turn, and return their candidates ranked on validation."""
-
-    def judge(candidate: Candidate) -> EvaluationRecord:
-        replayed = run.replay_of(_asking(candidate.program, run.answer_part), train)
-        record = run.judge(candidate.name, replayed, "validation")
-        run.tracked.log_figures(candidate, validation_figures(record))
-        return record
-
-    with time_phase(run.seconds, "choose on validation"):
-        ranking = Ranking(judge, run.uncompiled, keep=run.job.settings.compile.rerank)
-    for recipe in map(recipe_named, run.job.optimizers):
-        with time_phase(run.seconds, recipe.name):
-            candidates, note = run.candidates(recipe, ranking.best.candidate, train, validation)
-        with time_phase(run.seconds, "choose on validation"):
-            ranking.add(candidates, clearly=recipe.gains_clearly)
-        shortfall = ranking.shortfall(candidates, clearly=recipe.gains_clearly)
-        if note or shortfall:
-            is_taken = ranking.best.candidate in candidates
-            outcome = shortfall or ("better on validation" if is_taken else "not taken: no better on validation")
-            run.notes.append("; ".join([note or recipe.name, *([outcome] if candidates else [])]))
-    if ranking.equal:
-        run.details.append("not judged twice: " + ", ".join(f"{new} is {old}" for new, old in ranking.equal.items()))
-    return ranking
-
-
-def _tested(run: Compile, candidate: Candidate, others: OtherAnswers | None = None) -> EvaluationRecord:
-    with time_phase(run.seconds, "test"):
-        return run.judge(candidate.name, candidate.program, "test", others)
-
-
-def _crossed(
-    run: Compile, train: ExampleSet, validation: ExampleSet, before: EvaluationRecord, sha256: str
-) -> EvaluationRecord:
-    """Return the record over all samples, each judged by the program that was compiled on the folds without it."""
-    rows: dict[str, LabelledRow] = {}
-    with time_phase(run.seconds, CROSSED), run.progress(CROSSED, len(run.job.folds)) as advance:
-        for splits in run.job.folds:
-            fold = run.within(splits)
-            training, held = (train.of(splits[name], validation) for name in ("train", "validation"))
-            best = _ranked(fold, training, held).best.candidate
-            record = fold.judge(best.name, fold.replay_of(best.program, train), "test")
-            rows |= {row.id: row for row in record.rows}
-            run.runs += fold.runs
-            advance()
-    context = {**before.context, "program": "cross-validated", "program_sha256": sha256}
-    ordered = [rows[row.id] for row in before.rows]
-    seconds = run.seconds[CROSSED]
-    return summarize(ordered, dataset=run.job.dataset, context=context, seed=before.seed, wall_seconds=seconds)
 
 
 def _counted(samples: Iterable[Sample], advance: Callable[[], None]) -> Iterator[Sample]:
@@ -308,34 +334,3 @@ def _counted(samples: Iterable[Sample], advance: Callable[[], None]) -> Iterator
     for sample in samples:
         advance()
         yield sample
-
-
-def _reported(
-    run: Compile, chosen: Candidate, before: EvaluationRecord, after: EvaluationRecord, verdict: Verdict,
-    table: dict[str, dict[str, Any]], crossed: CrossValidation | None = None,
-) -> Compiled:  # fmt: skip
-    job = run.job
-    run.tracked.mark_chosen(chosen.name)
-    with waiting(run.console, "working out intervals"):
-        differences = run.gains(before, after)
-        if job.kept is None and (why := reasons(job, before, differences)) is not None:
-            run.notes += [why, advice(job)]
-        if run.others is not None:
-            # The compiled program's rows hold its own fusion ablation; the tools alone are the same for both.
-            before, after = with_baselines(before), with_baselines(after)
-    if (failed := run.reflections.note) and failed not in verdict.text:
-        run.notes.append(failed)
-    result = Compiled(
-        program=chosen.program, folder=job.out, chosen=chosen.name, seed=job.settings.seed, uncompiled=before,
-        compiled=after, differences=differences, verdict=verdict, validation=table,
-        curve=run.log.curve, notes=run.notes, seconds=run.seconds, runs=run.runs,
-        difference=difference_markdown(run.program, chosen.program, run.details),
-        learned=learned_sentences(run.program, chosen.program), crossed=crossed,
-    )  # fmt: skip
-    tested = job.splits["test"]
-    # The pictures take most of the time of a compile whose evidence is kept.
-    with run.progress("report", len(tested)) as advance:
-        pictured = _counted(tested, advance)
-        page = render(after, pictured, sections=result.changed(), before=before, opening=result.gained())
-    run.log.finish(chosen.program, result.summary(), {"diff.md": result.difference, "report.html": page})
-    return result

@@ -1,20 +1,14 @@
-"""Samples as an optimizer's examples, and what earlier compiles worked out of them, kept on disk."""
+"""Samples as an optimizer's examples, and what the uncompiled program is asked and finds of them."""
 
-import functools
-import hashlib
 import json
 import logging
-import os
-import platform
 import random
 from collections import Counter
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from contextlib import nullcontext
 from dataclasses import dataclass, field
-from importlib.resources import files
 from operator import itemgetter
-from pathlib import Path
-from typing import Any, TypeAlias, get_args
+from typing import Any, TypeAlias
 
 import dspy
 
@@ -23,159 +17,22 @@ from data.splits import group_of
 from optimizers.demos import LabelledDemo, distortion_truth, labelled_demos, plan_by_rule
 from optimizers.student import EvidenceByInput, inputs_key, role_of
 from program.agent.loop import AgenticIQA
-from program.agent.module import digest
-from program.agent.rating import AnswerPart
-from program.agent.resources import ROLES
-from program.agent.saving import context_of
 from program.agent.state import AssessmentState
-from program.common.cache import PlainCache
 from program.common.errors import InputError
-from program.common.files import Place, name_of, open_file
 from program.common.pool import in_order
 from program.common.request import ARGUMENTS, DEFAULT_QUERY
 from program.evaluation.intervals import Figure, interval
-from program.evaluation.record import LabelledRow
 from program.images.store import IMAGES
 from program.running.on_ray import Cluster, ray_engine
 from program.running.runner import Asking
-from program.tools.registry import installed_version
-
-Questions = list[tuple[str, dict[str, Any]]]
-"""What a run of the program asked: predictor and inputs, in order."""
-
-_PACKAGES = ("program", "signatures", "optimizers", "data", "configs")
-_COUNTING = {".csv", ".json", ".npz", ".py", ".yaml"}
-_LIBRARIES = ("dspy-ai", "numpy", "piq", "pillow", "pydantic", "pyiqa", "scikit-image", "scikit-learn",
-              "scipy", "torch", "torchvision")  # fmt: skip
-_IMAGE = "__image__"
-
-
-class Store:
-    """Evidence, rows and scores by everything they depend on. Thread-safe; holds nothing without a folder."""
-
-    def __init__(self, folder: Path | None = None, base: Any = None) -> None:
-        """Store results in `folder`; `base` is whatever all of them depend on."""
-        self._cache = PlainCache(folder) if folder is not None else None
-        self._base = digest([code_sha256(), base]) if folder is not None else ""
-        self._samples: dict[str, dict[str, Any]] = {}
-
-    @classmethod
-    def of(cls, program: AgenticIQA) -> "Store":
-        """Return the store of compiles that start at this program; an empty one where answers may differ."""
-        kept = program.resources.settings.kept_dir
-        if kept is None or not all(program.resources.known_traits(role).embedded for role in ROLES):
-            return cls()
-        return cls(kept / "compiles", context_of(program))
-
-    def get(self, *parts: Any) -> Any:
-        """Return the JSON value stored under parts (samples, examples, JSON), or None."""
-        return None if self._cache is None else self._cache.get(self._key(parts))
-
-    def put(self, *parts: Any, value: Any) -> None:
-        """Store a JSON value under parts."""
-        if self._cache is not None:
-            self._cache.set(self._key(parts), value)
-
-    def evidence(self, sample: Sample, part: AnswerPart = "whole") -> tuple[AssessmentState, Questions] | None:
-        """Return what the uncompiled program ended with and asked on a sample; None where less was asked for."""
-        parts = get_args(AnswerPart)
-        enough = parts[: parts.index(part) + 1]
-        stored = next(filter(None, (self.get("evidence", each, sample) for each in enough)), None)
-        return None if stored is None else evidence_of(stored)
-
-    def put_evidence(
-        self, sample: Sample, state: AssessmentState, questions: Questions, part: AnswerPart = "whole"
-    ) -> None:
-        """Store a run of the uncompiled program, unless a tool or a step failed in it."""
-        evidence, result = state.executor_evidence, state.summarizer_result
-        if self._cache is None or evidence is None or result is None or result.status != "ok":
-            return
-        if evidence.failed_steps or any(log.error for log in evidence.tool_logs):
-            return
-        if (value := evidence_json(state, questions)) is not None:
-            self.put("evidence", part, sample, value=value)
-
-    def rows(self, what: Sequence[Any], samples: Sequence[Sample]) -> tuple[list[LabelledRow], float] | None:
-        """Return the rows of an evaluation of `what`, and the seconds it took; or None."""
-        stored = self.get("rows", what, samples)
-        if stored is None:
-            return None
-        return [LabelledRow.model_validate_json(line) for line in stored["rows"]], float(stored["seconds"])
-
-    def put_rows(
-        self, what: Sequence[Any], samples: Sequence[Sample], rows: Sequence[LabelledRow], seconds: float
-    ) -> None:
-        """Store an evaluation's rows, unless a sample or a tool failed in it."""
-        if self._cache is None or any(r.status != "ok" or (r.spent or {}).get("tool_failures") for r in rows):
-            return
-        self.put("rows", what, samples, value={"rows": [row.line() for row in rows], "seconds": seconds})
-
-    def _key(self, parts: Sequence[Any]) -> str:
-        return digest([self._base, *(self._as_json(part) for part in parts)])
-
-    def _as_json(self, part: Any) -> Any:
-        if isinstance(part, Sample):
-            return self._contents(part)
-        if isinstance(part, dspy.Example):
-            return {name: getattr(value, "url", value) for name, value in part.items()}
-        if isinstance(part, list | tuple):
-            return [self._as_json(item) for item in part]
-        return part
-
-    def _contents(self, sample: Sample) -> dict[str, Any]:
-        """Return all that a sample says, with its images' content in place of where they lie."""
-        if sample.id not in self._samples:
-            paths = {"image": sample.image, "reference": sample.reference}
-            images = {name: [name_of(path), _sha256(path)] for name, path in paths.items() if path is not None}
-            self._samples[sample.id] = {**sample.model_dump(mode="json", exclude={*paths, "split"}), **images}
-        return self._samples[sample.id]
-
-
-@functools.cache
-def code_sha256() -> str:
-    """Return the hash of the project's own code, settings and arrays, and of the libraries that compute with it."""
-    parts: list[Any] = [platform.python_version(), platform.machine(), [installed_version(name) for name in _LIBRARIES]]
-    for package in _PACKAGES:
-        for folder, inside, names in os.walk(str(files(package))):
-            inside[:] = sorted(name for name in inside if name not in {"__pycache__", "raw"})
-            counting = (Path(folder, name) for name in sorted(names) if Path(name).suffix in _COUNTING)
-            parts += [[package, path.name, _sha256(path)] for path in counting]
-    return digest(parts)
-
-
-def _sha256(path: Place) -> str | None:
-    try:
-        with open_file(path) as file:
-            return hashlib.sha256(file.read()).hexdigest()
-    except OSError:  # the sample fails where it is opened, with an error that names it
-        return None
-
-
-def evidence_json(state: AssessmentState, questions: Questions) -> dict[str, Any] | None:
-    """Return as JSON values what a run of the program ended with and what it asked.
-
-    None where JSON would not give it back as it is: a tuple, say, would come back as a list.
-    """
-    plain = [[name, {field: _plain(value) for field, value in inputs.items()}] for name, inputs in questions]
-    value = {"state": state.model_dump_json(exclude_unset=True), "questions": plain}
-    return value if evidence_of(json.loads(json.dumps(value, default=str))) == (state, questions) else None
-
-
-def evidence_of(value: Mapping[str, Any]) -> tuple[AssessmentState, Questions]:
-    """Return what `evidence_json` was made of."""
-    questions = [(name, {k: _restored(v) for k, v in inputs.items()}) for name, inputs in value["questions"]]
-    return AssessmentState.model_validate_json(value["state"]), questions
-
-
-def _plain(value: Any) -> Any:
-    return {_IMAGE: value.url} if isinstance(value, dspy.Image) else value
-
-
-def _restored(value: Any) -> Any:
-    return dspy.Image(value[_IMAGE]) if isinstance(value, Mapping) and _IMAGE in value else value
-
 
 logger = logging.getLogger(__name__)
+
+Questions: TypeAlias = list[tuple[str, dict[str, Any]]]
+"""What a run of the program asked: predictor and inputs, in order."""
+Evidence: TypeAlias = tuple[AssessmentState, Questions]
+"""What a run of the program ended with, and what it asked."""
+_IMAGE = "__image__"
 
 
 @dataclass
@@ -190,11 +47,18 @@ class ExampleSet:
     runs: int = 0
     """Program runs that this took."""
 
-    @property
-    def shares_content(self) -> bool:
-        """Whether many samples show the same photograph: then one says too much of another to be scored on it."""
-        groups = {example.group for example in self.examples}
-        return 2 * len(groups) <= len(self.examples)
+    def add(self, program: AgenticIQA, sample: Sample, evidence: Evidence) -> None:
+        """Add a sample that the program was run on; of demos that ask the same, the first stays."""
+        state, questions = evidence
+        example = to_example(sample)
+        inputs = example.inputs()
+        self.gathered[inputs_key(inputs)] = state
+        for demo in labelled_demos(sample, example, questions, program.resources, state):
+            known = self.demos.setdefault(demo.predictor, [])
+            if demo.key not in {each.key for each in known}:
+                known.append(demo)
+        rules = plan_by_rule(questions, program.resources)
+        self.examples.append(example.copy(plan_by_rule=rules).with_inputs(*inputs))
 
     def of(self, samples: Iterable[Sample], *others: "ExampleSet") -> "ExampleSet":
         """Return what this pass and others gave on some samples alone."""
@@ -232,10 +96,6 @@ def choose_samples(samples: Iterable[Sample], *, scoring: int | None, mcq: int |
             ranked.append((turns[sample.distortion or ""], sample))
         chosen += [sample for _, sample in sorted(ranked, key=itemgetter(0))[:count]]
     return chosen
-
-
-Evidence: TypeAlias = tuple[AssessmentState, Questions]
-"""What a run of the program ended with, and what it asked."""
 
 
 def to_example(sample: Sample) -> dspy.Example:
@@ -291,49 +151,33 @@ class Gathering(Asking[Evidence | str | None]):
 
 def collect_examples(
     program: AgenticIQA, samples: Sequence[Sample], *, workers: int, advance: Callable[[], None] = lambda: None,
-    store: Store | None = None, made: Mapping[str, Evidence | str] | None = None, measured: Collection[str] = (),
+    made: Mapping[str, Evidence | str] | None = None, measured: Collection[str] = (),
 ) -> ExampleSet:  # fmt: skip
     """Run the program once over the samples and return what it was asked, with the right answers; not over `measured`.
 
-    What is in the store is not run again, nor what was `made` elsewhere (by sample's id: the evidence, or why there is
-    none), which `advance` is not called for. A sample that cannot be assessed is left out with a warning, as
-    `running.runner` says. Raises InputError when none is left.
+    What was `made` elsewhere (by sample's id: the evidence, or why there is none) is not made again, and `advance` is
+    not called for it. A sample that cannot be assessed is left out with a warning, as `running.runner` says. Raises
+    InputError when none is left.
     """
-    example_set, gather, store, made = ExampleSet(), Gathering(program, measured), store or Store(), made or {}
+    example_set, gather, made = ExampleSet(), Gathering(program, measured), made or {}
 
-    def run(sample: Sample) -> tuple[dspy.Example, Evidence | None, bool] | str:
-        is_run = sample.id not in measured
-        stored = store.evidence(sample, program.summarizer.answer_part) if is_run else None
-        outcome = stored or made.get(sample.id) or gather(sample)
-        if sample.id not in made:
-            advance()
+    def run(sample: Sample) -> Evidence | str | None:
+        if sample.id in made:
+            return made[sample.id]
+        outcome = gather(sample)
+        advance()
+        return outcome
+
+    for sample, outcome in zip(samples, in_order(run, samples, workers=workers), strict=True):
+        example_set.runs += sample.id not in measured
         if isinstance(outcome, str):
-            return outcome
-        is_new = is_run and stored is None
-        if outcome is not None and is_new:
-            store.put_evidence(sample, *outcome, program.summarizer.answer_part)
-        return to_example(sample), outcome, is_new
-
-    for sample, of_sample in zip(samples, in_order(run, samples, workers=workers), strict=True):
-        if isinstance(of_sample, str):
-            logger.warning("sample %r left out of training: %s", sample.id, of_sample)
-            example_set.runs += 1
-            continue
-        example, evidence, is_new = of_sample
-        example_set.runs += is_new
-        if evidence is not None:
-            state, questions = evidence
-            example_set.gathered[inputs_key(example.inputs())] = state
-            for demo in labelled_demos(sample, example, questions, program.resources, state):
-                example_set.demos.setdefault(demo.predictor, []).append(demo)
-            inputs = example.inputs()
-            example = example.copy(plan_by_rule=plan_by_rule(questions, program.resources)).with_inputs(*inputs)
-        example_set.examples.append(example)
+            logger.warning("sample %r left out of training: %s", sample.id, outcome)
+        elif outcome is None:
+            example_set.examples.append(to_example(sample))
+        else:
+            example_set.add(program, sample, outcome)
     if not example_set.examples:
         raise InputError("training samples: none could be assessed; run python -m data.check on the manifest")
-    # One demo of each question: a plan asked for four hundred images is asked once.
-    by_key = {name: {demo.key: demo for demo in reversed(demos)} for name, demos in example_set.demos.items()}
-    example_set.demos = {name: list(demos.values())[::-1] for name, demos in by_key.items()}
     return example_set
 
 
@@ -342,17 +186,34 @@ def evidence_on_ray(
 ) -> Iterator[tuple[str, Evidence | str]]:
     """Run samples in the workers of a cluster; yield the id of each with what it ended with, or why it failed.
 
-    Each worker makes its program with `make`. A sample whose evidence JSON cannot hold is left out, and so are those
-    that are only `measured`.
+    Each worker makes its program with `make`. Those that are only `measured` are left out.
     """
     gathered = ray_engine(lambda: Gathering(make(), measured), cluster, Sample, _from_line, _line)
-    yield from ((sample.id, outcome) for (_, sample), outcome in gathered(enumerate(samples)) if outcome is not None)
+    for (_, sample), outcome in gathered(enumerate(samples)):
+        if outcome is not None:
+            yield sample.id, outcome
 
 
 def _line(outcome: Evidence | str | None) -> str:
-    return json.dumps(evidence_json(*outcome) if isinstance(outcome, tuple) else outcome)
+    """Return an outcome as it travels from a worker: JSON, images by reference."""
+    if not isinstance(outcome, tuple):
+        return json.dumps(outcome)
+    state, questions = outcome
+    plain = [[name, {field: _plain(value) for field, value in inputs.items()}] for name, inputs in questions]
+    return json.dumps({"state": state.model_dump_json(exclude_unset=True), "questions": plain}, default=str)
 
 
 def _from_line(text: str) -> Evidence | str | None:
     value = json.loads(text)
-    return evidence_of(value) if isinstance(value, dict) else value
+    if not isinstance(value, dict):
+        return value
+    questions = [(name, {k: _restored(v) for k, v in inputs.items()}) for name, inputs in value["questions"]]
+    return AssessmentState.model_validate_json(value["state"]), questions
+
+
+def _plain(value: Any) -> Any:
+    return {_IMAGE: value.url} if isinstance(value, dspy.Image) else value
+
+
+def _restored(value: Any) -> Any:
+    return dspy.Image(value[_IMAGE]) if isinstance(value, Mapping) and _IMAGE in value else value

@@ -16,6 +16,7 @@ from optimizers.recipes import Recipe, recipe_named
 from optimizers.student import Student, metered_lm
 from program.agent.loop import AgenticIQA
 from program.agent.module import digest
+from program.agent.rating import AnswerPart
 from program.agent.resources import ROLES, Resources, lm_of
 from program.agent.saving import check_folder, context_of, tool_versions
 from program.common.console import Console
@@ -85,6 +86,11 @@ class Job:
     def needs_answers(self) -> bool:
         """Whether a recipe learns from what the uncompiled program answers on train; else that costs no call."""
         return _rewrites(map(recipe_named, self.optimizers)) or self.embedded or self.cluster is not None
+
+    @property
+    def answer_part(self) -> AnswerPart:
+        """How much of an answer is asked for where none is learned from."""
+        return "whole" if self.needs_answers else "decision"
 
     def budget(self, name: str) -> RecipeSettings:
         """Return what a recipe may spend."""

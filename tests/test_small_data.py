@@ -219,17 +219,17 @@ def test_few_labels_without_a_split_are_each_tested_once_by_group(
     # Named, as groups made of the paths of a temporary folder give other folds in every run.
     named = {name: {"mos": mos, "group": name} for name, mos in people.items()}
     reviewed(review, lambda row: named[row["id"]] if int(row["id"].removesuffix(".png")) < 56 else {})
-    searches, ranked = [], compiling._ranked
+    searches, search = [], compiling.Round.search
 
-    def watched(compile_, train, validation):
-        held = {sample.id for sample in compile_.job.splits["test"]}
+    def watched(self, train, validation):
+        held = {sample.id for sample in self.job.splits["test"]}
         parts = (train, validation)
         # A plan is a lesson of no image, and one stands for all.
         demos = [d for part in parts for name, some in part.demos.items() for d in some if name != "planner.plan"]
         searches.append((held, {d.sample for d in demos}, {example.id for part in parts for example in part.examples}))
-        return ranked(compile_, train, validation)
+        return search(self, train, validation)
 
-    monkeypatch.setattr(compiling, "_ranked", watched)
+    monkeypatch.setattr(compiling.Round, "search", watched)
     code, told, said = run(review, "--optimizer", "finetune")
     assert code == 0
     assert "4 of 60 rows have no label and are left out" in said
