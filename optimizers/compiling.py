@@ -103,15 +103,11 @@ class Round:
             with time_phase(self.seconds, recipe.name):
                 candidates, note = self._candidates(recipe, ranking.best.candidate, train, validation)
             with time_phase(self.seconds, "choose on validation"):
-                ranking.add(candidates, clearly=recipe.gains_clearly)
-            shortfall = ranking.shortfall(candidates, clearly=recipe.gains_clearly)
-            if note or shortfall:
-                is_taken = ranking.best.candidate in candidates
-                outcome = shortfall or ("better on validation" if is_taken else "not taken: no better on validation")
-                self.notes.append("; ".join([note or recipe.name, *([outcome] if candidates else [])]))
-        if ranking.equal:
-            equal = ", ".join(f"{new} is {old}" for new, old in ranking.equal.items())
-            self.details.append(f"not judged twice: {equal}")
+                outcome = ranking.add(candidates, clearly=recipe.gains_clearly)
+            if candidates:
+                self.notes.append(f"{note or recipe.name}; {outcome}")
+            elif note:
+                self.notes.append(note)
         return ranking
 
     def _candidates(

@@ -24,7 +24,7 @@ from program.common.settings import RecipeSettings
 from program.expert import plan_assessment
 from program.fusion.levels import nearest_level
 from program.lms.ask import with_references
-from signatures.schemas import LEVEL_WORDS, DistortionFinding, LevelProbabilities, Plan, RegionDistortions, ToolChoice
+from signatures.schemas import LEVEL_WORDS, DistortionFinding, LevelProbabilities, Plan, ToolChoice
 
 Inputs = Mapping[str, Any]
 Label = tuple["float | str", dict[str, Any]]
@@ -115,20 +115,18 @@ def labelled_demos(
         if label is not None:
             value, outputs = label
             if name in {"summarizer.score", "summarizer.classify"} and inputs.get("distortion_analysis") is None:
-                outputs = {**_named_distortions(example, resources, state), **outputs}
+                outputs = {**_named_distortions(example, state), **outputs}
             # Of questions repeated while replanning, the last one had all the evidence.
             demos[name] = LabelledDemo(name, sample.id, inputs_key(inputs), value, dspy.Example(**inputs, **outputs))
     return list(demos.values())
 
 
-def _named_distortions(example: dspy.Example, resources: Resources, state: AssessmentState | None) -> dict[str, Any]:
+def _named_distortions(example: dspy.Example, state: AssessmentState | None) -> dict[str, Any]:
     """Return the findings of an answer that names the distortions too: those that are known, else the model's own."""
-    known = _known_findings(example, {}, resources, output="findings")
-    if known is not None:
-        return known[1]
-    if state is None or state.evidence.distortion_analysis is None:
-        return {}
-    return {"findings": [DistortionFinding(**finding.model_dump()) for _, finding in state.evidence.findings()]}
+    findings = _known_findings(example)
+    if findings is None and state is not None and state.evidence.distortion_analysis is not None:
+        findings = [DistortionFinding(**finding.model_dump()) for _, finding in state.evidence.findings()]
+    return {} if findings is None else {"findings": findings}
 
 
 def plan_by_rule(questions: Sequence[tuple[str, Inputs]], resources: Resources) -> dict[str, Any] | None:
@@ -164,11 +162,11 @@ def _plan(example: dspy.Example, inputs: Inputs, resources: Resources) -> Label 
     return f"{plan.query_type} {plan.distortion_source} {len(plan.query_scope)}", {"plan": plan}
 
 
-def _known_findings(example: dspy.Example, inputs: Inputs, resources: Resources, *, output: str) -> Label | None:
+def _known_findings(example: dspy.Example) -> list[DistortionFinding] | None:
     truth = example.get("distortion_truth")
-    if truth is None or list(inputs.get("regions") or ["Global"]) != ["Global"]:
+    if truth is None:
         return None
-    findings = [
+    return [
         DistortionFinding(
             region="Global", type=category, severity=severity,
             explanation=f"{severity.capitalize()} {category.casefold()} over the whole image.",
@@ -176,20 +174,14 @@ def _known_findings(example: dspy.Example, inputs: Inputs, resources: Resources,
         for category, severity in truth.items()
         if severity != "none"
     ]  # fmt: skip
-    return " ".join(f"{f.type} {f.severity}" for f in findings) or "none", {output: findings}
 
 
 def _diagnosed(example: dspy.Example, inputs: Inputs, resources: Resources) -> Label | None:
-    return None if inputs.get("distortion_set") else _known_findings(example, inputs, resources, output="findings")
-
-
-def _detected(example: dspy.Example, inputs: Inputs, resources: Resources) -> Label | None:
-    label = _known_findings(example, inputs, resources, output="findings")
-    if label is None:
+    findings = _known_findings(example)
+    of_part = inputs.get("distortion_set") or list(inputs.get("regions") or ["Global"]) != ["Global"]
+    if findings is None or of_part:
         return None
-    value, outputs = label
-    kinds = RegionDistortions(region="Global", distortions=[finding.type for finding in outputs["findings"]])
-    return value, {"distortion_set": [kinds]}
+    return " ".join(f"{f.type} {f.severity}" for f in findings) or "none", {"findings": findings}
 
 
 def _selected(example: dspy.Example, inputs: Inputs, resources: Resources) -> Label | None:
@@ -236,8 +228,6 @@ def _answered(example: dspy.Example, inputs: Inputs, resources: Resources) -> La
 
 _LABELS: dict[str, Callable[[dspy.Example, Inputs, Resources], Label | None]] = {
     "planner.plan": _plan,
-    "executor.detect": _detected,
-    "executor.analyse": partial(_known_findings, output="distortion_analysis"),
     "executor.diagnose": _diagnosed,
     "executor.select_tools": _selected,
     "summarizer.score": partial(_rated, output="quality_probs", answer=label_probabilities),

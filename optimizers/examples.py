@@ -110,9 +110,6 @@ def to_example(sample: Sample) -> dspy.Example:
         fields |= {"options": sample.options, "answer": sample.answer}
     else:
         fields["quality"] = sample.quality
-        if sample.mos_std is not None:
-            low, high = sample.mos_range
-            fields["quality_std"] = 4 * sample.mos_std / (high - low)
     if sample.regions:
         fields["regions"] = sample.regions
     if (truth := distortion_truth(sample)) is not None:

@@ -2,17 +2,14 @@
 
 | part | of what | agreement 0..1 | passes |
 |---|---|---|---|
-| answer | a score against the human one | 1 - h(d)/4, h below | d <= half a level, or half of the opinions' spread |
+| answer | a score against the human one | 1 - |score - human score| / 4 | within half a level |
 | answer | a letter against the right one | 1 or 0 | exact |
 | plan | the plan against the rules | share of its fields that the rules left alone | all of them |
 | distortion | findings against known ones | F1 of the categories, less the distance in severity | at least 0.5 |
 
-d is |score - human score| on 1..5. Where the opinions' standard deviation s is known, h(d) = sqrt(d^2 + t^2) - t with
-t = s/2 (Charbonnier's loss: flat where raters themselves disagree, linear beyond); else h(d) = d. The parts are
-averaged with the weights of configs/optimizers.yaml over those the example has a truth for.
+The parts are averaged with the weights of configs/optimizers.yaml over those the example has a truth for.
 """
 
-import math
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
@@ -28,6 +25,7 @@ GATE = 0.5
 """An answer is worth showing when it lies within half a level of the human score."""
 _RULED_FIELDS = 9
 """Fields of a plan that the rules may change."""
+_PARTS_OF_ROLE = {"planner": ("plan", "answer"), "executor": ("distortion", "answer"), "summarizer": ("answer",)}
 
 
 @dataclass(frozen=True)
@@ -70,21 +68,8 @@ class Objective:
     def feedback(self, example: dspy.Example, assessment: Assessment | None, role: str | None = None) -> str:
         """Say what was wrong and what the evidence showed; of one role only, or of all."""
         parts = self.parts(example, assessment)
-        of_role = {"planner": ("plan", "answer"), "executor": ("distortion", "answer"), "summarizer": ("answer",)}
-        wanted = of_role.get(role or "", tuple(parts))
+        wanted = _PARTS_OF_ROLE.get(role or "", tuple(parts))
         return " ".join(part.words for name, part in parts.items() if name in wanted) or "Nothing is known of this one."
-
-
-def scoring_agreement(score: float, human: float, std: float | None = None) -> float:
-    """Return the agreement of two scores on 1..5, 0..1; `std` is the opinions' standard deviation on that scale.
-
-    >>> scoring_agreement(3.0, 4.0), round(scoring_agreement(3.0, 4.0, std=1.0), 3)
-    (0.75, 0.845)
-    """
-    distance = abs(score - human)
-    if std:
-        distance = math.hypot(distance, std / 2) - std / 2
-    return max(0.0, 1.0 - distance / 4.0)
 
 
 def distortion_agreement(findings: Mapping[str, str], truth: Mapping[str, str]) -> float:
@@ -98,11 +83,9 @@ def distortion_agreement(findings: Mapping[str, str], truth: Mapping[str, str]) 
     """
     visible = {c for c, s in findings.items() if s != "none"}
     real = {c for c, s in truth.items() if s != "none"}
-    if not visible and not real:
-        return 1.0
     both = visible & real
     if not both:
-        return 0.0
+        return float(not visible and not real)
     f1 = 2 * len(both) / (len(visible) + len(real))
     apart = sum(abs(SEVERITIES.index(findings[c]) - SEVERITIES.index(truth[c])) for c in both) / len(both)
     return f1 * (1 - apart / 4)
@@ -110,12 +93,10 @@ def distortion_agreement(findings: Mapping[str, str], truth: Mapping[str, str]) 
 
 def _answer(example: dspy.Example, assessment: Assessment | None) -> Part:
     """Compare an answer with the human one: how far, in which direction, and which evidence led there or warned."""
-    if assessment is None:
-        return Part(0.0, False, "The program failed on this image; answer in the asked form.")
-    answer, judge = assessment.final_answer, str(example.get("judge", "people"))
-    if assessment.status == "failed":
-        fault = assessment.error or "unreadable"
+    fault = "the program failed on this image" if assessment is None else assessment.error or "it was unreadable"
+    if assessment is None or assessment.status == "failed":
         return Part(0.0, False, f"No usable answer came ({fault}); answer in the asked form.")
+    answer, judge = assessment.final_answer, str(example.get("judge", "people"))
     evidence = _evidence_words(assessment.state.evidence)
     if example.get("answer") is not None:
         right = bool(answer == example.answer)
@@ -123,45 +104,43 @@ def _answer(example: dspy.Example, assessment: Assessment | None) -> Part:
         return Part(float(right), right, f"{words} {evidence}")
     if not isinstance(answer, float):
         return Part(0.0, False, f"A score was asked; the answer was {str(answer)[:60]!r}.")
-    human, std = float(example.quality), example.get("quality_std")
-    words = f"{_distance_words(answer, human, std, judge)} {_sources(assessment, human)} {evidence}"
-    close = abs(answer - human) <= max(GATE, (std or 0.0) / 2)
-    return Part(scoring_agreement(answer, human, std), close, words)
+    gap = answer - float(example.quality)
+    words = f"The score {answer:.2f} agrees with {judge}'s {example.quality:.2f}."
+    if abs(gap) >= 0.25:
+        side = "too high" if gap > 0 else "too low"
+        words = f"The score {answer:.2f} is {abs(gap):.2f} {side}: {judge} gave {example.quality:.2f} of 5."
+    words = f"{words} {_sources(assessment, float(example.quality))} {evidence}"
+    return Part(max(0.0, 1 - abs(gap) / 4), abs(gap) <= GATE, words)
 
 
 def _plan(example: dspy.Example, assessment: Assessment) -> Part:
-    truth, plan = example.plan_by_rule, assessment.state.plan
+    truth, plan, unusable = example.plan_by_rule, assessment.state.plan, assessment.state.unusable_tools
     wrong = [name for name in ("query_type", "query_scope", "distortion_source") if getattr(plan, name) != truth[name]]
     faults = [f"{name} should be {truth[name]!r}" for name in wrong]
-    unusable = assessment.state.unusable_tools
     faults += [f"the rules had to correct {each}" for each in assessment.state.plan_repairs if each not in unusable]
     words = f"The plan is wrong: {'; '.join(faults)}." if faults else "The plan follows the rules."
     return Part(max(0.0, 1.0 - len(faults) / _RULED_FIELDS), not faults, words)
 
 
 def _distortion(example: dspy.Example, assessment: Assessment) -> Part:
-    strongest: dict[str, str] = {}
+    """Compare findings with known ones: which are missed, invented, or judged too strong or too weak."""
+    truth, strongest, faults = example.distortion_truth, dict[str, str](), []
     for _, finding in assessment.state.evidence.findings():
-        if SEVERITIES.index(finding.severity) >= SEVERITIES.index(strongest.get(finding.type, "none")):
-            strongest[finding.type] = finding.severity
-    agreement = distortion_agreement(strongest, example.distortion_truth)
-    return Part(agreement, agreement >= 0.5, _distortion_words(strongest, example.distortion_truth))
-
-
-def _distortion_words(findings: Mapping[str, str], truth: Mapping[str, str]) -> str:
-    """Say which distortions were missed, invented, or judged too strong or too weak, and by how many steps."""
-    faults = []
-    for category in dict.fromkeys((*truth, *findings)):
-        real, judged = truth.get(category, "none"), findings.get(category, "none")
-        steps = SEVERITIES.index(judged) - SEVERITIES.index(real)
-        if steps and judged == "none":
+        severities = finding.severity, strongest.get(finding.type, "none")
+        strongest[finding.type] = max(severities, key=SEVERITIES.index)
+    for category in dict.fromkeys((*truth, *strongest)):
+        real, judged = truth.get(category, "none"), strongest.get(category, "none")
+        if real == judged:
+            continue
+        if judged == "none":
             faults.append(f"missed {real} {category}")
-        elif steps and real == "none":
+        elif real == "none":
             faults.append(f"reported {judged} {category}, which is not there")
-        elif steps:
-            side = "too strong" if steps > 0 else "too weak"
-            faults.append(f"judged {category} {judged}, {abs(steps)} step(s) {side}: it is {real}")
-    return f"Distortions: {'; '.join(faults)}." if faults else "The distortions found are right."
+        else:
+            faults.append(f"judged {category} {judged}: it is {real}")
+    words = f"Distortions: {'; '.join(faults)}." if faults else "The distortions found are right."
+    agreement = distortion_agreement(strongest, truth)
+    return Part(agreement, agreement >= 0.5, words)
 
 
 def _evidence_words(output: ExecutorOutput) -> str:
@@ -170,18 +149,8 @@ def _evidence_words(output: ExecutorOutput) -> str:
         return "There was no evidence but the image."
     findings = [f"{f.severity} {f.type}" for _, f in output.findings()]
     read = {f"{tool} {score:.2f}" for by in (output.quality_scores or {}).values() for tool, score in by.values()}
-    parts = [f"found {', '.join(findings)}" if findings else "no distortion found"]
-    parts.append(f"tools said {', '.join(sorted(read))} of 5" if read else "no tool score")
-    return f"Evidence: {'; '.join(parts)}."
-
-
-def _distance_words(score: float, human: float, std: float | None, judge: str) -> str:
-    gap = score - human
-    spread = f" (opinions spread by {std:.2f})" if std else ""
-    if abs(gap) < 0.25:
-        return f"The score {score:.2f} agrees with {judge}'s {human:.2f}{spread}."
-    side = "too high" if gap > 0 else "too low"
-    return f"The score {score:.2f} is {abs(gap):.2f} {side}: {judge} gave {human:.2f} of 5{spread}."
+    said = f"tools said {', '.join(sorted(read))} of 5" if read else "no tool score"
+    return f"Evidence: found {', '.join(findings) or 'no distortion'}; {said}."
 
 
 def _sources(assessment: Assessment, human: float) -> str:

@@ -5,7 +5,6 @@ from dataclasses import dataclass
 from typing import Any, NamedTuple
 
 from optimizers.search import Candidate
-from program.agent.saving import program_sha256
 from program.evaluation.charts import gain_words
 from program.evaluation.figures import compare
 from program.evaluation.intervals import METRICS, Figure
@@ -49,58 +48,30 @@ class Ranking:
         self._judge, self._keep = judge, keep
         self.uncompiled = self.best = Ranked(uncompiled, judge(uncompiled))
         self._ranked = [self.uncompiled]
-        self._known = {program_sha256(uncompiled.program): uncompiled.name}
-        self.equal: dict[str, str] = {}
-        """Candidates that were not judged, being the program of an earlier one: its name by theirs."""
 
-    def add(self, proposed: Sequence[Candidate], *, clearly: bool = False) -> Ranked:
-        """Judge the `keep` best by search score, and return the best so far; `clearly` asks for a `clear_gain`."""
+    def add(self, proposed: Sequence[Candidate], *, clearly: bool = False) -> str:
+        """Judge the `keep` best by search score, take what is better, and say what became of them.
+
+        `clearly` asks for a `clear_gain`. A program that was judged is not judged again.
+        """
+        before, judged = self.best, []
         by_search = sorted(proposed, key=lambda c: -(c.search_score if c.search_score is not None else 2.0))
-        for candidate in self._distinct(by_search)[: self._keep]:
+        for candidate in by_search:
+            is_known = candidate.digest in {each.candidate.digest for each in self._ranked}
+            if is_known or len(judged) == self._keep:
+                continue
             ranked = Ranked(candidate, self._judge(candidate))
             self._ranked.append(ranked)
+            judged.append(ranked.record)
             old, new = self.best.record, ranked.record
             better = clear_gain(new, old) if clearly else _order(new) > _order(old)
             if better and not (costs_more(new, old) and not _sure_gain(new, old)):
                 self.best = ranked
-        return self.best
-
-    def _distinct(self, proposed: Sequence[Candidate]) -> list[Candidate]:
-        """Return the candidates that are no program known already."""
-        new = []
-        for candidate in proposed:
-            sha256 = program_sha256(candidate.program)
-            if sha256 in self._known:
-                self.equal[candidate.name] = self._known[sha256]
-            else:
-                self._known[sha256] = candidate.name
-                new.append(candidate)
-        return new
-
-    def shortfall(self, proposed: Sequence[Candidate], *, clearly: bool = False) -> str:
-        """Say why the best of some candidates was not taken; empty if one was, or if its order was no better.
-
-        Where a clear gain was asked for: what it gained.
-        """
-        tried = [r.record for r in self._ranked if r.candidate in proposed]
-        if self.best.candidate in proposed or not tried:
-            return ""
-        old, new = self.best.record, max(tried, key=_order)
-        if costs_more(new, old) and _order(new) > _order(old):
-            tokens = " after ".join(f"{record.pace['tokens_per_image']:.0f}" for record in (new, old))
-            return f"not taken: it costs more ({tokens} tokens an image), and validation shows no sure gain"
-        if not clearly:
-            return ""
-        if _few(new):
-            return "not taken: validation shows too few photographs to say that it carries over"
-        nearer = _value(new, "rmse") / _value(old, "rmse") - 1 if _value(old, "rmse") else 0.0
-        names = dict.fromkeys((leading_metric(new.figures), "accuracy"))
-        order = " and ".join(label(name) for name in names if name in new.figures)
-        return (
-            f"not taken: on validation it gains too little ({order} "
-            f"{validation_score(new) - validation_score(old):+.3f}, PLCC "
-            f"{_value(new, 'plcc') - _value(old, 'plcc'):+.3f}, RMSE {nearer:+.0%})"
-        )
+        if self.best is not before:
+            return "better on validation"
+        if not judged:
+            return "not taken: it changes nothing"
+        return f"not taken: {_shortfall(max(judged, key=_order), before.record, clearly)}"
 
     def table(self) -> dict[str, dict[str, Any]]:
         """Return each candidate's validation score, search score and figures, best first."""
@@ -110,6 +81,22 @@ class Ranking:
             each.name: {"search": each.search_score and round(each.search_score, 6), **validation_figures(record)}
             for each, record in ordered
         }
+
+
+def _shortfall(new: EvaluationRecord, old: EvaluationRecord, clearly: bool) -> str:
+    if costs_more(new, old) and _order(new) > _order(old):
+        tokens = " after ".join(f"{record.pace['tokens_per_image']:.0f}" for record in (new, old))
+        return f"it costs more ({tokens} tokens an image), and validation shows no sure gain"
+    if not clearly:
+        return "no better on validation"
+    if _few(new):
+        return "validation shows too few photographs to say that it carries over"
+    gained = validation_score(new) - validation_score(old)
+    nearer = _value(new, "rmse") / _value(old, "rmse") - 1 if _value(old, "rmse") else 0.0
+    correlated = _value(new, "plcc") - _value(old, "plcc")
+    names = dict.fromkeys((leading_metric(new.figures), "accuracy"))
+    order = " and ".join(label(name) for name in names if name in new.figures)
+    return f"on validation it gains too little ({order} {gained:+.3f}, PLCC {correlated:+.3f}, RMSE {nearer:+.0%})"
 
 
 def validation_figures(record: EvaluationRecord) -> dict[str, float | None]:

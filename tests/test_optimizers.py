@@ -18,7 +18,7 @@ from optimizers.compiling import compile_program
 from optimizers.demos import LabelledDemo, choose_demos, distortion_truth, labelled_demos
 from optimizers.examples import collect_examples
 from optimizers.job import prepare_job
-from optimizers.objectives import Objective, distortion_agreement, scoring_agreement
+from optimizers.objectives import Objective, distortion_agreement
 from optimizers.plan import call_plan
 from optimizers.recipes import recipe_named
 from optimizers.recipes.fits import fitted_curve
@@ -62,12 +62,10 @@ def assessed(answer: float | str = 3.0, *, findings: tuple[tuple[str, str], ...]
     )
 
 
-def test_the_soft_agreement_is_linear_without_a_spread_and_flat_inside_it() -> None:
-    assert scoring_agreement(2.0, 4.0) == 0.5
-    assert scoring_agreement(1.0, 5.0) == 0.0
-    d, t = 0.7, 0.4
-    assert scoring_agreement(3.0, 3.7, std=2 * t) == pytest.approx(1 - (math.sqrt(d * d + t * t) - t) / 4)
-    assert scoring_agreement(3.0, 3.2, std=1.0) > scoring_agreement(3.0, 3.2)
+def test_agreement_falls_with_the_distance_of_scores() -> None:
+    objective = Objective()
+    agreements = [objective.score(dspy.Example(quality=4.0), assessed(score)) for score in (4.0, 2.0, 1.0)]
+    assert agreements == [1.0, 0.5, 0.25]
 
 
 def test_the_gate_is_a_verdict_not_the_truth_of_a_small_number() -> None:
@@ -76,7 +74,6 @@ def test_the_gate_is_a_verdict_not_the_truth_of_a_small_number() -> None:
     assert 0 < objective.score(far, assessed(1.5)) < 0.2
     assert objective.passes(far, assessed(1.5)) is False
     assert objective.passes(far, assessed(4.5)) is True
-    assert objective.passes(dspy.Example(id="a", quality=3.8, quality_std=2.0), assessed(3.0)) is True
     assert objective.passes(dspy.Example(id="a", answer="B"), assessed("A")) is False
 
 
@@ -103,7 +100,7 @@ def test_distortions_agree_by_f1_and_distance_in_severity() -> None:
 
 
 def test_feedback_says_what_was_wrong_how_far_and_which_evidence_was_nearer() -> None:
-    example = dspy.Example(id="a", quality=2.1, quality_std=0.4, distortion_truth={"Noise": "severe"})
+    example = dspy.Example(id="a", quality=2.1, distortion_truth={"Noise": "severe"})
     told = Objective({"answer": 1, "distortion": 1}).feedback(example, assessed(3.5, findings=(("Blurs", "slight"),)))
     for words in ("3.50 is 1.40 too high", "people gave 2.10", "VIF 2.00", "the tools were nearer",
                   "missed severe Noise", "slight Blurs, which is not there"):  # fmt: skip
