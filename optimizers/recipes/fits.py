@@ -17,7 +17,6 @@ embedded expert measures severities and properties, whichever model learns. How 
 decided on validation.
 """
 
-import tempfile
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from operator import itemgetter
 from typing import NamedTuple
@@ -31,7 +30,6 @@ from optimizers.selection import ASKED_FOR, PLCC_STEP
 from optimizers.student import role_of
 from program.agent.labels import Corrections
 from program.agent.loop import AgenticIQA
-from program.common.cache import can_keep
 from program.evaluation.metrics import fit_logistic, plcc, rmse, srcc
 from program.expert import Correction, Labels, QualityBelief, View, belief, properties_of
 from program.fusion import ScoreFusion
@@ -65,24 +63,18 @@ def fitted_corrections(
 
     The reading is the expert's, or with `of_tools` the tools' mean.
     """
-    resources, corrections = search.base.program.resources, {}
-    viewer, kept = resources.viewer, resources.settings.kept_dir
-    # Not where temporary files may lie in memory, if there is another place.
-    folder = kept if kept is not None and can_keep(kept) else None
+    viewer, corrections = search.base.program.resources.viewer, {}
+    scored = [example for example in search.train.examples if example.get("quality") is not None]
     for kind in ("nr", "fr"):
-        scored = [example for example in search.train.examples if example.get("quality") is not None]
         examples = [example for example in scored if (example.get("reference") is None) == (kind == "nr")]
-        if len(examples) < LEAST:
-            continue
-        with tempfile.TemporaryFile(dir=folder) as file:
-            labels = Labels(file, of_tools=of_tools)
-            for example in examples:
-                search.advance()
-                view = viewer.view(example.image, example.get("reference"))
-                label = min(5.0, max(1.0, float(example.quality)))
-                labels.add(view, reading(example, view), label, example.group)
-            if (correction := labels.correction(search.seed)) is not None:
-                corrections[kind] = correction
+        labels = Labels(of_tools=of_tools)
+        for example in examples if len(examples) >= LEAST else ():
+            search.advance()
+            view = viewer.view(example.image, example.get("reference"))
+            label = min(5.0, max(1.0, float(example.quality)))
+            labels.add(view, reading(example, view), label, example.group)
+        if len(examples) >= LEAST and (correction := labels.correction(search.seed)) is not None:
+            corrections[kind] = correction
     return corrections
 
 

@@ -11,7 +11,7 @@ error of a tenth changes the order. A Gaussian kernel beside it gains less than 
 import base64
 import mmap
 from collections.abc import Mapping, Sequence
-from typing import IO, Annotated, Any, NamedTuple
+from typing import Annotated, Any, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
@@ -183,18 +183,17 @@ class _LabelledImage(NamedTuple):
 
 
 class Labels:
-    """Labelled images of one kind, as far as a correction reads them: 36 KB each in a file."""
+    """Labelled images of one kind, as far as a correction reads them: 36 KB each."""
 
-    def __init__(self, file: IO[bytes], *, of_tools: bool = False) -> None:
-        """Write to an empty file; `of_tools` where the tools' means are corrected, not readings."""
-        # Of many images the numbers would take nearly as much memory as the matrix of them.
-        self._file, self._of_tools = file, of_tools
+    def __init__(self, *, of_tools: bool = False) -> None:
+        """Begin with none; `of_tools` where the tools' means are corrected, not readings."""
+        self._of_tools = of_tools
         self._images: list[_LabelledImage] = []
-        self._row_bytes = 0
+        self._inputs: list[Half] = []
 
     def add(self, view: View, believed: QualityBelief, label: float, group: str) -> None:
         """Add an image, what is believed of it, and its label (1..5)."""
-        self._row_bytes = self._file.write(_inputs_of(view).tobytes())
+        self._inputs.append(_inputs_of(view))
         severities = [view.severities[name] for name in DISTORTION_CATEGORIES]
         reading = view.own_quality
         # A rubric, or the tools' mean, differs from the own reading after the correction as well.
@@ -247,9 +246,9 @@ class Labels:
 
     def _weights(self, solved: Matrix) -> NDArray[np.float32]:
         """Return the weights of the I numbers, from those of the N images."""
-        places, weights = np.arange(len(solved)), np.zeros(self._row_bytes // 2)
+        weights = np.zeros(len(self._inputs[0]))
         for at in range(0, len(solved), _ROWS):
-            weights += solved[at : at + _ROWS] @ self._read(places[at : at + _ROWS])
+            weights += solved[at : at + _ROWS] @ np.array(self._inputs[at : at + _ROWS], float)
         return np.asarray(weights, np.float32)
 
     def _covariance(self, places: NDArray[np.intp]) -> Matrix:
@@ -265,12 +264,7 @@ class Labels:
         return products
 
     def _read(self, places: NDArray[np.intp]) -> Matrix:
-        """Return the numbers of the images at these places."""
-        numbers = np.empty((len(places), self._row_bytes // 2))
-        for row, place in zip(numbers, places.tolist(), strict=True):
-            self._file.seek(place * self._row_bytes)
-            row[:] = np.frombuffer(self._file.read(self._row_bytes), np.float16)
-        return numbers
+        return np.array([self._inputs[place] for place in places], float)
 
 
 def _root_mean_square(values: Matrix) -> float:
