@@ -220,7 +220,7 @@ def prepare_job(
         lm_of(settings.with_model(teacher_lm).models.summarizer, cache_dir=None)
     embedded = job.embedded
     for recipe in recipes:
-        recipe.check(embedded=embedded, reflection=lambda: job.reflection, teacher=teacher_lm is not None)
+        recipe.check(optimized, embedded=embedded, reflection=lambda: job.reflection, teacher=teacher_lm is not None)
     if embedded and (demos is not None or teacher_lm is not None):
         flag = "--teacher-lm" if demos is None else "--demos"
         raise InputError(

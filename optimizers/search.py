@@ -184,28 +184,11 @@ class Beliefs(list[SampleBelief]):
         return np.array([fusion.fuse_scores(b.tools, b.levels, b.precisions) for b in self])
 
 
-def unseen(program: AgenticIQA, train: Sequence[dspy.Example]) -> list[tuple[AgenticIQA, list[dspy.Example]]]:
-    """Return the program without the demos of a photograph, and the scored samples of that photograph, by photograph.
-
-    Photographs that no demo shows go together, with all demos. Demos are left out, and so are the samples of a
-    photograph that all demos of a predictor show: without them it believes otherwise.
-    """
-    groups: dict[str | None, str] = {example.image.url: example.group for example in train}
+def unseen(program: AgenticIQA, train: Sequence[dspy.Example]) -> list[dspy.Example]:
+    """Return the scored samples whose photograph no demo of a program shows."""
     in_demos = {image_url(demo) for predictor in program.predictors() for demo in predictor.demos}
-    photographs = {groups[url] for url in in_demos if url in groups}
-    unseen: dict[str | None, list[dspy.Example]] = {None: []}
-    for example in train:
-        if example.get("answer") is None and example.image.url not in in_demos:
-            unseen.setdefault(example.group if example.group in photographs else None, []).append(example)
-    judges = []
-    for group, members in unseen.items():
-        judge = program.deepcopy()
-        for predictor in judge.predictors():
-            predictor.demos = [d for d in predictor.demos if group is None or groups.get(image_url(d)) != group]
-        still = zip(program.predictors(), judge.predictors(), strict=True)
-        if members and all(bool(before.demos) == bool(after.demos) for before, after in still):
-            judges.append((judge, members))
-    return judges
+    shown = {example.group for example in train if example.image.url in in_demos}
+    return [example for example in train if example.get("answer") is None and example.group not in shown]
 
 
 def beliefs(search: Search, program: AgenticIQA, examples: Sequence[dspy.Example]) -> Beliefs:

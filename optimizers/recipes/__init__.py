@@ -5,7 +5,7 @@ under that name in configs/optimizers.yaml.
 """
 
 import pkgutil
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from importlib import import_module
 from typing import Literal
@@ -51,9 +51,8 @@ class Recipe:
     """Asks a language model for instructions; then `Search.reflection` is one."""
     scales: tuple[str, ...] = ()
     """What of its budget gives way where few model calls are allowed, down to the least that the settings take."""
-    teaches: Literal["nothing", "demos", "instructions", "fusion", "evidence"] = "demos"
-    """What it changes before all. The embedded expert reads no demos, and of instructions a rubric only; evidence costs
-    the calls of `Bound.asked` alone."""
+    teaches: Literal["nothing", "demos", "instructions", "rubric", "fusion", "evidence"] = "demos"
+    """What it changes before all; evidence costs the calls of `Bound.asked` alone."""
     fits_scores: bool = False
     """Fits human scores: only scored samples count, and the default leaves it out where they are few."""
     takes_all: Literal["scores", "answers"] | None = None
@@ -69,12 +68,16 @@ class Recipe:
     gains_clearly: bool = False
     """Whether it has to gain more than a step on validation (see selection.py)."""
 
-    def check(self, *, embedded: bool, reflection: Callable[[], object | None], teacher: bool) -> None:
-        """Raise InputError where it lacks what it needs on this machine.
+    def check(
+        self, roles: Sequence[str], *, embedded: bool, reflection: Callable[[], object | None], teacher: bool
+    ) -> None:
+        """Raise InputError where it cannot optimize these roles, or lacks what it needs on this machine.
 
         `embedded`: whether the embedded expert is compiled; `reflection` gives the model that writes.
         """
-        if embedded and (self.teaches == "demos" or self.reflects):
+        if "summarizer" not in roles and self.teaches in {"rubric", "fusion", "evidence"}:
+            raise InputError(f"optimizer {self.name!r}: changes the Summarizer alone; give it with --roles, too")
+        if embedded and self.teaches in {"demos", "instructions"}:
             raise InputError(
                 f"optimizer {self.name!r}: gives demos or instructions, of which the embedded expert reads a rubric "
                 "only; use rubric or finetune,fusion (nearest for questions), or give a language model with --lm"

@@ -3,8 +3,8 @@
 `finetune` is a ridge correction of the embedded expert's reading, fitted on what every label differs from it by: what
 fine-tuning is to a network. How strongly is chosen on train, each group left out, down to not at all.
 
-`fusion` chooses eta and the model's weight on a grid by SRCC + PLCC on training samples that are no demos of the
-program, each judged without the demos of its own photograph: beliefs are as sure as they will be of new photographs.
+`fusion` chooses eta and the model's weight on a grid by SRCC + PLCC on training samples of photographs that no demo of
+the program shows: beliefs are as sure as they will be of new photographs.
 Where the model or the tools alone agree as well on validation, nothing is fused. A monotone map follows: a line, a
 four-parameter logistic or an isotonic fit of the same samples, whichever has the highest PLCC (then the lowest RMSE) on
 validation, where the whole has to gain clearly (see selection.py).
@@ -27,7 +27,6 @@ import numpy as np
 from optimizers.recipes import Bound, Recipe
 from optimizers.search import Array, Beliefs, Candidate, Search, beliefs, drawn, unseen
 from optimizers.selection import ASKED_FOR, PLCC_STEP
-from optimizers.student import role_of
 from program.agent.labels import Corrections
 from program.agent.loop import AgenticIQA
 from program.evaluation.metrics import fit_logistic, plcc, rmse, srcc
@@ -52,8 +51,6 @@ _MOST = 8
 """Sentences of the longest rubric."""
 _CHANCE = 10.8
 """What a sentence has to lower n log(squared error) by: chance does so once in 1,000 (chi-squared, one degree)."""
-
-_Judges = list[tuple[AgenticIQA, list[dspy.Example]]]
 
 
 def fitted_corrections(
@@ -115,36 +112,25 @@ FINETUNE = Recipe(
 )
 
 
-def _judges(search: Search, program: AgenticIQA) -> tuple[_Judges, int]:
-    """Return what judges which scored samples of train (see `unseen`), few where a call costs; and their number."""
-    judges = unseen(program, search.train.examples)
-    samples = [example for _, examples in judges for example in examples]
-    asked = {example.id for example in drawn(samples, None if search.embedded else MOST_ASKED, search.seed)}
-    judges = [(judge, [each for each in examples if each.id in asked]) for judge, examples in judges]
-    return judges, len(asked)
-
-
 def unseen_beliefs(search: Search, program: AgenticIQA) -> Beliefs:
-    """Return what a program fuses for samples of train as if it did not know them; nothing where they are few."""
-    judges, count = _judges(search, program)
-    return _judged(search, judges if count >= LEAST else [])
-
-
-def _judged(search: Search, judges: _Judges) -> Beliefs:
-    return Beliefs(each for judge, examples in judges for each in beliefs(search, judge, examples))
+    """Return what a program fuses for samples of train that no demo shows, few where a call costs; nothing of few."""
+    samples = unseen(program, search.train.examples)
+    if not search.embedded:
+        samples = drawn(samples, MOST_ASKED, search.seed)
+    return beliefs(search, program, samples) if len(samples) >= LEAST else Beliefs()
 
 
 def _fusion(search: Search) -> list[Candidate]:
     """Return candidates with a fitted fusion: the map alone; eta, weight and map."""
     program = search.base.program
-    judges, count = _judges(search, program)
     scored = [example for example in search.validation.examples if example.get("answer") is None]
+    count = len(unseen(program, search.train.examples))
     if count < LEAST or len(scored) < _LEAST_VALIDATION:
         return search.nothing(
-            f"fusion: not fitted: {count} scored training samples can be judged without a demo of their photograph; "
+            f"fusion: not fitted: {count} scored training samples are of photographs that no demo shows; "
             f"{LEAST} are needed"
         )
-    train = _judged(search, judges)
+    train = unseen_beliefs(search, program)
     held = beliefs(search, program, scored)
     plain = program.summarizer.fusion
     (eta, weight), compared = _worth_it(plain, best_on_grid(plain, train, ETAS, WEIGHTS), held)
@@ -303,7 +289,8 @@ def _speaks_of_the_same(sentence: str, others: Sequence[str]) -> bool:
 
 def _labelled(search: Search) -> Labelled:
     program, by_id = search.base.program, {example.id: example for example in search.train.examples}
-    held = Beliefs(each for each in _judged(search, unseen(program, search.train.examples)) if each.levels is not None)
+    judged = beliefs(search, program, unseen(program, search.train.examples))
+    held = Beliefs(each for each in judged if each.levels is not None)
     examples = [by_id[each.sample] for each in held]
     views = [program.resources.viewer.view(example.image, example.get("reference")) for example in examples]
     traits = [properties_of(view) for view in views]
@@ -316,8 +303,6 @@ def _labelled(search: Search) -> Labelled:
 
 
 def _rubric(search: Search) -> list[Candidate]:
-    if all(role_of(name) != "summarizer" for name in search.student.names):
-        return search.nothing("rubric: changes the Summarizer alone, which --roles leaves out")
     images = _labelled(search)
     if len(images.truth) < LEAST:
         return search.nothing(f"rubric: {len(images.truth)} scored training samples are no demos; {LEAST} are needed")
@@ -335,7 +320,7 @@ RUBRIC = Recipe(
     name="rubric",
     run=_rubric,
     bound=lambda budget, sizes: Bound(sizes.train, candidates=5),
-    teaches="instructions",
+    teaches="rubric",
     fits_scores=True,
     least=lambda budget: LEAST,
 )

@@ -16,7 +16,7 @@ import numpy as np
 from optimizers.recipes import Bound, Recipe
 from optimizers.recipes.fits import MOST_ASKED, WEIGHTS, best_on_grid, fitted_corrections, summary_of, unseen_beliefs
 from optimizers.search import Beliefs, Candidate, Search
-from optimizers.student import inputs_key, role_of
+from optimizers.student import inputs_key
 from program.agent.labels import Corrections, Neighbour, Neighbours
 from program.agent.loop import AgenticIQA
 from program.common.text import fold_text
@@ -135,8 +135,6 @@ def _labelled(search: Search, *, answers_only: bool) -> tuple[list[Neighbour], l
 
 def _run(search: Search) -> list[Candidate]:
     program = search.base.program
-    if all(role_of(name) != "summarizer" for name in search.student.names):
-        return search.nothing("nearest: changes the Summarizer alone, which --roles leaves out")
     # The embedded expert's scores are for `finetune`, which reads more of an image.
     reads_words = not search.embedded
     photographs, views = _labelled(search, answers_only=not reads_words)
