@@ -12,7 +12,7 @@ from data.catalogue import resolve_dataset
 from data.manifest import Layout, Sample, ScaleDoubt, Split, left_out, manifest_sha256, read_manifest
 from data.splits import FRACTIONS, check_contents, check_leaks, group_of, joined_by_content, plan_folds, plan_splits
 from optimizers.examples import choose_samples
-from optimizers.recipes import Recipe, recipe_named
+from optimizers.recipes import Recipe, recipe_named, recipe_names
 from optimizers.student import Student, metered_lm
 from program.agent.loop import AgenticIQA
 from program.agent.module import digest
@@ -203,11 +203,11 @@ def prepare_job(
     Nothing is asked of a model. Raises InputError or DataError for what cannot be used.
     """
     resources = Resources(settings, lm)
-    usual, usual_roles = _usual(resources)
     request = optimizer or settings.compile.optimizer
-    recipes = _recipes(request or usual)
+    recipes = _recipes(request or "")
     chosen = roles if roles is not None else settings.compile.roles
-    optimized = _roles(chosen, usual_roles)
+    answers_alone = resources.answers_alone or resources.known_traits("summarizer").embedded
+    optimized = _roles(chosen, ("summarizer",) if answers_alone else ROLES)
     if resources.answers_alone and optimized != ("summarizer",):
         mend = "give --roles summarizer, or leave --score-only out"
         raise InputError(f"roles {', '.join(optimized)}: --score-only asks a model for answers alone; {mend}")
@@ -216,26 +216,19 @@ def prepare_job(
         settings, data, tuple(recipe.name for recipe in recipes), optimized, out, Dataset(name=data), {},
         teacher_lm=teacher_lm, demos=demos, resume=resume, force=force, lm=lm, cluster=cluster,
     )  # fmt: skip
-    if teacher_lm is not None:
-        lm_of(settings.with_model(teacher_lm).models.summarizer, cache_dir=None)
-    embedded = job.embedded
-    for recipe in recipes:
-        recipe.check(optimized, embedded=embedded, reflection=lambda: job.reflection, teacher=teacher_lm is not None)
-    if embedded and (demos is not None or teacher_lm is not None):
-        flag = "--teacher-lm" if demos is None else "--demos"
-        raise InputError(
-            f"{flag}: the embedded expert reads no demos; leave it out, or give a language model with --lm"
-        )
+    _check_recipes(job, recipes)
     check_folder(out)
     manifest = resolve_dataset(data, settings.cache_dir, progress=console is not None)
     job = _divided(job, manifest, replace(layout or Layout(), remote=settings.images.remote))
     # Whose labels these are: people's where any is.
     judge = min(sample.judge for members in job.splits.values() for sample in members)
-    if request is None and embedded:
-        recipes = _recipes(_usual_of_expert(job, judge))
+    if request is None:
+        recipes = _recipes(_usual(job, judge))
     notes = job.notes
     if job.kept is None:
         enough, more = _with_enough(job, recipes, asked=request is not None)
+        if not enough and not job.embedded:
+            enough, _ = _with_enough(job, _recipes("gepa"), asked=True)
         if enough:
             recipes, notes = enough, notes + more
         else:
@@ -262,8 +255,26 @@ def _recipes(names: str) -> list[Recipe]:
     return [recipe_named(name.strip()) for name in names.split(",") if name.strip()]
 
 
-def _usual_of_expert(job: Job, judge: str) -> str:
-    """Return the names of the recipes that the embedded expert learns by where none was asked for."""
+def _check_recipes(job: Job, recipes: Sequence[Recipe]) -> None:
+    """Raise InputError where a recipe lacks what it needs, or none has a use for what was given."""
+    if job.teacher_lm is not None:
+        lm_of(job.settings.with_model(job.teacher_lm).models.summarizer, cache_dir=None)
+    for recipe in recipes:
+        recipe.check(job.roles, embedded=job.embedded, reflection=lambda: job.reflection)
+    given = (
+        ("--teacher-lm", job.teacher_lm, lambda recipe: recipe.takes_teacher),
+        ("--demos", job.demos, lambda recipe: recipe.teaches == "demos"),
+    )
+    for flag, value, has_use in given:
+        if value is not None and not any(map(has_use, recipes)):
+            able = ", ".join(name for name in recipe_names() if has_use(recipe_named(name)))
+            raise InputError(f"{flag}: has a use in {able}; give one of them with --optimizer, or leave it out")
+
+
+def _usual(job: Job, judge: str) -> str:
+    """Return the names of the recipes where none was asked for."""
+    if not job.embedded:
+        return "nearest,fusion"
     if judge != "people":
         # A rule is learned in words, which carry over; what a few photographs show does not.
         return "rubric"
@@ -292,8 +303,7 @@ def _too_few(job: Job) -> str:
 def _with_enough(job: Job, recipes: Sequence[Recipe], *, asked: bool) -> tuple[list[Recipe], tuple[str, ...]]:
     """Return the recipes that the data has enough for, whatever fold is left out, and notes on those left out.
 
-    Of recipes that were asked for none is left out: InputError says what is missing. Without enough for any, a language
-    model has `gepa`, and the embedded expert none.
+    Of recipes that were asked for none is left out: InputError says what is missing.
     """
     train_size = min(len(part["train"]) for part in (job.splits, *job.folds))
     scored = {name: _least_of(job, name, "scoring") for name in ("train", "validation")}
@@ -310,8 +320,6 @@ def _with_enough(job: Job, recipes: Sequence[Recipe], *, asked: bool) -> tuple[l
                 had = f"{count} scored training and {scored['validation']} scored validation samples"
                 needed = f"{recipe.least(job.budget(recipe.name))} and {recipe.least_validation}"
                 notes.append(f"{recipe.name} is left out: there are {had}, it needs {needed}")
-    if not fitting and not job.embedded:
-        fitting, _ = _with_enough(job, _recipes("gepa"), asked=True)
     return fitting, tuple(notes)
 
 
@@ -329,15 +337,6 @@ def upside_down(job: Job, agreement: Figure | None) -> str | None:
         f"data {job.data!r}: its scores run against the program's (SRCC {agreement} on {agreement.n} training images); "
         f"{mend} if {side} scores are the good ones, or --force to compile on them as they are"
     )
-
-
-def _usual(resources: Resources) -> tuple[str, tuple[str, ...]]:
-    """Return the recipes and the roles of a compile that asks for none."""
-    if resources.known_traits("summarizer").embedded:
-        return "finetune,fusion", ("summarizer",)
-    if resources.answers_alone:
-        return "nearest,fusion", ("summarizer",)
-    return "nearest,fusion", ROLES
 
 
 def _roles(choice: str | Sequence[str] | None, usual: tuple[str, ...]) -> tuple[str, ...]:

@@ -122,14 +122,12 @@ def test_labels_that_say_nothing_of_other_photographs_move_nothing(data, capsys,
     assert not (data / "program" / "corrections.json").exists()
 
 
-def test_a_language_model_is_left_as_it_is_with_the_reason(data, loopback, capsys):
-    levels = {
-        "quality_reasoning": "So.",
-        "quality_probs": dict.fromkeys(("bad", "poor", "fair", "good", "excellent"), 0.2),
-    }
-    server = loopback(modalities=("text",), token_probabilities=0, rules=[("quality_probs", lambda question: levels)])
-    assert compiled(data, "finetune", "--lm", "openai/small", "--api-base", server.base) == 0
-    assert "corrects the scores of the embedded expert alone" in " ".join(json.loads(capsys.readouterr().out)["notes"])
+def test_a_language_model_is_refused_with_what_serves_it(data, loopback, capsys):
+    server = loopback()
+    assert compiled(data, "finetune", "--lm", "openai/small", "--api-base", server.base) == 2
+    said = "error: optimizer 'finetune': corrects the embedded expert alone; use nearest for a language model"
+    assert capsys.readouterr().err.splitlines()[-1] == said
+    assert server.stats()["requests"] == 0
 
 
 @pytest.mark.spec("48/finetune-leaves-groups-out")

@@ -277,8 +277,8 @@ def test_recommends_the_uncompiled_program_when_nothing_helped(blurred_manifest,
             (name, {}, f"optimizer '{name}': gives demos or instructions, of which the embedded expert reads a rubric")
             for name in ("labeled", "bootstrap", "random-search", "mipro", "gepa")
         ),
-        (None, {"demos": 8}, "--demos: the embedded expert reads no demos; leave it out"),
-        ("finetune", {"teacher_lm": "openai/x"}, "--teacher-lm: the embedded expert reads no demos; leave it out"),
+        (None, {"demos": 8}, "--demos: has a use in bootstrap, labeled, mipro, random-search; give one of"),
+        ("finetune", {"teacher_lm": "openai/x"}, "--teacher-lm: has a use in bootstrap, random-search"),
         ("gepaa", {}, r"optimizer 'gepaa': unknown \(did you mean 'gepa'"),
         ("bootstrap", {"teacher_lm": "labb"}, "model 'labb': not of the form provider/model"),
         ("labeled", {"roles": "planner,judge"}, "role 'judge': unknown"),
@@ -291,7 +291,7 @@ def test_refuses_early_what_it_lacks(blurred_manifest, tmp_path, optimizer, name
 
 
 def test_a_recipe_that_takes_no_demos_from_a_teacher_is_given_none(blurred_manifest, tmp_path, paid) -> None:
-    message = "--teacher-lm: optimizer 'labeled' takes no demos from a teacher; use bootstrap, random-search"
+    message = "--teacher-lm: has a use in bootstrap, random-search; give one of them"
     with pytest.raises(InputError, match=message):
         prepare_job(paid, str(blurred_manifest), "labeled", tmp_path / "out", teacher_lm="openai/x")
 

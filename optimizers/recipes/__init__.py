@@ -57,6 +57,8 @@ class Recipe:
     """Fits human scores: only scored samples count, and the default leaves it out where they are few."""
     takes_all: Literal["scores", "answers"] | None = None
     """Labels of which it learns from every one, without a run of the program; else the settings say from how many."""
+    expert_only: bool = False
+    """Corrects what the embedded expert measures."""
     takes_teacher: bool = False
     """Can take demos from a teacher's answers."""
     runs_whole_program: bool = False
@@ -68,9 +70,7 @@ class Recipe:
     gains_clearly: bool = False
     """Whether it has to gain more than a step on validation (see selection.py)."""
 
-    def check(
-        self, roles: Sequence[str], *, embedded: bool, reflection: Callable[[], object | None], teacher: bool
-    ) -> None:
+    def check(self, roles: Sequence[str], *, embedded: bool, reflection: Callable[[], object | None]) -> None:
         """Raise InputError where it cannot optimize these roles, or lacks what it needs on this machine.
 
         `embedded`: whether the embedded expert is compiled; `reflection` gives the model that writes.
@@ -82,14 +82,15 @@ class Recipe:
                 f"optimizer {self.name!r}: gives demos or instructions, of which the embedded expert reads a rubric "
                 "only; use rubric or finetune,fusion (nearest for questions), or give a language model with --lm"
             )
+        if self.expert_only and not embedded:
+            raise InputError(
+                f"optimizer {self.name!r}: corrects the embedded expert alone; use nearest for a language model"
+            )
         if self.reflects and reflection() is None:
             raise InputError(
                 f"optimizer {self.name!r}: needs a language model that writes instructions; "
                 "give --reflection-lm PROVIDER/MODEL"
             )
-        if teacher and not self.takes_teacher and self.teaches not in {"fusion", "evidence"}:
-            able = ", ".join(name for name in recipe_names() if recipe_named(name).takes_teacher)
-            raise InputError(f"--teacher-lm: optimizer {self.name!r} takes no demos from a teacher; use {able}")
 
     def check_data(self, budget: RecipeSettings, train: int, validation: int) -> None:
         """Raise InputError where it would find too few samples."""

@@ -78,8 +78,8 @@ def fitted_corrections(
 def _finetune(search: Search) -> list[Candidate]:
     program, parameters = search.base.program, dict(search.student.named_parameters())
     scoring = [name for name in ("summarizer.score", "summarizer.classify") if name in parameters]
-    if not scoring or not search.embedded:
-        return search.nothing("finetune: corrects the scores of the embedded expert alone")
+    if not scoring:
+        return search.nothing("finetune: corrects scores alone, and no label is one")
     instructions = parameters[scoring[0]].signature.instructions
     by_kind = fitted_corrections(search, lambda _, view: belief(view, instructions))
     if not by_kind:
@@ -108,6 +108,7 @@ FINETUNE = Recipe(
     teaches="evidence",
     fits_scores=True,
     takes_all="scores",
+    expert_only=True,
     least=lambda budget: LEAST,
 )
 
