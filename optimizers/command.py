@@ -130,7 +130,7 @@ def _begun_before(out: Path, compiles: Sequence[Compile], plan: CallPlan) -> str
     """Say in one line what compiles that are resumed have, and need at most."""
     if all(each.log.is_finished for each in compiles):
         return f"the compile in {str(out)!r} is finished; its result follows from what is kept"
-    scored = sum(len(each.log.scores) for each in compiles)
+    scored = sum(each.log.scored for each in compiles)
     are_scored = "1 candidate is scored" if scored == 1 else f"{scored or 'no'} candidates are scored"
     return f"continues {str(out)!r}: {are_scored}; {plan.left()}"
 

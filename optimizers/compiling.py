@@ -17,7 +17,7 @@ from dspy.utils.exceptions import AdapterParseError, LMError
 
 from data.manifest import Sample
 from optimizers.demos import showable_demos
-from optimizers.examples import Evidence, ExampleSet, collect_examples, evidence_on_ray
+from optimizers.examples import ExampleSet, collect_examples
 from optimizers.job import Job, upside_down
 from optimizers.objectives import Objective
 from optimizers.plan import CROSSED, CompileLog, call_plan
@@ -224,18 +224,10 @@ class Compile:
 
     def _evidence(self) -> tuple[ExampleSet, ExampleSet]:
         """Gather the evidence of train and validation, once, and return both with their labelled demos."""
-        job, samples = self.job, [*self.train, *self.validation]
-        made: dict[str, Evidence | str] = {}
-        with time_phase(self.seconds, "evidence"), self.progress("evidence", len(samples)) as advance:
-            if job.cluster is not None:
-                make = partial(AgenticIQA, job.settings)
-                for name, outcome in evidence_on_ray(make, samples, job.cluster, job.measured_ids):
-                    made[name] = outcome
-                    advance()
-            collect = partial(
-                collect_examples, workers=job.settings.compile.workers, advance=advance, made=made,
-                measured=job.measured_ids,
-            )  # fmt: skip
+        job, total = self.job, len(self.train) + len(self.validation)
+        with time_phase(self.seconds, "evidence"), self.progress("evidence", total) as advance:
+            workers = job.settings.compile.workers
+            collect = partial(collect_examples, workers=workers, advance=advance, measured=job.measured_ids)
             train = collect(asking(self.program, "whole" if job.needs_answers else "nothing"), self.train)
             validation = collect(asking(self.program, job.answer_part), self.validation)
         train.gathered.update(validation.gathered)

@@ -1,10 +1,9 @@
 """Samples as an optimizer's examples, and what the uncompiled program is asked and finds of them."""
 
-import json
 import logging
 import random
 from collections import Counter
-from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Sequence
 from contextlib import nullcontext
 from dataclasses import dataclass, field
 from operator import itemgetter
@@ -23,7 +22,6 @@ from program.common.pool import in_order
 from program.common.request import ARGUMENTS, DEFAULT_QUERY
 from program.evaluation.intervals import Figure, interval
 from program.images.store import IMAGES
-from program.running.on_ray import Cluster, ray_engine
 from program.running.runner import Asking
 
 logger = logging.getLogger(__name__)
@@ -32,7 +30,6 @@ Questions: TypeAlias = list[tuple[str, dict[str, Any]]]
 """What a run of the program asked: predictor and inputs, in order."""
 Evidence: TypeAlias = tuple[AssessmentState, Questions]
 """What a run of the program ended with, and what it asked."""
-_IMAGE = "__image__"
 
 
 @dataclass
@@ -148,19 +145,16 @@ class Gathering(Asking[Evidence | str | None]):
 
 def collect_examples(
     program: AgenticIQA, samples: Sequence[Sample], *, workers: int, advance: Callable[[], None] = lambda: None,
-    made: Mapping[str, Evidence | str] | None = None, measured: Collection[str] = (),
+    measured: Collection[str] = (),
 ) -> ExampleSet:  # fmt: skip
     """Run the program once over the samples and return what it was asked, with the right answers; not over `measured`.
 
-    What was `made` elsewhere (by sample's id: the evidence, or why there is none) is not made again, and `advance` is
-    not called for it. A sample that cannot be assessed is left out with a warning, as `running.runner` says. Raises
-    InputError when none is left.
+    A sample that cannot be assessed is left out with a warning, as `running.runner` says. Raises InputError when none
+    is left.
     """
-    example_set, gather, made = ExampleSet(), Gathering(program, measured), made or {}
+    example_set, gather = ExampleSet(), Gathering(program, measured)
 
     def run(sample: Sample) -> Evidence | str | None:
-        if sample.id in made:
-            return made[sample.id]
         outcome = gather(sample)
         advance()
         return outcome
@@ -176,41 +170,3 @@ def collect_examples(
     if not example_set.examples:
         raise InputError("training samples: none could be assessed; run python -m data.check on the manifest")
     return example_set
-
-
-def evidence_on_ray(
-    make: Callable[[], AgenticIQA], samples: Sequence[Sample], cluster: Cluster, measured: Collection[str] = ()
-) -> Iterator[tuple[str, Evidence | str]]:
-    """Run samples in the workers of a cluster; yield the id of each with what it ended with, or why it failed.
-
-    Each worker makes its program with `make`. Those that are only `measured` are left out.
-    """
-    gathered = ray_engine(lambda: Gathering(make(), measured), cluster, Sample, _from_line, _line)
-    for (_, sample), outcome in gathered(enumerate(samples)):
-        if outcome is not None:
-            yield sample.id, outcome
-
-
-def _line(outcome: Evidence | str | None) -> str:
-    """Return an outcome as it travels from a worker: JSON, images by reference."""
-    if not isinstance(outcome, tuple):
-        return json.dumps(outcome)
-    state, questions = outcome
-    plain = [[name, {field: _plain(value) for field, value in inputs.items()}] for name, inputs in questions]
-    return json.dumps({"state": state.model_dump_json(exclude_unset=True), "questions": plain}, default=str)
-
-
-def _from_line(text: str) -> Evidence | str | None:
-    value = json.loads(text)
-    if not isinstance(value, dict):
-        return value
-    questions = [(name, {k: _restored(v) for k, v in inputs.items()}) for name, inputs in value["questions"]]
-    return AssessmentState.model_validate_json(value["state"]), questions
-
-
-def _plain(value: Any) -> Any:
-    return {_IMAGE: value.url} if isinstance(value, dspy.Image) else value
-
-
-def _restored(value: Any) -> Any:
-    return dspy.Image(value[_IMAGE]) if isinstance(value, Mapping) and _IMAGE in value else value

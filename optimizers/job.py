@@ -27,7 +27,6 @@ from program.evaluation.intervals import MIN_GROUPS, Figure
 from program.evaluation.publishing import labels_of, origin_params
 from program.evaluation.record import Dataset
 from program.lms.traits import known_traits
-from program.running.on_ray import Cluster
 
 LEAST_LABELS, FOLDS = 20, 5
 """Labels without a split that can show a gain, and the folds that they are divided into."""
@@ -66,8 +65,6 @@ class Job:
     """What of the data cannot be used."""
     share: float = 1.0
     """Of what searches may spend, as few model calls are allowed."""
-    cluster: Cluster | None = None
-    """Where the evidence is gathered, if on Ray."""
     lm: dspy.BaseLM | None = field(default=None, compare=False)
     """A model given from Python, which plays every role."""
 
@@ -85,7 +82,7 @@ class Job:
     @property
     def needs_answers(self) -> bool:
         """Whether a recipe learns from what the uncompiled program answers on train; else that costs no call."""
-        return _rewrites(map(recipe_named, self.optimizers)) or self.embedded or self.cluster is not None
+        return _rewrites(map(recipe_named, self.optimizers)) or self.embedded
 
     @property
     def answer_part(self) -> AnswerPart:
@@ -195,7 +192,7 @@ class Job:
 def prepare_job(
     settings: Settings, data: str, optimizer: str | None = None, out: Path | None = None, *,
     roles: str | Sequence[str] | None = None, teacher_lm: str | None = None, demos: int | None = None,
-    resume: bool = False, force: bool = False, lm: dspy.BaseLM | None = None, cluster: Cluster | None = None,
+    resume: bool = False, force: bool = False, lm: dspy.BaseLM | None = None,
     console: Console | None = None, layout: Layout | None = None,
 ) -> Job:  # fmt: skip
     """Return the job with data, read by `layout`, and folder checked; `optimizer` names recipes in turn, by commas.
@@ -214,7 +211,7 @@ def prepare_job(
     out = out or settings.programs_dir / Path(data).stem
     job = Job(
         settings, data, tuple(recipe.name for recipe in recipes), optimized, out, Dataset(name=data), {},
-        teacher_lm=teacher_lm, demos=demos, resume=resume, force=force, lm=lm, cluster=cluster,
+        teacher_lm=teacher_lm, demos=demos, resume=resume, force=force, lm=lm,
     )  # fmt: skip
     _check_recipes(job, recipes)
     check_folder(out)

@@ -4,7 +4,7 @@ import json
 import statistics
 import time
 from bisect import bisect_right
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import closing, suppress
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
@@ -13,6 +13,7 @@ from typing import Any
 import dspy
 from PIL import Image
 
+from data.manifest import Sample
 from optimizers.job import Job
 from optimizers.recipes import Sizes, recipe_named
 from optimizers.search import Candidate
@@ -45,9 +46,6 @@ class Phase:
     runs: int
     expected: int
     most: int
-    image_s: float = 0.0
-    """Seconds expected for tools and measurements of images, and for answers."""
-    answer_s: float = 0.0
 
 
 @dataclass(frozen=True)
@@ -83,49 +81,40 @@ class CallPlan:
 
     def left(self) -> str:
         """Return what a compile that was begun needs at most: the whole plan, as what is kept is met on the way."""
-        if not self.paid:
-            return f"at most about {_time_words(self.seconds)} left, free"
-        return f"at most {self.most_calls:,} model calls left"
+        if self.paid:
+            return f"at most {self.most_calls:,} model calls left"
+        return f"at most about {_time_words(self.seconds)} left, free"
 
 
 def call_plan(job: Job, *, seeds: int = 1, champion: bool = False) -> CallPlan:
     """Return the plan of a job with so many seeds; with `champion`, another program is judged on test beside it."""
     chosen, attempts = job.settings.compile, job.settings.wire.attempts
     train, validation = job.samples("train", job.optimizers), job.samples("validation")
-    is_paid = not job.embedded
-    tasks = {sample.task for sample in job.splits["train"]}
-    predictors = {"planner": 1, "executor": _diagnoses(job) + 1, "summarizer": len(tasks)}
-    sizes = Sizes(len(train), len(validation), sum(predictors[role] for role in job.roles), not is_paid)
-    gathered, tested = sizes.train + sizes.validation, len(job.splits["test"])
-    run = gathered - len(job.measured_ids)
+    tested = len(job.splits["test"])
     full, full_most = _calls_of_a_run(job)
-    one, one_most = (1, attempts) if job.roles == ("summarizer",) else (full, full_most)
-    # A tool reads an image once, whatever the seeds: they can only draw other ones.
-    drawn = min(seeds * gathered, len(job.splits["train"]) + len(job.splits["validation"]))
-    image_s = _seconds_of_image(job) / chosen.workers
-    answer_s = _SECONDS_PER_CALL / chosen.workers if is_paid else _SECONDS_EMBEDDED
-
-    def phase(name: str, runs: int, expected: int, most: int, *, images: int = 0, times: int = seeds) -> Phase:
-        return Phase(name, times * runs, times * expected, times * most, images * image_s, times * expected * answer_s)
-
     phases: list[Phase] = []
     if job.kept is None:
-        unasked = 0 if job.needs_answers else run - sizes.validation
-        phases = [phase("evidence", run, full * run - unasked, full_most * run, images=drawn)]
-        phases += _searches(job, sizes, phase, (one, one_most), (full, full_most))
+        run = len(train) + len(validation) - len(job.measured_ids)
+        unasked = 0 if job.needs_answers else run - len(validation)
+        phases = [Phase("evidence", run, full * run - unasked, full_most * run)]
+        phases += _searches(job, len(train), len(validation))
     once = bool(job.folds) or job.kept is not None or set(job.optimizers) <= {"none"}
-    programs, unseen = 1 if once else 2, 0 if job.folds else tested
-    beside, beside_most = (tested, attempts * tested) if chosen.baselines else (0, 0)
-    test_calls, test_most = programs * full * tested + beside, programs * full_most * tested + beside_most
-    phases.append(phase("test", programs * tested, test_calls, test_most, images=unseen))
+    programs = 1 if once else 2
+    beside = tested if chosen.baselines else 0
+    calls, most = programs * full * tested + beside, programs * full_most * tested + attempts * beside
+    phases.append(Phase("test", programs * tested, calls, most))
+    phases = [Phase(p.name, seeds * p.runs, seeds * p.expected, seeds * p.most) for p in phases]
     if champion:
-        phases.append(phase("champion on test", tested, full * tested, full_most * tested, times=1))
-    expected, most = sum(p.expected for p in phases), sum(p.most for p in phases)
-    seconds = _SECONDS_AROUND + sum(p.image_s + p.answer_s for p in phases)
-    used = [] if job.kept is not None else [*train, *validation]
-    images = {sample.image for sample in (*used, *job.splits["test"])}
-    cost = _cost(job, expected) if is_paid else None
-    return CallPlan(tuple(phases), expected, most, is_paid, seconds, cost, len(images))
+        phases.append(Phase("champion on test", tested, full * tested, full_most * tested))
+    expected = sum(phase.expected for phase in phases)
+    used = [*job.splits["test"]] if job.kept is not None else [*train, *validation, *job.splits["test"]]
+    images = len({sample.image for sample in used})
+    seconds_per_call = _SECONDS_EMBEDDED if job.embedded else _SECONDS_PER_CALL / chosen.workers
+    return CallPlan(
+        tuple(phases), expected, sum(phase.most for phase in phases), paid=not job.embedded, images=images,
+        seconds=_SECONDS_AROUND + images * _seconds_of_image(used) / chosen.workers + expected * seconds_per_call,
+        cost_usd=None if job.embedded else _cost(job, expected),
+    )  # fmt: skip
 
 
 def within_calls(job: Job, max_calls: int, *, seeds: int = 1) -> Job:
@@ -155,35 +144,37 @@ def within_calls(job: Job, max_calls: int, *, seeds: int = 1) -> Job:
     return replace(scaled, notes=(*job.notes, f"{changes}, as --max-calls {max_calls} allows"))
 
 
-def _searches(
-    job: Job, sizes: Sizes, phase: Callable[..., Phase], one: tuple[int, int], full: tuple[int, int]
-) -> list[Phase]:
-    """Return the phases of the recipes, of the choice and of the folds.
-
-    `one` and `full` are calls, as expected and at most: of the Summarizer alone, and of a whole run.
-    """
-    ranked = sizes.validation
-    asked: list[tuple[str, int, int, int]] = []
+def _searches(job: Job, train: int, validation: int) -> list[Phase]:
+    """Return the phases of the recipes, of the choice and of the folds, for so many samples."""
+    full, full_most = _calls_of_a_run(job)
+    one, one_most = (1, job.settings.wire.attempts) if job.roles == ("summarizer",) else (full, full_most)
+    tasks = {sample.task for sample in job.splits["train"]}
+    predictors = {"planner": 1, "executor": _diagnoses(job) + 1, "summarizer": len(tasks)}
+    sizes = Sizes(train, validation, sum(predictors[role] for role in job.roles), job.embedded)
+    phases, ranked = [], validation
     for recipe in map(recipe_named, job.optimizers):
         bound = recipe.bound(job.budget(recipe.name), sizes)
-        calls, most = full if recipe.runs_whole_program else one
+        calls, most = (full, full_most) if recipe.runs_whole_program else (one, one_most)
         asking = bound.asked if recipe.teaches == "evidence" else bound.runs
         expected = calls * asking + bound.reflections // 2
-        asked.append((recipe.name, bound.runs, expected, most * asking + bound.reflections))
-        ranked += min(job.settings.compile.rerank, bound.candidates) * sizes.validation
+        phases.append(Phase(recipe.name, bound.runs, expected, most * asking + bound.reflections))
+        ranked += min(job.settings.compile.rerank, bound.candidates) * validation
     # The uncompiled program's answers are those of the evidence, from the cache.
-    asked.append(("choose on validation", ranked, one[0] * (ranked - sizes.validation), one[1] * ranked))
+    phases.append(Phase("choose on validation", ranked, one * (ranked - validation), one_most * ranked))
     if job.folds:
         # The search of a fold is at most as large as the one over all.
         tested, folds = len(job.splits["test"]), len(job.folds)
-        runs, expected, most = (folds * sum(counts) for counts in zip(*(each[1:] for each in asked), strict=True))
-        asked.append((CROSSED, runs + tested, expected + one[0] * tested, most + one[1] * tested))
-    return [phase(*each) for each in asked]
+        runs = folds * sum(phase.runs for phase in phases) + tested
+        expected = folds * sum(phase.expected for phase in phases) + one * tested
+        most = folds * sum(phase.most for phase in phases) + one_most * tested
+        phases.append(Phase(CROSSED, runs, expected, most))
+    return phases
 
 
-def _seconds_of_image(job: Job) -> float:
+def _seconds_of_image(samples: Sequence[Sample]) -> float:
+    """Return what tools and measurements take, by the size of a few images."""
     sizes = []
-    for sample in [sample for members in job.splits.values() for sample in members[:_LOOKED_AT]]:
+    for sample in samples[:: max(1, len(samples) // _LOOKED_AT)]:
         with (
             suppress(OSError, ValueError, Image.DecompressionBombError),
             open(sample.image, "rb", opener=plain_file) as file, Image.open(file) as image,
@@ -234,7 +225,6 @@ def _time_words(seconds: float) -> str:
 _LOGS = ("run.json", "candidates.jsonl")
 """Files of a program's folder that outlive its replacement by a better candidate."""
 _MEND = "give another --out"
-_UNSCORED = float("-inf")
 
 
 def folder_lock(folder: Path) -> LineLog:
@@ -253,15 +243,17 @@ class CompileLog:
         Raises InputError where another compile writes it, or where no compile with this key can be resumed.
         """
         self.folder, self._key, self._resume = folder, dict(key), resume
-        self.scores: dict[str, float] = {}
-        """Search scores by candidate digest, of the compile that is resumed."""
+        self.scored = 0
+        """Candidates that the compile which is resumed had scored."""
+        self.is_finished = False
+        """Whether it had come to its end."""
         self.curve: list[tuple[str, float, float]] = []
         """Candidate, its score and the best score so far, in the order they were scored."""
         self._lm = dspy.settings.lm
         """What plays every role, if anything: an optimizer scores its candidates with another model set there."""
         self._started = time.perf_counter()
-        self._saved_score = _UNSCORED
-        """Search score of the program in the folder; a finished compile's, which nothing beats, is infinite."""
+        self._saved_score: float | None = None
+        """Search score of the program in the folder; None for the uncompiled one."""
         self._lock = folder_lock(folder)
         try:
             if resume:
@@ -272,22 +264,18 @@ class CompileLog:
 
     def begin(self, program: AgenticIQA) -> None:
         """Save the uncompiled program, unless a resumed compile left a better one, until something is better."""
-        if self._saved_score == _UNSCORED:
-            files = {"run.json": json.dumps({"key": self._key}, indent=1) + "\n"}
-            if not self._resume:
-                files["candidates.jsonl"] = ""  # the folder is known to hold it before its first line
-            record = {"chosen": "uncompiled", "finished": False}
-            save(program, self.folder, record=record, keep=_LOGS if self._resume else (), files=files)
+        if self.is_finished or self._saved_score is not None:
+            return
+        files = {"run.json": json.dumps({"key": self._key}, indent=1) + "\n"}
+        if not self._resume:
+            files["candidates.jsonl"] = ""  # the folder is known to hold it before its first line
+        record = {"chosen": "uncompiled", "finished": False}
+        save(program, self.folder, record=record, keep=_LOGS if self._resume else (), files=files)
 
     def withdraw(self) -> None:
         """Leave no folder behind of a compile whose data turned out to be unusable."""
         if not self._resume:
             remove_outputs(self.folder, PROGRAM)
-
-    @property
-    def is_finished(self) -> bool:
-        """Whether the compile that is resumed had come to its end."""
-        return self._saved_score == float("inf")
 
     def close(self) -> None:
         """Let another compile have the folder."""
@@ -296,16 +284,16 @@ class CompileLog:
     def log_score(self, candidate: Candidate) -> None:
         """Log a candidate with its search score (higher is better); the best so far becomes the folder's program."""
         score = float(candidate.search_score or 0.0)
-        best = max((b for _, _, b in self.curve), default=_UNSCORED)
-        self.curve.append((candidate.name, score, max(best, score)))
-        if score > max(best, self._saved_score):
+        is_best = all(score > best for _, _, best in self.curve[-1:])
+        self.curve.append((candidate.name, score, score if is_best else self.curve[-1][2]))
+        if is_best and not self.is_finished and (self._saved_score is None or score > self._saved_score):
             record = {"chosen": candidate.name, "search_score": score, "finished": False}
             with dspy.context(lm=self._lm):
                 save(candidate.program, self.folder, record=record, keep=_LOGS)
         # After the program, so that whatever ends the process in between, the folder holds the best that was logged.
         line = {
             "event": "candidate", "seconds": round(time.perf_counter() - self._started, 2), "name": candidate.name,
-            "digest": candidate.digest, "score": round(score, 6), "best": score > best,
+            "score": round(score, 6), "best": is_best,
         }  # fmt: skip
         with closing(self._lines()) as log:
             log.append(json.dumps(line, ensure_ascii=False))
@@ -321,21 +309,17 @@ class CompileLog:
         name = repr(str(self.folder))
         try:
             begun = dict(json.loads((self.folder / "run.json").read_text("utf-8"))["key"])
-            changed = [part for part in {**begun, **self._key} if begun.get(part) != self._key.get(part)]
-            if changed:
-                raise InputError(
-                    f"folder {name}: that compile had another {', '.join(changed)}; "
-                    "start without --resume, or undo the change"
-                )
             with closing(self._lines()) as log:
-                entries = [json.loads(line) for line in log.lines()]
-            self.scores = {each["digest"]: float(each["score"]) for each in entries if each["event"] == "candidate"}
+                self.scored = sum(json.loads(line)["event"] == "candidate" for line in log.lines())
         except FileNotFoundError:
             raise InputError(f"folder {name}: no compile was begun there; start it without --resume") from None
-        except InputError:
-            raise
         except (OSError, ValueError, KeyError, TypeError, RecursionError) as error:
             raise InputError(f"folder {name}: its log cannot be read ({error}); start without --resume") from error
+        if changed := [part for part in {**begun, **self._key} if begun.get(part) != self._key.get(part)]:
+            raise InputError(
+                f"folder {name}: that compile had another {', '.join(changed)}; "
+                "start without --resume, or undo the change"
+            )
         with suppress(OSError, ValueError, KeyError):  # it is written again
             record = json.loads((self.folder / "program.json").read_text("utf-8"))["record"]
-            self._saved_score = float("inf") if record["finished"] else float(record.get("search_score", "-inf"))
+            self.is_finished, self._saved_score = record["finished"], record.get("search_score")

@@ -46,7 +46,6 @@ def main(argv: list[str] | None = None) -> int:
     parser.add_argument("--json", action="store_true", help="print the result as JSON")
     cli.add_settings_flags(parser)
     cli.add_budget_flags(parser)
-    cli.add_engine_flags(parser.add_argument_group("evidence of many samples"))
     arguments = parser.parse_args(argv)
     return cli.run_command(lambda: _compile(arguments), kept=_KEPT)
 
@@ -59,7 +58,6 @@ def _compile(arguments: argparse.Namespace) -> int:
     from program.common.console import Console
     from program.common.errors import InputError
     from program.lms.limits import budget_from
-    from program.running.on_ray import cluster_from
     from program.tracking.models import check_name
 
     named, repeat = arguments.out is not None, arguments.repeat
@@ -73,7 +71,7 @@ def _compile(arguments: argparse.Namespace) -> int:
         check_folders(arguments.out, settings.seed, repeat, replace=replace)
     data = arguments.data or settings.compile.data
     job = prepare_job(
-        settings, data, arguments.optimizer, console=console, cluster=cluster_from(arguments, settings.compile.workers),
+        settings, data, arguments.optimizer, console=console,
         roles=arguments.roles, demos=arguments.demos,
         out=arguments.out or settings.programs_dir / f"{Path(data).stem}-{time.strftime('%Y%m%d-%H%M%S')}",
         teacher_lm=arguments.teacher_lm, resume=arguments.resume, force=arguments.force,

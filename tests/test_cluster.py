@@ -13,7 +13,6 @@ import dspy
 import pytest
 
 from program import assess
-from program.agent.loop import AgenticIQA
 from program.batch.command import Judging
 from program.common.request import Request
 from program.common.settings import WireSettings, load_settings
@@ -282,48 +281,3 @@ def test_an_evaluation_is_the_same_on_either_engine(service_program, blurred_man
     assert plain[1:] == other[1:]
     assert (other[0].id, other[0].status, other[0].error) == ("s4", "failed", "image 's4': crash")
     assert (cluster.readings.fresh, cluster.readings.cached) == (0, len(samples) - 1)
-
-
-def test_a_compile_gathers_the_same_evidence_on_either_engine(blurred_manifest, monkeypatch, caplog):
-
-    from data.manifest import read_manifest
-    from optimizers.examples import collect_examples, evidence_on_ray
-
-    def in_process(make, items, cluster):
-        work = make()
-        for place, item in reversed(list(items)):
-            assert item.isascii()
-            yield place, item, work.failed_row(item, "crash") if '"s1"' in item else work(item)
-
-    monkeypatch.setattr("program.running.on_ray.completed_on_ray", in_process)
-    program = AgenticIQA(load_settings())
-    samples = [s for s in read_manifest(blurred_manifest) if s.split == "train"][:8]
-    advanced = []
-    found = [
-        collect_examples(program, samples, workers=1, advance=lambda: advanced.append(0), made=made)
-        for made in (None, dict(evidence_on_ray(lambda: program, samples, Cluster())))
-    ]
-    assert len(advanced) == len(samples)  # what was made elsewhere is counted there
-    assert "sample 's1' left out of training: image 's1': crash" in caplog.text
-    held, cluster = ([example.id for example in each.examples] for each in found)
-    assert cluster == [name for name in held if name != "s1"]
-    # Of several samples that ask the same, the first one is named.
-    demos, others = ({d.key: d.demo for name in each.demos for d in each.demos[name]} for each in found)
-    assert {key: demos[key] for key in others} == others
-    assert len(others) > 10
-    assert found[1].runs == len(samples)
-
-
-@pytest.mark.slow
-@on_ray
-def test_a_program_compiled_on_ray_is_the_one_compiled_in_threads(blurred_manifest, tmp_path):
-    programs = []
-    for number, flags in enumerate(([], ["--engine", "ray"])):
-        out, own = tmp_path / f"out{number}", {"AGENTICIQA_CACHE_DIR": str(tmp_path / f"cache{number}")}
-        words = [sys.executable, "-m", "program.compile", "--data", str(blurred_manifest), "--optimizer", "finetune",
-                 "--out", str(out), *flags]  # fmt: skip
-        run = subprocess.run(words, cwd=ROOT, capture_output=True, text=True, encoding="utf-8", env=os.environ | own)
-        assert run.returncode == 0, run.stderr
-        programs.append(json.loads((out / "program.json").read_text("utf-8")))
-    assert [program.pop("record")["chosen"] for program in programs] == ["finetune"] * 2
-    assert programs[0] == programs[1]

@@ -11,7 +11,7 @@ import pytest
 from PIL import Image
 
 from data.manifest import Sample
-from optimizers.examples import Evidence, ExampleSet, Gathering, collect_examples
+from optimizers.examples import Evidence, ExampleSet, Gathering
 from optimizers.objectives import Objective
 from optimizers.recipes import recipe_named
 from optimizers.search import Beliefs, Candidate, SampleBelief, Search
@@ -84,7 +84,9 @@ def taught(images: list[Path], service_program, gathered):
             gather = Gathering(program)
             gathered[expert] = {s.id: gather(s) for members in samples.values() for s in members}
         made = copy.deepcopy(gathered[expert])
-        examples = {n: collect_examples(program, s, workers=1, made=made) for n, s in samples.items()}
+        examples = {name: ExampleSet() for name in samples}
+        for sample in (*samples["train"], *samples["validation"]):
+            examples[sample.split].add(program, sample, made[sample.id])
         examples["train"].gathered.update(examples["validation"].gathered)
         return Taught(program, samples, examples)
 

@@ -164,7 +164,7 @@ def _ending_on_signals() -> Iterator[list[signal.Signals]]:
         came.append(signal.Signals(number))
         on_interrupt = signal.getsignal(signal.SIGINT)
         if callable(on_interrupt):  # DSPy's own begins no other of the runs that wait
-            on_interrupt(number, frame)
+            on_interrupt(signal.SIGINT, frame)
         raise KeyboardInterrupt
 
     names = ("SIGTERM", "SIGHUP") if threading.current_thread() is threading.main_thread() else ()

@@ -153,7 +153,7 @@ def render(
     before: EvaluationRecord | None = None,
     opening: Mapping[str, str] | None = None,
 ) -> str:
-    """Return the page, with an `opening` and further `sections` of plain text by title. What comes from data is escaped.
+    """Return the page, with an `opening` and `sections` of plain text by title. What comes from data is escaped.
 
     `before` is another program's record over the same samples: the page shows whose scores moved most.
     """
