@@ -221,15 +221,9 @@ def prepare_job(
     judge = min(sample.judge for members in job.splits.values() for sample in members)
     if request is None:
         recipes = _recipes(_usual(job, judge))
-    notes = job.notes
     if job.kept is None:
-        enough, more = _with_enough(job, recipes, asked=request is not None)
-        if not enough and not job.embedded:
-            enough, _ = _with_enough(job, _recipes("gepa"), asked=True)
-        if enough:
-            recipes, notes = enough, notes + more
-        else:
-            job = replace(job, kept=_too_few(job))
+        recipes, job = _with_enough(job, recipes, asked=request is not None)
+    notes = job.notes
     if job.kept is not None:
         notes += (f"nothing is compiled: {job.kept}",)
     if console is not None and notes and not resume:  # who resumes has read them
@@ -286,38 +280,37 @@ def _least_of(job: Job, split: str, task: str) -> int:
     return min(sum(sample.task == task for sample in part[split]) for part in (job.splits, *job.folds))
 
 
-def _too_few(job: Job) -> str:
-    """Say that the labels are too few for the embedded expert."""
-    finetune = recipe_named("finetune")
-    least = finetune.least(job.budget(finetune.name))
-    counts = {"scored": _least_of(job, "train", "scoring"), "answered": _least_of(job, "train", "mcq")}
-    given = {kind: count for kind, count in counts.items() if count} or counts
-    needed = " or ".join(f"{least} {kind}" for kind in given)
-    there = " and ".join(map(str, given.values()))
-    return f"the embedded expert learns from {needed} training samples, and there are {there}"
-
-
-def _with_enough(job: Job, recipes: Sequence[Recipe], *, asked: bool) -> tuple[list[Recipe], tuple[str, ...]]:
-    """Return the recipes that the data has enough for, whatever fold is left out, and notes on those left out.
+def _with_enough(job: Job, recipes: list[Recipe], *, asked: bool) -> tuple[list[Recipe], Job]:
+    """Return the recipes that the data has enough for, and the job with notes on those left out or why it is kept.
 
     Of recipes that were asked for none is left out: InputError says what is missing.
     """
-    train_size = min(len(part["train"]) for part in (job.splits, *job.folds))
-    scored = {name: _least_of(job, name, "scoring") for name in ("train", "validation")}
-    fitting, notes = [], []
+    least_train = min(len(part["train"]) for part in (job.splits, *job.folds))
+    scored, validation = _least_of(job, "train", "scoring"), _least_of(job, "validation", "scoring")
+    fitting, notes = [], list(job.notes)
     for recipe in recipes:
-        count = scored["train"] if recipe.fits_scores else train_size
+        count = scored if recipe.fits_scores else least_train
         try:
-            recipe.check_data(job.budget(recipe.name), count, scored["validation"])
+            recipe.check_data(job.budget(recipe.name), count, validation)
             fitting.append(recipe)
         except InputError:
-            if asked or not (recipe.fits_scores or recipe.teaches == "evidence"):
+            if asked:
                 raise
-            if any(scored.values()):  # of questions alone nobody expects a fit of scores
-                had = f"{count} scored training and {scored['validation']} scored validation samples"
+            if scored or validation:  # of questions alone nobody expects a fit of scores
+                had = f"{count} scored training and {validation} scored validation samples"
                 needed = f"{recipe.least(job.budget(recipe.name))} and {recipe.least_validation}"
                 notes.append(f"{recipe.name} is left out: there are {had}, it needs {needed}")
-    return fitting, tuple(notes)
+    if fitting:
+        return fitting, replace(job, notes=tuple(notes))
+    if not job.embedded:
+        return _with_enough(job, _recipes("gepa"), asked=True)
+    counts = {"scored": scored, "answered": _least_of(job, "train", "mcq")}
+    given = {kind: count for kind, count in counts.items() if count} or counts
+    least = recipe_named("finetune").least(job.budget("finetune"))
+    needed = " or ".join(f"{least} {kind}" for kind in given)
+    there = " and ".join(map(str, given.values()))
+    kept = f"the embedded expert learns from {needed} training samples, and there are {there}"
+    return recipes, replace(job, kept=kept)
 
 
 def upside_down(job: Job, agreement: Figure | None) -> str | None:

@@ -18,7 +18,6 @@ from typing import Any
 from pydantic import TypeAdapter
 
 from optimizers.job import Job
-from optimizers.recipes import recipe_named
 from optimizers.search import Candidate
 from optimizers.selection import CrossValidation, Verdict, best_baseline, label, leading_metric
 from program.agent.loop import AgenticIQA
@@ -125,25 +124,21 @@ def _not_empty(sections: Mapping[str, str]) -> dict[str, str]:
 
 def spread(results: Sequence[Compiled]) -> dict[str, Any]:
     """Return each seed's choice and test gain, with mean, standard deviation and range of the gains by metric."""
-    gains: dict[str, list[float]] = {}
+    seeds: list[dict[str, Any]] = []
+    gains: dict[str, dict[str, Any]] = {}
     for result in results:
-        for name, figure in result.differences.items():
-            if figure.value is not None:
-                gains.setdefault(str(name), []).append(figure.value)
-    return {
-        "seeds": [
-            {"seed": r.seed, "chosen": r.chosen, "program": str(r.folder),
-             "gain": {str(n): f.model_dump(mode="json") for n, f in r.differences.items()}}
-            for r in results
-        ],
-        "gains": {
-            name: {
-                "mean": statistics.fmean(values), "std": statistics.stdev(values) if len(values) > 1 else None,
-                "low": min(values), "high": max(values), "n": len(values),
-            }
-            for name, values in gains.items()
-        },
-    }  # fmt: skip
+        dumped = {str(name): figure.model_dump(mode="json") for name, figure in result.differences.items()}
+        seeds.append({"seed": result.seed, "chosen": result.chosen, "program": str(result.folder), "gain": dumped})
+    for name in results[0].differences:
+        found = (result.differences.get(name) for result in results)
+        values = [figure.value for figure in found if figure is not None and figure.value is not None]
+        if values:
+            deviation = statistics.stdev(values) if len(values) > 1 else None
+            gains[str(name)] = {
+                "mean": statistics.fmean(values), "std": deviation, "low": min(values), "high": max(values),
+                "n": len(values),
+            }  # fmt: skip
+    return {"seeds": seeds, "gains": gains}
 
 
 def log_compile(run: RunHandle, job: Job, result: Compiled, results: Sequence[Compiled], name: str | None) -> None:
@@ -222,54 +217,24 @@ class CandidateRuns:
 
 
 def difference_markdown(before: AgenticIQA, after: AgenticIQA, details: Sequence[str] = ()) -> str:
-    """Return the changes from one program to another as Markdown, and details of the fits that were tried."""
+    """Return what changed from one program to another as Markdown, and details of the fits that were tried."""
     old = dict(before.named_predictors())
     parts = []
     for name, predictor in after.named_predictors():
         earlier, now = (p.signature.instructions.splitlines() for p in (old[name], predictor))
         changed = list(difflib.unified_diff(earlier, now, "uncompiled", "compiled", lineterm=""))
-        demos = [_demo(number, demo) for number, demo in enumerate(predictor.demos, 1)]
-        if changed or demos:
-            counted = [f"{len(demos)} demo(s):", "", *demos, ""] if demos else []
-            fenced = ["```diff", *changed, "```", ""] if changed else []
-            parts.append("\n".join([f"## {name}", "", *fenced, *counted]))
-    if (near := _new_neighbours(before, after)) is not None:
-        parts.append(f"## nearest\n\n{near}")
-    if (moved := after.summarizer.corrections) is not None and before.summarizer.corrections is None:
-        parts += [f"## correction {kind}\n\n{_correction(each)}" for kind, each in moved.by_kind.items()]
-    fitted = after.summarizer.fitted
-    if fitted is not None and before.summarizer.fitted is None:
-        knots = ", ".join(f"{x:g} -> {y:.2f}" for x, y in fitted.curve[:: max(1, len(fitted.curve) // 4)])
-        plain = before.resources.fusion
-        parts.append(
-            f"## fusion\n\n- eta: {plain.eta:g} -> {fitted.eta:g}\n"
-            f"- model weight: {plain.model_weight:g} -> {fitted.model_weight:g}\n- map: {knots or 'none'}"
-        )
+        if changed:
+            parts.append("\n".join([f"## {name}", "", "```diff", *changed, "```"]))
+        if predictor.demos:
+            demos = [_demo(number, demo) for number, demo in enumerate(predictor.demos, 1)]
+            parts.append("\n".join([f"## {name}: {len(demos)} demo(s)", "", *demos]))
+    if learned := _fitted_sentences(before, after):
+        parts.append("\n".join(["## what was fitted", "", *(f"- {each}" for each in learned)]))
     parts = parts or ["Nothing changed: the compiled program is the uncompiled one."]
     if details:
         parts.append("\n".join(["## fits that were tried", "", *(f"- {each}" for each in details)]))
     body = "\n\n".join(parts)
     return f"# Compiled against uncompiled\n\n{body}\n"
-
-
-def _new_neighbours(before: AgenticIQA, after: AgenticIQA) -> str | None:
-    """Say what a program knows of similar photographs that it did not know before; None without."""
-    near = after.summarizer.neighbours
-    if near is None or before.summarizer.neighbours is not None:
-        return None
-    said = "How people rated" if any(each.label for each in near.photographs) else "The right answers for"
-    return f"{said} the {near.count} most similar of {len(near.photographs)} photographs."
-
-
-def _correction(fit: Correction) -> str:
-    lines = [
-        f"- fitted on {fit.labels} labels, penalty {fit.penalty:g} (the variance of a label)",
-        f"- RMSE on train: {fit.before:.3f}; corrected, without the labels of its own group: {fit.after:.3f}",
-    ]
-    for name, (count, mean, deviation) in fit.moves.items():
-        shown = "all photographs" if name == "all" else f"{count} with {name.lower()}"
-        lines.append(f"- {shown}: moved by {mean:+.2f} on average, standard deviation {deviation:.2f}")
-    return "\n".join(lines)
 
 
 def _demo(number: int, demo: Mapping[str, Any]) -> str:
@@ -287,8 +252,8 @@ _FEW = 100
 """Training samples below which more of them are worth more than another recipe."""
 _AGREED, _COARSE = 0.85, 0.03
 """An SRCC above which little is left to learn, and half of an interval above which small gains cannot be told."""
-_UNTRIED_FOR_EXPERT: tuple[str, ...] = ("finetune,fusion", "rubric", "nearest")
-_UNTRIED: tuple[str, ...] = ("nearest,fusion", "rubric,gepa", "random-search", "bootstrap")
+_UNTRIED_FOR_EXPERT = ("finetune,fusion", "rubric", "nearest")
+_UNTRIED = ("nearest,fusion", "rubric,gepa", "random-search", "bootstrap")
 """Recipes that are worth a trial for a language model."""
 _ASKED = {"score": "scores", "classify": "levels", "answer": "questions", "explain": "explanations"}
 """What the Summarizer's predictors are asked for."""
@@ -307,13 +272,21 @@ def learned_sentences(before: AgenticIQA, after: AgenticIQA) -> list[str]:
             lines.append(f"New instructions {asked} (diff.md shows them).")
         if predictor.demos:
             lines.append(f"{len(predictor.demos)} examples with their labels {asked}.")
-    if (near := _new_neighbours(before, after)) is not None:
-        lines.append(near)
-    moved = after.summarizer.corrections
-    if moved is not None and before.summarizer.corrections is None:
-        lines += [_correction_sentence(kind, each) for kind, each in moved.by_kind.items()]
-    if (fitted := after.summarizer.fitted) is not None and before.summarizer.fitted is None:
-        lines += _fusion_sentences(before.resources.fusion, fitted)
+    return lines + _fitted_sentences(before, after)
+
+
+def _fitted_sentences(before: AgenticIQA, after: AgenticIQA) -> list[str]:
+    """Return in sentences what was fitted beside the prompts."""
+    lines, old, new = [], before.summarizer, after.summarizer
+    if new.neighbours is not None and old.neighbours is None:
+        is_rated = any(each.label for each in new.neighbours.photographs)
+        said = "How people rated" if is_rated else "The right answers for"
+        count, known = new.neighbours.count, len(new.neighbours.photographs)
+        lines.append(f"{said} the {count} most similar of {known} photographs.")
+    if new.corrections is not None and old.corrections is None:
+        lines += [_correction_sentence(kind, each) for kind, each in new.corrections.by_kind.items()]
+    if new.fitted is not None and old.fitted is None:
+        lines += _fusion_sentences(before.resources.fusion, new.fitted)
     return lines
 
 
@@ -339,19 +312,16 @@ def _fusion_sentences(plain: ScoreFusion, fitted: FittedFusion) -> list[str]:
 
 def advice(job: Job) -> str:
     """Return in one line what has not been tried yet, the most promising first."""
-    samples, tried = job.samples("train", job.optimizers), set(job.optimizers)
-    count, scored = len(samples), sum(sample.task == "scoring" for sample in samples)
+    count = len(job.samples("train", job.optimizers))
     ways = [f"more labelled training samples ({count} now)"] if count < _FEW else []
+    recipes = _UNTRIED_FOR_EXPERT if job.embedded else _UNTRIED
+    ways += [f"--optimizer {names}" for names in recipes if not set(names.split(",")) <= set(job.optimizers)]
+    ways.append("--repeat 3 (other seeds)")
     if job.embedded:
-        recipes, besides = _UNTRIED_FOR_EXPERT, "a language model: --lm PROVIDER/MODEL"
+        ways.append("a language model: --lm PROVIDER/MODEL")
     else:
-        recipes, besides = _UNTRIED, "demos of a stronger model: --teacher-lm MODEL"
-    for names in recipes:
-        asked = [recipe_named(name) for name in names.partition(" ")[0].split(",")]
-        enough = all(r.least(job.budget(r.name)) <= (scored if r.fits_scores else count) for r in asked)
-        if enough and not {recipe.name for recipe in asked} <= tried:
-            ways.append(f"--optimizer {names}")
-    return f"to try next: {'; '.join([*ways, '--repeat 3 (other seeds)', besides])}"
+        ways.append("demos of a stronger model: --teacher-lm MODEL")
+    return f"to try next: {'; '.join(ways)}"
 
 
 def reasons(job: Job, before: EvaluationRecord, gains: Mapping[str, Figure]) -> str | None:
@@ -413,12 +383,13 @@ def _say(console: Console, text: str, indent: str = "") -> None:
 
 
 def _over_seeds(results: Sequence[Compiled]) -> Iterator[str]:
-    if len(results) > 1:
-        of_seeds = spread(results)["gains"]
-        gains = [_gain(name, of_seeds[name]) for name in ("preference", "srcc", "plcc", "accuracy") if name in of_seeds]
-        yield f"Gain on test over {len(results)} seeds: {'; '.join(gains)}."
-
-
-def _gain(name: str, gains: Mapping[str, Any]) -> str:
-    spread_out = f" (sd {gains['std']:.3f}, {gains['low']:+.3f} to {gains['high']:+.3f})" if gains["n"] > 1 else ""
-    return f"{label(name)} {gains['mean']:+.3f}{spread_out}"
+    if len(results) < 2:
+        return
+    gains = spread(results)["gains"]
+    shown = []
+    for name in ("preference", "srcc", "plcc", "accuracy"):
+        if name in gains:
+            mean, deviation, low, high, _ = gains[name].values()
+            ends = "" if deviation is None else f" (sd {deviation:.3f}, {low:+.3f} to {high:+.3f})"
+            shown.append(f"{label(name)} {mean:+.3f}{ends}")
+    yield f"Gain on test over {len(results)} seeds: {'; '.join(shown)}."

@@ -69,7 +69,7 @@ def test_every_label_moves_scores_towards_people_wherever_the_program_is_loaded(
     assert result["runs"] == RUN + VALIDATION  # the images beyond are measured, and nothing is asked of them
     assert result["chosen"] == "finetune"
     difference = (data / "program" / "diff.md").read_text("utf-8")
-    assert f"- fitted on {TRAIN} labels, penalty" in difference
+    assert f"- A correction fitted on {TRAIN} labels moves its scores" in difference
     assert f"- finetune: {TRAIN} labels, penalty" in difference
     assert any(
         re.fullmatch(rf"A correction fitted on {TRAIN} labels moves its scores by about \d\.\d\d\.", sentence)
