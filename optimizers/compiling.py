@@ -6,7 +6,7 @@ Whatever ends the process, the program's folder holds the best candidate so far 
 import contextlib
 import io
 import logging
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Mapping
 from contextlib import closing
 from dataclasses import dataclass, field, replace
 from functools import partial
@@ -301,11 +301,9 @@ class Compile:
             difference=difference_markdown(self.program, chosen.program, self.whole.details),
             learned=learned_sentences(self.program, chosen.program), crossed=crossed,
         )  # fmt: skip
-        tested = job.splits["test"]
-        # The pictures take most of the time of a compile whose evidence is kept.
-        with self.progress("report", len(tested)) as advance:
-            pictured = _counted(tested, advance)
-            page = render(after, pictured, sections=result.changed(), before=before, opening=result.gained())
+        with waiting(self.console, "drawing the report"):
+            tested = job.splits["test"]
+            page = render(after, tested, sections=result.changed(), before=before, opening=result.gained())
         self.log.finish(chosen.program, result.summary(), {"diff.md": result.difference, "report.html": page})
         return result
 
@@ -315,10 +313,3 @@ def asking(program: AgenticIQA, part: AnswerPart) -> AgenticIQA:
     copied: AgenticIQA = program.deepcopy()
     copied.summarizer.answer_part = part
     return copied
-
-
-def _counted(samples: Iterable[Sample], advance: Callable[[], None]) -> Iterator[Sample]:
-    """Yield the samples, and move a progress on with each: who has what it wants asks for no more."""
-    for sample in samples:
-        advance()
-        yield sample

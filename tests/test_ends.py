@@ -324,12 +324,6 @@ def test_going_on_with_a_finished_compile_prints_one_line_and_no_plan(home, comp
     assert not any("images, about" in line or "nothing is compiled" in line for line in rest)
 
 
-def test_pictures_of_the_report_move_the_progress_on(home, compiled, capsys, monkeypatch) -> None:
-    monkeypatch.setattr("program.common.pool._LINE_EVERY_S", -1.0)  # without a terminal a line is written now and then
-    assert compiler.main(compilation(home, compiled, "--resume", "--json")) == 0
-    assert "report: 4/4" in capsys.readouterr().err.splitlines()
-
-
 def contents(folder: Path) -> dict[str, bytes]:
     return {str(path.relative_to(folder)): path.read_bytes() for path in folder.rglob("*") if path.is_file()}
 
