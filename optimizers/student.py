@@ -131,16 +131,8 @@ class Student(dspy.Module):
         return copied
 
 
-_MOST_CHARS = 32_000
-"""Of a prompt whose model's context is not known: some 12,000 tokens; 16,384 hold them with an instruction in reply."""
-_CHARS_A_TOKEN = 2.5
-"""Of evidence in JSON, where most tokenizers spend a token a digit; prose has four."""
-_REPLY_SHARE = 4
-"""At most this part of a known context is the reply's: whatever is asked for beyond leaves the question no room."""
-
-
 def metered_lm(lm: dspy.BaseLM) -> dspy.BaseLM:
-    """Return a copy of an LM whose prompts fit it and whose calls count in the budget; without an engine, itself."""
+    """Return a copy of an LM whose calls count in the budget and fit the model; without an engine, itself."""
     return lm.copy(engine=_ReflectionEngine(lm)) if hasattr(getattr(lm, "engine", None), "complete") else lm
 
 
@@ -166,43 +158,19 @@ class _ReflectionEngine:
 
 
 def _fitted(request: lm15.Request, traits: ModelTraits) -> lm15.Request:
-    """Return a request without images where the model sees none, and no longer than its context."""
-    messages, config, most = list(request.messages), request.config, float(_MOST_CHARS)
+    """Return a request with a word for each image where the model sees none, and with room for the question."""
     if traits.reads_images is False:
-        messages = [replace(message, parts=(_in_words(message),)) for message in messages]
-    if traits.context_tokens is not None:
-        reply = traits.context_tokens // _REPLY_SHARE
-        config = replace(config, max_tokens=config.max_tokens and min(config.max_tokens, reply))
-        most = _CHARS_A_TOKEN * (traits.context_tokens - reply)
-    texts = [part.text for message in messages for part in message.parts if isinstance(part, lm15.TextPart)]
-    short = iter(shorten(texts, int(most) - len(str(request.system or ""))))
-    for place, message in enumerate(messages):
-        parts = [replace(part, text=next(short)) if isinstance(part, lm15.TextPart) else part for part in message.parts]
-        messages[place] = replace(message, parts=tuple(parts))
-    return replace(request, messages=tuple(messages), config=config)
+        messages = tuple(replace(message, parts=(_in_words(message),)) for message in request.messages)
+        request = replace(request, messages=messages)
+    if traits.context_tokens is not None and request.config.max_tokens is not None:
+        reply = min(request.config.max_tokens, traits.context_tokens // 4)
+        request = replace(request, config=replace(request.config, max_tokens=reply))
+    return request
 
 
 def _in_words(message: lm15.Message) -> lm15.TextPart:
-    """Return a message as one text, which every server takes, with a word in place of each image."""
+    """Return a message as one text, which every server takes."""
     return lm15.TextPart("".join(getattr(part, "text", None) or "[image]" for part in message.parts))
-
-
-def shorten(texts: Sequence[str], most: int) -> list[str]:
-    """Return texts of at most `most` characters together: the longest lose their middle.
-
-    >>> shorten(["Compare. " + "a" * 99 + " Respond with JSON."], 75)
-    ['Compare. aaaaaaaa ... (93 characters left out) ... a Respond with JSON.']
-    """
-    left, cut = max(0, most), list(texts)
-    # The shorter ones first: what they leave is the longer ones' share.
-    for number, place in enumerate(sorted(range(len(cut)), key=lambda place: len(cut[place]))):
-        share = left // (len(cut) - number)
-        text, kept = cut[place], max(0, share - 40) // 2
-        if len(text) > share:
-            middle = f" ... ({len(text) - 2 * kept} characters left out) ... "
-            cut[place] = f"{text[:kept]}{middle}{text[len(text) - kept :]}"[:share]
-        left -= len(cut[place])
-    return cut
 
 
 class Reflections(BaseCallback):

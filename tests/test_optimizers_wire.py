@@ -24,7 +24,7 @@ from PIL import Image
 from optimizers import student
 from optimizers.command import compile_tracked
 from optimizers.job import prepare_job
-from optimizers.student import metered_lm, shorten
+from optimizers.student import metered_lm
 from program.agent.loop import AgenticIQA
 from program.agent.saving import load, program_sha256, save
 from program.common.settings import load_settings
@@ -470,7 +470,7 @@ def test_no_token_probabilities_reach_a_reflection(whole, optimizer) -> None:
     assert any(question.body.get("logprobs") for question in server.asked)
     for question in reflections_of(server):
         assert not re.search(r"logprob\W+-?\d", question.text)
-        assert len(question.text) <= 32_000 + len(question.body["messages"])  # their line ends
+        assert len(question.text) <= 12_000, "more than a small context holds"
 
 
 @pytest.mark.spec("D29/a-text-only-model-is-a-full-citizen")
@@ -484,27 +484,11 @@ def test_a_model_without_eyes_reflects_on_words_alone(data, loopback, monkeypatc
         assert all(isinstance(m["content"], str) for q in reflections_of(server) for m in q.body["messages"])
 
 
-@pytest.mark.slow
-@pytest.mark.parametrize(("optimizer", "context"), [("gepa", 1600), ("mipro", 4096)])
-def test_reflections_fit_into_the_context(data, loopback, monkeypatch, optimizer, context) -> None:
-    monkeypatch.setattr(student, "traits_of", lambda lm: ModelTraits(reads_images=False, context_tokens=context))
-    server = loopback(rules=[("quality_reasoning", long_winded)])
-    assert main(command(data, server.base, optimizer)) == 0
-    assert any("characters left out" in question.text for question in reflections_of(server))
-    for question in reflections_of(server):
-        room = context - int(question.body["max_tokens"])
-        assert len(question.text) <= 2.5 * room + len(question.body["messages"])  # their line ends
-        assert "Your output fields are:" in question.system
-        assert "[[ ## completed ## ]]" in question.last[-100:] or "JSON object" in question.last[-200:]
-
-
-def long_winded(question) -> dict[str, object]:
-    level = question.quality
-    reasons = " ".join(f"In place {number} it looks like {level:.1f} of 5." for number in range(220))
-    return {
-        "quality_reasoning": reasons,
-        "quality_probs": {word: 0.2 for word in ("bad", "poor", "fair", "good", "excellent")},
-    }
+def test_a_reply_leaves_the_question_room_in_the_context(data, loopback, monkeypatch) -> None:
+    monkeypatch.setattr(student, "traits_of", lambda lm: ModelTraits(reads_images=False, context_tokens=4096))
+    server = loopback()
+    assert main(command(data, server.base, "gepa")) == 0
+    assert {question.body["max_tokens"] for question in reflections_of(server)} == {1024}
 
 
 @pytest.mark.parametrize("optimizer", REFLECTING)
@@ -529,15 +513,3 @@ def test_some_failed_reflections_are_counted_and_the_others_used(data, loopback,
     assert "reflections failed" not in told["verdict"]
     instructions = {question.text for question in server.asked if "Look closely at fine detail" in question.system}
     assert instructions, "no proposal was tried"
-
-
-def test_the_longest_fields_of_a_prompt_give_way_first() -> None:
-    code, rest = "def f():\n\n" * 200, "[[ ## tip ## ]]\nBe brief.\n\nRespond with `[[ ## instruction ## ]]`."
-    texts = [f"[[ ## code ## ]]\n{code}", f"[[ ## demos ## ]]\n{'b' * 300}\n\n{rest}"]
-    cut = shorten(texts, 700)
-    assert 650 < sum(map(len, cut)) <= 700
-    assert cut[0].startswith("[[ ## code ## ]]\ndef f():")
-    assert "characters left out" in cut[0]
-    assert cut[1].endswith(f"b\n\n{rest}")
-    assert shorten(texts, 5000) == texts
-    assert sum(map(len, shorten(texts, -5))) == 0

@@ -93,7 +93,7 @@ def _mipro(search: Search) -> list[Candidate]:
     train = drawn(search.train.examples, search.budget.search_samples, search.seed)
     optimizer.compile(
         labelled_student(search), trainset=train, valset=search.scored, num_trials=search.budget.trials,
-        minibatch=False,
+        minibatch=False, program_aware_proposer=False,  # it would quote the student's code, which says nothing
     )  # fmt: skip
     return search.candidates()
 
@@ -102,8 +102,8 @@ def _mipro_bound(budget: RecipeSettings, sizes: Sizes) -> Bound:
     scored, trials = min(budget.search_samples, sizes.validation), budget.trials + 1
     # The model that writes is shown answers that people agree with, gathered anew for all instructions but one.
     gathered = (budget.candidates - 1) * min(budget.search_samples, sizes.train)
-    # DSPy 3.4: a summary of the data and the program, and instructions for each predictor.
-    reflections = 2 * (12 + 3 * budget.candidates * sizes.predictors)
+    # DSPy 3.4: a summary of the data, and instructions for each predictor.
+    reflections = 2 * (12 + budget.candidates * sizes.predictors)
     return Bound(trials * scored + gathered, reflections, trials)
 
 
