@@ -103,7 +103,7 @@ class Round:
             with time_phase(self.seconds, recipe.name):
                 candidates, note = self._candidates(recipe, ranking.best.candidate, train, validation)
             with time_phase(self.seconds, "choose on validation"):
-                outcome = ranking.add(candidates, clearly=recipe.gains_clearly)
+                outcome = ranking.add(candidates, clearly=recipe.teaches == "fusion")
             if candidates:
                 self.notes.append(f"{note or recipe.name}; {outcome}")
             elif note:
@@ -125,7 +125,7 @@ class Round:
                 Objective(job.settings.optimizers.weights), job.settings.seed, job.settings.compile.workers,
                 embedded=base.program.resources.known_traits("summarizer").embedded,
                 reflection=job.reflection if recipe.reflects else None,
-                answer_part=job.answer_part, teacher=job.teacher(names) if recipe.takes_teacher else None,
+                answer_part=job.answer_part, teacher=job.teacher(names) if recipe.bootstraps else None,
                 log=self.log_score, advance=advance,
             )  # fmt: skip
             printed, watchers = io.StringIO(), [search, *([self.reflections] if recipe.reflects else [])]

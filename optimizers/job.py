@@ -253,7 +253,7 @@ def _check_recipes(job: Job, recipes: Sequence[Recipe]) -> None:
     for recipe in recipes:
         recipe.check(job.roles, embedded=job.embedded, reflection=lambda: job.reflection)
     given = (
-        ("--teacher-lm", job.teacher_lm, lambda recipe: recipe.takes_teacher),
+        ("--teacher-lm", job.teacher_lm, lambda recipe: recipe.bootstraps),
         ("--demos", job.demos, lambda recipe: recipe.teaches == "demos"),
     )
     for flag, value, has_use in given:
@@ -269,8 +269,7 @@ def _usual(job: Job, judge: str) -> str:
     if judge != "people":
         # A rule is learned in words, which carry over; what a few photographs show does not.
         return "rubric"
-    nearest = recipe_named("nearest")
-    if _least_of(job, "train", "mcq") >= nearest.least(job.budget(nearest.name)):
+    if _least_of(job, "train", "mcq") >= recipe_named("nearest").least:
         return "nearest,finetune,fusion"
     return "finetune,fusion"
 
@@ -291,14 +290,14 @@ def _with_enough(job: Job, recipes: list[Recipe], *, asked: bool) -> tuple[list[
     for recipe in recipes:
         count = scored if recipe.fits_scores else least_train
         try:
-            recipe.check_data(job.budget(recipe.name), count, validation)
+            recipe.check_data(count, validation)
             fitting.append(recipe)
         except InputError:
             if asked:
                 raise
             if scored or validation:  # of questions alone nobody expects a fit of scores
                 had = f"{count} scored training and {validation} scored validation samples"
-                needed = f"{recipe.least(job.budget(recipe.name))} and {recipe.least_validation}"
+                needed = f"{recipe.least} and {recipe.least_validation}"
                 notes.append(f"{recipe.name} is left out: there are {had}, it needs {needed}")
     if fitting:
         return fitting, replace(job, notes=tuple(notes))
@@ -306,7 +305,7 @@ def _with_enough(job: Job, recipes: list[Recipe], *, asked: bool) -> tuple[list[
         return _with_enough(job, _recipes("gepa"), asked=True)
     counts = {"scored": scored, "answered": _least_of(job, "train", "mcq")}
     given = {kind: count for kind, count in counts.items() if count} or counts
-    least = recipe_named("finetune").least(job.budget("finetune"))
+    least = recipe_named("finetune").least
     needed = " or ".join(f"{least} {kind}" for kind in given)
     there = " and ".join(map(str, given.values()))
     kept = f"the embedded expert learns from {needed} training samples, and there are {there}"

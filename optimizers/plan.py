@@ -154,7 +154,7 @@ def _searches(job: Job, train: int, validation: int) -> list[Phase]:
     phases, ranked = [], validation
     for recipe in map(recipe_named, job.optimizers):
         bound = recipe.bound(job.budget(recipe.name), sizes)
-        calls, most = (full, full_most) if recipe.runs_whole_program else (one, one_most)
+        calls, most = (full, full_most) if recipe.bootstraps else (one, one_most)
         asking = bound.asked if recipe.teaches == "evidence" else bound.runs
         expected = calls * asking + bound.reflections // 2
         phases.append(Phase(recipe.name, bound.runs, expected, most * asking + bound.reflections))

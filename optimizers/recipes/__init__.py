@@ -45,7 +45,7 @@ class Recipe:
     name: str
     run: Callable[[Search], list[Candidate]]
     """Proposes candidates, best first; the search's student is not changed."""
-    bound: Callable[[RecipeSettings, Sizes], Bound]
+    bound: Callable[[RecipeSettings, Sizes], Bound] = lambda budget, sizes: Bound(0)
     """What the printed plan says: calls have to stay below it."""
     reflects: bool = False
     """Asks a language model for instructions; then `Search.reflection` is one."""
@@ -59,16 +59,12 @@ class Recipe:
     """Labels of which it learns from every one, without a run of the program; else the settings say from how many."""
     expert_only: bool = False
     """Corrects what the embedded expert measures."""
-    takes_teacher: bool = False
-    """Can take demos from a teacher's answers."""
-    runs_whole_program: bool = False
-    """Whether the Planner and the Executor are run again, too."""
-    least: Callable[[RecipeSettings], int] = lambda budget: 2
+    bootstraps: bool = False
+    """Makes demos of the answers of the whole program, whose roles are all run again, or of a teacher's."""
+    least: int = 2
     """Training samples that it needs."""
     least_validation: int = 0
     """Scoring samples of validation that it needs."""
-    gains_clearly: bool = False
-    """Whether it has to gain more than a step on validation (see selection.py)."""
 
     def check(self, roles: Sequence[str], *, embedded: bool, reflection: Callable[[], object | None]) -> None:
         """Raise InputError where it cannot optimize these roles, or lacks what it needs on this machine.
@@ -92,12 +88,11 @@ class Recipe:
                 "give --reflection-lm PROVIDER/MODEL"
             )
 
-    def check_data(self, budget: RecipeSettings, train: int, validation: int) -> None:
+    def check_data(self, train: int, validation: int) -> None:
         """Raise InputError where it would find too few samples."""
-        least = self.least(budget)
-        if train < least:
+        if train < self.least:
             raise InputError(
-                f"optimizer {self.name!r}: {train} training sample(s); give at least {least} in the split 'train'"
+                f"optimizer {self.name!r}: {train} training sample(s); give at least {self.least} in the split 'train'"
             )
         if validation < self.least_validation:
             raise InputError(

@@ -109,7 +109,7 @@ FINETUNE = Recipe(
     fits_scores=True,
     takes_all="scores",
     expert_only=True,
-    least=lambda budget: LEAST,
+    least=LEAST,
 )
 
 
@@ -157,9 +157,8 @@ FUSION = Recipe(
     ),
     teaches="fusion",
     fits_scores=True,
-    least=lambda budget: LEAST,
+    least=LEAST,
     least_validation=_LEAST_VALIDATION,
-    gains_clearly=True,
 )
 
 
@@ -323,5 +322,5 @@ RUBRIC = Recipe(
     bound=lambda budget, sizes: Bound(sizes.train, candidates=5),
     teaches="rubric",
     fits_scores=True,
-    least=lambda budget: LEAST,
+    least=LEAST,
 )

@@ -13,8 +13,7 @@ from typing import Literal
 import dspy
 import numpy as np
 
-from optimizers.recipes import Bound, Recipe
-from optimizers.recipes.fits import MOST_ASKED, WEIGHTS, best_on_grid, fitted_corrections, summary_of, unseen_beliefs
+from optimizers.recipes import Bound, Recipe, fits
 from optimizers.search import Beliefs, Candidate, Search
 from optimizers.student import inputs_key
 from program.agent.labels import Corrections, Neighbour, Neighbours
@@ -26,8 +25,6 @@ from program.fusion.scores import FittedFusion, even_out
 from program.images.refs import parse_url
 
 COUNTS = (4, 8, 16)
-_LEAST = 30
-"""Labelled photographs below which the nearest are not near."""
 
 
 def _neighbours(
@@ -82,8 +79,8 @@ def _reading(search: Search, example: dspy.Example, view: View) -> QualityBelief
 
 def _corrections(search: Search) -> Corrections | None:
     """Return what labels add to the expert's own reading, or to the tools' mean: which predicts other groups better."""
-    by_kind = fitted_corrections(search, lambda _, view: view.prior)
-    for kind, each in fitted_corrections(search, partial(_reading, search), of_tools=True).items():
+    by_kind = fits.fitted_corrections(search, lambda _, view: view.prior)
+    for kind, each in fits.fitted_corrections(search, partial(_reading, search), of_tools=True).items():
         if kind not in by_kind or each.after < by_kind[kind].after:
             by_kind[kind] = each
     return Corrections(**by_kind) if by_kind else None
@@ -104,12 +101,12 @@ def _calibrate(search: Search, program: AgenticIQA, near: Neighbours) -> str:
 
     By its answers on samples of train, told nothing of their own group. The program is changed.
     """
-    held = Beliefs(each for each in unseen_beliefs(search, program) if each.levels)
+    held = Beliefs(each for each in fits.unseen_beliefs(search, program) if each.levels)
     if not held:
         return ""
     even_share, plain = _even_share(held), program.summarizer.fusion
     held = Beliefs(each._replace(levels=even_out(each.levels or {}, even_share)) for each in held)
-    _, weight = best_on_grid(plain, held, (plain.eta,), WEIGHTS[1:])
+    _, weight = fits.best_on_grid(plain, held, (plain.eta,), fits.WEIGHTS[1:])
     program.summarizer.neighbours = Neighbours(
         count=near.count, photographs=near.photographs, vectors=near.vectors, even_share=even_share
     )
@@ -138,9 +135,9 @@ def _run(search: Search) -> list[Candidate]:
     # The embedded expert's scores are for `finetune`, which reads more of an image.
     reads_words = not search.embedded
     photographs, views = _labelled(search, answers_only=not reads_words)
-    if len(photographs) < _LEAST:
+    if len(photographs) < fits.LEAST:
         label = "a label" if reads_words else "an answered question"
-        return search.nothing(f"nearest: {len(photographs)} training photographs have {label}; {_LEAST} are needed")
+        return search.nothing(f"nearest: {len(photographs)} training photographs have {label}; {fits.LEAST} are needed")
     near = _neighbours(photographs, views, "likeness" if reads_words else "damage")
     copy = program.deepcopy()
     copy.summarizer.neighbours = near
@@ -149,7 +146,7 @@ def _run(search: Search) -> list[Candidate]:
         search.details = "nearest"
         return [Candidate(search.candidate_name("nearest"), copy)]
     copy.summarizer.corrections = corrections = _corrections(search)
-    predicted = f"scores by what all labels predict: {summary_of(corrections)}" if corrections else ""
+    predicted = f"scores by what all labels predict: {fits.summary_of(corrections)}" if corrections else ""
     search.details = "; ".join(filter(None, ["nearest", predicted, _calibrate(search, copy, near)]))
     return [Candidate(search.candidate_name("nearest"), copy)]
 
@@ -158,9 +155,9 @@ RECIPE = Recipe(
     name="nearest",
     run=_run,
     bound=lambda budget, sizes: Bound(
-        3 * sizes.train + min(sizes.train, MOST_ASKED), asked=min(sizes.train, MOST_ASKED)
+        3 * sizes.train + min(sizes.train, fits.MOST_ASKED), asked=min(sizes.train, fits.MOST_ASKED)
     ),
     teaches="evidence",
     takes_all="answers",
-    least=lambda budget: _LEAST,
+    least=fits.LEAST,
 )

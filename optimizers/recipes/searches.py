@@ -20,7 +20,7 @@ NONE = Recipe(
     run=lambda search: [],
     bound=lambda budget, sizes: Bound(0, candidates=0),
     teaches="nothing",
-    least=lambda budget: 0,
+    least=0,
 )
 
 
@@ -39,11 +39,7 @@ def labelled_student(search: Search) -> Student:
     return student
 
 
-LABELED = Recipe(
-    name="labeled",
-    run=lambda search: [Candidate("labeled", labelled_student(search).program)],
-    bound=lambda budget, sizes: Bound(0),
-)
+LABELED = Recipe(name="labeled", run=lambda search: [Candidate("labeled", labelled_student(search).program)])
 
 
 def bootstrap(search: Search, seed: int) -> Student:
@@ -64,8 +60,7 @@ BOOTSTRAP = Recipe(
     name="bootstrap",
     run=lambda search: [Candidate("bootstrap", bootstrap(search, search.seed).program)],
     bound=lambda budget, sizes: Bound(sizes.train),
-    takes_teacher=True,
-    runs_whole_program=True,
+    bootstraps=True,
 )
 
 
@@ -138,5 +133,5 @@ def _gepa_bound(budget: RecipeSettings, sizes: Sizes) -> Bound:
 
 EVOLUTION = Recipe(
     name="gepa", run=_gepa, bound=_gepa_bound, reflects=True, teaches="instructions",
-    least=lambda budget: budget.minibatch, scales=("metric_calls",),
+    scales=("metric_calls",),
 )  # fmt: skip
