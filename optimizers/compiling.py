@@ -79,8 +79,6 @@ class Round:
     log_figures: Callable[[Candidate, EvaluationRecord], None] = lambda candidate, record: None
     notes: list[str] = field(default_factory=list)
     """For the user, of what the recipes found."""
-    details: list[str] = field(default_factory=list)
-    """Of what was fitted, for diff.md."""
     seconds: dict[str, float] = field(default_factory=dict)
     runs: int = 0
 
@@ -142,8 +140,6 @@ class Round:
         for candidate in candidates:
             showable_demos(candidate.program)
         self.runs += search.runs
-        if search.details:
-            self.details.append(search.details)
         return candidates, search.note
 
     def replayed(self, program: AgenticIQA, examples: ExampleSet) -> AgenticIQA | EvidenceReplay:
@@ -298,7 +294,7 @@ class Compile:
             program=chosen.program, folder=job.out, chosen=chosen.name, seed=job.settings.seed, uncompiled=before,
             compiled=after, differences=differences, verdict=verdict, validation=table,
             curve=self.log.curve, notes=notes, seconds=self.seconds, runs=self.whole.runs,
-            difference=difference_markdown(self.program, chosen.program, self.whole.details),
+            difference=difference_markdown(self.program, chosen.program),
             learned=learned_sentences(self.program, chosen.program), crossed=crossed,
         )  # fmt: skip
         with waiting(self.console, "drawing the report"):

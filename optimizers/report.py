@@ -216,8 +216,8 @@ class CandidateRuns:
         return self._runs[candidate.name]
 
 
-def difference_markdown(before: AgenticIQA, after: AgenticIQA, details: Sequence[str] = ()) -> str:
-    """Return what changed from one program to another as Markdown, and details of the fits that were tried."""
+def difference_markdown(before: AgenticIQA, after: AgenticIQA) -> str:
+    """Return what changed from one program to another as Markdown."""
     old = dict(before.named_predictors())
     parts = []
     for name, predictor in after.named_predictors():
@@ -230,10 +230,7 @@ def difference_markdown(before: AgenticIQA, after: AgenticIQA, details: Sequence
             parts.append("\n".join([f"## {name}: {len(demos)} demo(s)", "", *demos]))
     if learned := _fitted_sentences(before, after):
         parts.append("\n".join(["## what was fitted", "", *(f"- {each}" for each in learned)]))
-    parts = parts or ["Nothing changed: the compiled program is the uncompiled one."]
-    if details:
-        parts.append("\n".join(["## fits that were tried", "", *(f"- {each}" for each in details)]))
-    body = "\n\n".join(parts)
+    body = "\n\n".join(parts or ["Nothing changed: the compiled program is the uncompiled one."])
     return f"# Compiled against uncompiled\n\n{body}\n"
 
 

@@ -79,8 +79,6 @@ class Search(BaseCallback):
     advance: Callable[[], None] = lambda: None
     note: str = ""
     """A recipe's own words on what it found, for the user."""
-    details: str = ""
-    """Figures and parameters of what it fitted, for diff.md."""
     runs: int = 0
     searched: list[Candidate] = field(default_factory=list)
     """What was evaluated, in order; with the program that the search started as, if that was."""

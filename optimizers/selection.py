@@ -18,10 +18,6 @@ CLEAR, CLEARLY_NEARER = 0.01, 0.15
 """What a fitted fusion has to gain on validation, in score or PLCC, or as a share of RMSE: it moves every score to
 come, and what it fits of scores nearly on the people's scale does not carry over. On photographs so few that intervals
 speak of these alone, chance moves the scale by as much as that, and none is taken."""
-ASKED_FOR = (
-    f"{CLEAR:+g} of score on validation, or {CLEAR:+g} of PLCC or {-CLEARLY_NEARER:.0%} of RMSE with the score kept"
-)
-"""The same in words."""
 
 
 def leading_metric(figures: Mapping[str, object]) -> str:

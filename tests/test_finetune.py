@@ -70,7 +70,6 @@ def test_every_label_moves_scores_towards_people_wherever_the_program_is_loaded(
     assert result["chosen"] == "finetune"
     difference = (data / "program" / "diff.md").read_text("utf-8")
     assert f"- A correction fitted on {TRAIN} labels moves its scores" in difference
-    assert f"- finetune: {TRAIN} labels, penalty" in difference
     assert any(
         re.fullmatch(rf"A correction fitted on {TRAIN} labels moves its scores by about \d\.\d\d\.", sentence)
         for sentence in result["learned"]

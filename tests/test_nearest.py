@@ -98,7 +98,7 @@ def test_the_levels_of_similar_photographs_of_other_groups_reach_the_model(data,
     result = json.loads(capsys.readouterr().out)
     assert "nearest: what people said of the" in " ".join(result["notes"])
     assert result["chosen"] == "nearest"
-    assert "scores by what all labels predict: 32 labels" in (data / "program" / "diff.md").read_text("utf-8")
+    assert "correction fitted on 32 labels" in (data / "program" / "diff.md").read_text("utf-8")
     assert all(text.startswith("Judging by 32 rated photographs, people would rate") for text in lines(server))
     unaware = [q for q in server.asked if "quality_probs" in q.fields and "similar_photographs" not in q.inputs]
     assert 0 < len(unaware) <= 20 + 4  # of validation and test: what the uncompiled program says of train is not asked
@@ -161,18 +161,9 @@ def test_levels_that_spread_too_widely_count_as_labels_say(data, loopback, capsy
     result, asked = json.loads(capsys.readouterr().out), len(server.asked)
     assert result["chosen"] == "nearest"
     assert asked == len({json.dumps(q.inputs) for q in server.asked}), "no question is asked twice"
-    share = (
-        float(
-            re.search(
-                r"its levels count as mixed with (\d+) % of an even spread, at weight [0-9.]+ beside tools",
-                (data / "program" / "diff.md").read_text("utf-8"),
-            )[1]
-        )
-        / 100
-    )
-    masses = load(data / "program", load_settings().with_model("openai/small", server.base))(
-        image=data / "26-0.png", query=QUERY
-    ).level_probabilities
+    program = load(data / "program", load_settings().with_model("openai/small", server.base))
+    share = program.summarizer.neighbours.even_share
+    masses = program(image=data / "26-0.png", query=QUERY).level_probabilities
     raw = {5: 0.9, 3: 0.1} if masses[5] > masses[1] else {1: 0.9, 3: 0.1}
     assert 0.3 < share < 1.0
     assert masses == pytest.approx({c: (1 - share) * raw.get(c, 0) + share / 5 for c in range(1, 6)}, abs=0.006)

@@ -26,7 +26,7 @@ import numpy as np
 
 from optimizers.recipes import Bound, Recipe
 from optimizers.search import Array, Beliefs, Candidate, Search, beliefs, drawn, unseen
-from optimizers.selection import ASKED_FOR, PLCC_STEP
+from optimizers.selection import PLCC_STEP
 from program.agent.labels import Corrections
 from program.agent.loop import AgenticIQA
 from program.evaluation.metrics import fit_logistic, plcc, rmse, srcc
@@ -88,17 +88,7 @@ def _finetune(search: Search) -> list[Candidate]:
     copy = program.deepcopy()
     copy.summarizer.corrections = corrections
     search.note = f"finetune: fitted on {corrections.count} labels"
-    search.details = f"finetune: {summary_of(corrections)}"
     return [Candidate(search.candidate_name("finetune"), copy)]
-
-
-def summary_of(corrections: Corrections) -> str:
-    """Say what was fitted, and what it is worth."""
-    return "; ".join(
-        f"{each.labels} labels{' with references' * (kind == 'fr')}, penalty {each.penalty:g}; RMSE on train "
-        f"{each.before:.3f}, corrected {each.after:.3f} (each group left out)"
-        for kind, each in corrections.by_kind.items()
-    )
 
 
 FINETUNE = Recipe(
@@ -134,8 +124,8 @@ def _fusion(search: Search) -> list[Candidate]:
     train = unseen_beliefs(search, program)
     held = beliefs(search, program, scored)
     plain = program.summarizer.fusion
-    (eta, weight), compared = _worth_it(plain, best_on_grid(plain, train, ETAS, WEIGHTS), held)
-    candidates, words = [], [compared]
+    eta, weight = _worth_it(plain, best_on_grid(plain, train, ETAS, WEIGHTS), held)
+    candidates = []
     for name, fusion in (("map", FittedFusion(plain)), ("fusion", FittedFusion(plain, eta=eta, model_weight=weight))):
         fitted = _with_best_map(fusion, train, held)
         copy = program.deepcopy()
@@ -143,9 +133,7 @@ def _fusion(search: Search) -> list[Candidate]:
         if (fitted.eta, fitted.model_weight, fitted.bends) != (plain.eta, plain.model_weight, False):
             copy.summarizer.fitted = fitted
         candidates.append(Candidate(search.candidate_name(name), copy))
-        words.append(f"{name}: eta {fitted.eta:g}, model weight {fitted.model_weight:g}, map {fitted.kind}")
     search.note = f"fusion: fitted on {len(train)} scores"
-    search.details = f"{search.note} ({'; '.join(words)}); taken for {ASKED_FOR}"
     return candidates
 
 
@@ -203,13 +191,10 @@ def best_on_grid(
     return best if agreement > least else (plain.eta, plain.model_weight)
 
 
-def _worth_it(plain: ScoreFusion, fused: tuple[float, float], held: Beliefs) -> tuple[tuple[float, float], str]:
-    """Return eta and model weight of the better part alone, unless both fused agree better on validation; and words."""
-    ways = {"model only": (0.0, 1.0), "tools only": (plain.eta or 1.0, 0.0), "both fused": fused}
-    agreements = {name: _agreement(held, plain, *pair) for name, pair in ways.items()}
-    best = max(agreements, key=lambda name: agreements[name])  # of equal ones the first
-    figures = ", ".join(f"{name} {agreement:.3f}" for name, agreement in agreements.items())
-    return ways[best], f"SRCC + PLCC on validation: {figures}; the best is {best}"
+def _worth_it(plain: ScoreFusion, fused: tuple[float, float], held: Beliefs) -> tuple[float, float]:
+    """Return eta and model weight of the better part alone, unless both fused agree better on validation."""
+    ways = [(0.0, 1.0), (plain.eta or 1.0, 0.0), fused]  # the model alone, the tools alone
+    return max(ways, key=lambda way: _agreement(held, plain, *way))  # of equal ones the first
 
 
 def _with_best_map(fusion: FittedFusion, train: Beliefs, held: Beliefs) -> FittedFusion:

@@ -96,14 +96,14 @@ def _even_share(held: Beliefs) -> float:
     return round(min(1.0, max(0.0, 1 - slope)), 2)
 
 
-def _calibrate(search: Search, program: AgenticIQA, near: Neighbours) -> str:
-    """Let the levels of a program that is told what labels say count as much as they are sure, and say how much.
+def _calibrate(search: Search, program: AgenticIQA, near: Neighbours) -> None:
+    """Let the levels of a program that is told what labels say count as much as they are sure, in place.
 
-    By its answers on samples of train, told nothing of their own group. The program is changed.
+    By its answers on samples of train, told nothing of their own group.
     """
     held = Beliefs(each for each in fits.unseen_beliefs(search, program) if each.levels)
     if not held:
-        return ""
+        return
     even_share, plain = _even_share(held), program.summarizer.fusion
     held = Beliefs(each._replace(levels=even_out(each.levels or {}, even_share)) for each in held)
     _, weight = fits.best_on_grid(plain, held, (plain.eta,), fits.WEIGHTS[1:])
@@ -112,8 +112,6 @@ def _calibrate(search: Search, program: AgenticIQA, near: Neighbours) -> str:
     )
     if weight != plain.model_weight:
         program.summarizer.fitted = FittedFusion(plain, model_weight=weight)
-    percent = f"{100 * even_share:.0f} %"
-    return f"its levels count as mixed with {percent} of an even spread, at weight {weight:g} beside tools"
 
 
 def _labelled(search: Search, *, answers_only: bool) -> tuple[list[Neighbour], list[View]]:
@@ -142,12 +140,9 @@ def _run(search: Search) -> list[Candidate]:
     copy = program.deepcopy()
     copy.summarizer.neighbours = near
     search.note = f"nearest: what people said of the {near.count} most similar of {len(photographs)} photographs"
-    if not reads_words:
-        search.details = "nearest"
-        return [Candidate(search.candidate_name("nearest"), copy)]
-    copy.summarizer.corrections = corrections = _corrections(search)
-    predicted = f"scores by what all labels predict: {fits.summary_of(corrections)}" if corrections else ""
-    search.details = "; ".join(filter(None, ["nearest", predicted, _calibrate(search, copy, near)]))
+    if reads_words:
+        copy.summarizer.corrections = _corrections(search)
+        _calibrate(search, copy, near)
     return [Candidate(search.candidate_name("nearest"), copy)]
 
 
