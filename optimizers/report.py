@@ -104,12 +104,12 @@ class Compiled:
     def gained(self) -> dict[str, str]:
         """Return what the page opens with, by heading: what was gained, and what was learned."""
         lines = self.words()
-        for name, figure in self.uncompiled.figures.items():
-            if self.verdict.helped is False or name not in self.differences:
-                lines.append(f"{METRICS[name].title}: {figure} (same program)")
+        for name, gain in self.differences.items():
+            figure, title = self.uncompiled.figures[name], METRICS[name].title
+            if self.verdict.helped:
+                lines.append(f"{title}: {figure} -> {self.compiled.figures[name]}, gain {gain}")
             else:
-                change = f"{figure} -> {self.compiled.figures[name]}"
-                lines.append(f"{METRICS[name].title}: {change}, gain {self.differences[name]}")
+                lines.append(f"{title}: {figure} (same program)")
         return _not_empty({"What compiling gained": "\n".join(lines), "What it learned": "\n".join(self.learned)})
 
     def changed(self) -> dict[str, str]:
@@ -311,14 +311,12 @@ def advice(job: Job) -> str:
     """Return in one line what has not been tried yet, the most promising first."""
     count = len(job.samples("train", job.optimizers))
     ways = [f"more labelled training samples ({count} now)"] if count < _FEW else []
-    recipes = _UNTRIED_FOR_EXPERT if job.embedded else _UNTRIED
-    ways += [f"--optimizer {names}" for names in recipes if not set(names.split(",")) <= set(job.optimizers)]
-    ways.append("--repeat 3 (other seeds)")
     if job.embedded:
-        ways.append("a language model: --lm PROVIDER/MODEL")
+        recipes, last = _UNTRIED_FOR_EXPERT, "a language model: --lm PROVIDER/MODEL"
     else:
-        ways.append("demos of a stronger model: --teacher-lm MODEL")
-    return f"to try next: {'; '.join(ways)}"
+        recipes, last = _UNTRIED, "demos of a stronger model: --teacher-lm MODEL"
+    ways += [f"--optimizer {names}" for names in recipes if not set(names.split(",")) <= set(job.optimizers)]
+    return f"to try next: {'; '.join([*ways, '--repeat 3 (other seeds)', last])}"
 
 
 def reasons(job: Job, before: EvaluationRecord, gains: Mapping[str, Figure]) -> str | None:
