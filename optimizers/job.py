@@ -252,14 +252,13 @@ def _check_recipes(job: Job, recipes: Sequence[Recipe]) -> None:
         lm_of(job.settings.with_model(job.teacher_lm).models.summarizer, cache_dir=None)
     for recipe in recipes:
         recipe.check(job.roles, embedded=job.embedded, reflection=lambda: job.reflection)
-    given = (
-        ("--teacher-lm", job.teacher_lm, lambda recipe: recipe.bootstraps),
-        ("--demos", job.demos, lambda recipe: recipe.teaches == "demos"),
-    )
-    for flag, value, has_use in given:
-        if value is not None and not any(map(has_use, recipes)):
-            able = ", ".join(name for name in recipe_names() if has_use(recipe_named(name)))
-            raise InputError(f"{flag}: has a use in {able}; give one of them with --optimizer, or leave it out")
+    every = [recipe_named(name) for name in recipe_names()]
+    bootstrapping = [recipe.name for recipe in every if recipe.bootstraps]
+    showing = [recipe.name for recipe in every if recipe.teaches == "demos"]
+    for flag, value, able in (("--teacher-lm", job.teacher_lm, bootstrapping), ("--demos", job.demos, showing)):
+        if value is not None and not set(able) & set(job.optimizers):
+            mend = "give one of them with --optimizer, or leave it out"
+            raise InputError(f"{flag}: has a use in {', '.join(able)}; {mend}")
 
 
 def _usual(job: Job, judge: str) -> str:

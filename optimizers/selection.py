@@ -50,7 +50,8 @@ class Ranking:
 
         `clearly` asks for a `clear_gain`. A program that was judged is not judged again.
         """
-        before, judged = self.best, []
+        before = self.best
+        judged: list[EvaluationRecord] = []
         by_search = sorted(proposed, key=lambda c: -(c.search_score if c.search_score is not None else 2.0))
         for candidate in by_search:
             is_known = candidate.digest in {each.candidate.digest for each in self._ranked}
