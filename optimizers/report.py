@@ -249,8 +249,8 @@ _FEW = 100
 """Training samples below which more of them are worth more than another recipe."""
 _AGREED, _COARSE = 0.85, 0.03
 """An SRCC above which little is left to learn, and half of an interval above which small gains cannot be told."""
-_UNTRIED_FOR_EXPERT = ("finetune,fusion", "rubric", "nearest")
-_UNTRIED = ("nearest,fusion", "rubric,gepa", "random-search", "bootstrap")
+_UNTRIED_FOR_EXPERT: tuple[str, ...] = ("finetune,fusion", "rubric", "nearest")
+_UNTRIED: tuple[str, ...] = ("nearest,fusion", "rubric,gepa", "random-search", "bootstrap")
 """Recipes that are worth a trial for a language model."""
 _ASKED = {"score": "scores", "classify": "levels", "answer": "questions", "explain": "explanations"}
 """What the Summarizer's predictors are asked for."""
@@ -311,10 +311,9 @@ def advice(job: Job) -> str:
     """Return in one line what has not been tried yet, the most promising first."""
     count = len(job.samples("train", job.optimizers))
     ways = [f"more labelled training samples ({count} now)"] if count < _FEW else []
+    recipes, last = _UNTRIED, "demos of a stronger model: --teacher-lm MODEL"
     if job.embedded:
         recipes, last = _UNTRIED_FOR_EXPERT, "a language model: --lm PROVIDER/MODEL"
-    else:
-        recipes, last = _UNTRIED, "demos of a stronger model: --teacher-lm MODEL"
     ways += [f"--optimizer {names}" for names in recipes if not set(names.split(",")) <= set(job.optimizers)]
     return f"to try next: {'; '.join([*ways, '--repeat 3 (other seeds)', last])}"
 

@@ -117,7 +117,7 @@ class Student(dspy.Module):
             # MIPRO and GEPA put a model of their own into DSPy's settings, which would play every role here; and who
             # watches the reflections is not to see these questions.
             with dspy.context(lm=self._lm, callbacks=self._callbacks):
-                return cast("Assessment", program(**inputs))
+                return program(**inputs)
         except BudgetSpent as error:
             raise SearchStopped(error) from error
         except (InputError, LMError) as error:
