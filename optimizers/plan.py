@@ -109,11 +109,12 @@ def call_plan(job: Job, *, seeds: int = 1, champion: bool = False) -> CallPlan:
     expected = sum(phase.expected for phase in phases)
     used = [*job.splits["test"]] if job.kept is not None else [*train, *validation, *job.splits["test"]]
     images = len({sample.image for sample in used})
-    seconds_per_call = _SECONDS_EMBEDDED if job.embedded else _SECONDS_PER_CALL / chosen.workers
+    is_free = job.embedded
+    seconds_per_call = _SECONDS_EMBEDDED if is_free else _SECONDS_PER_CALL / chosen.workers
     return CallPlan(
-        tuple(phases), expected, sum(phase.most for phase in phases), paid=not job.embedded, images=images,
+        tuple(phases), expected, sum(phase.most for phase in phases), paid=not is_free, images=images,
         seconds=_SECONDS_AROUND + images * _seconds_of_image(used) / chosen.workers + expected * seconds_per_call,
-        cost_usd=None if job.embedded else _cost(job, expected),
+        cost_usd=None if is_free else _cost(job, expected),
     )  # fmt: skip
 
 
@@ -126,7 +127,8 @@ def within_calls(job: Job, max_calls: int, *, seeds: int = 1) -> Job:
     def planned(percent: int) -> CallPlan:
         return call_plan(replace(job, share=percent / 100), seeds=seeds)
 
-    if job.embedded or planned(100).expected_calls <= max_calls:
+    whole = planned(100)
+    if not whole.paid or whole.expected_calls <= max_calls:
         return job
     searches = [(name, key) for name in job.optimizers for key in recipe_named(name).scales]
     if job.resume and not searches:
