@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Any, Literal
 
 from data.manifest import GENERATED, Sample
-from data.tables import HUB, csv_table, is_manifest, number_of
+from data.tables import HUB, csv_rows, is_manifest, number_of
 from program.common import load_offers
 from program.common.backends import Section
 from program.common.errors import DataError, InputError, did_you_mean
@@ -185,17 +185,12 @@ def read_csv(path: Path, columns: Sequence[str] = ()) -> Iterator[TableRow]:
     """
     try:
         with path.open(encoding="utf-8-sig", newline="") as file:
-            rows = csv_table(file, path)
-            header = rows.fieldnames or ()
-            if missing := [name for name in columns if name not in header]:
-                raise DataError(f"table {str(path)!r}: has no column {missing[0]!r} but {', '.join(header)}")
-            for cells in rows:
-                extra: Any = cells.pop(None, None)
-                row = TableRow(path, f"line {rows.line_num}", cells)
-                if any(extra or ()) or (None in cells.values() and any(cells.values())):
-                    raise row.error(f"has other than the header's {len(cells)} cells; put text with commas in quotes")
-                if any(cells.values()):
-                    yield row
+            for number, cells in csv_rows(file, path, columns):
+                if isinstance(cells, ValueError):
+                    raise TableRow(path, f"line {number}", {}).error(str(cells))
+                if missing := [name for name in columns if name not in cells]:
+                    raise DataError(f"table {str(path)!r}: has no column {missing[0]!r} but {', '.join(cells)}")
+                yield TableRow(path, f"line {number}", cells)
     except (UnicodeDecodeError, csv.Error) as error:
         raise DataError(f"table {str(path)!r}: is not a CSV file in UTF-8 ({error}); fetch it again") from error
 

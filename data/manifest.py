@@ -5,14 +5,19 @@ Reading streams and opens no image; ids are kept on disk, to find duplicates (`b
 
 import hashlib
 import json
+import math
 import os
-from collections.abc import Collection, Iterable, Iterator, Mapping
-from contextlib import closing
+from argparse import Namespace
+from array import array
+from collections import defaultdict
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+from contextlib import closing, suppress
 from dataclasses import dataclass, field
 from difflib import get_close_matches
 from functools import lru_cache
 from pathlib import Path
-from typing import Annotated, Any, Literal, TypeAlias
+from string import ascii_uppercase
+from typing import Annotated, Any, Literal, NamedTuple, TypeAlias
 
 from pydantic import ConfigDict, Field, StrictBool, StrictStr, ValidationError, field_validator, model_validator
 
@@ -33,11 +38,21 @@ Box: TypeAlias = tuple[Number, Number, Number, Number]
 
 _FAR_OUTSIDE = 0.25
 """Part of its scale's width that a score may pass it by: realigned DMOS of LIVE pass 0..100 by 12."""
+_USUAL_SCALE = (1.0, 5.0)
+_SCALES = ((0, 1), (1, 5), (0, 10), (0, 100))
+"""What scores may be on whose scale is not known, the likeliest first."""
+_FEWEST = 3
+"""Scores that say something of their scale."""
 KEYS = (
     "id", "image", "reference", "query", "options", "answer", "mos", "mos_std", "mos_range", "higher_is_better",
     "preferred_over", "distortion", "group", "split", "regions", "metadata",
 )  # fmt: skip
 """Of a manifest's lines, in the order in which they are written."""
+LABELS = (
+    '"mos" (another column: --columns mos=NAME), or "options" with an "answer"; of several raters\' columns give '
+    "--raters NAME,NAME"
+)
+"""What makes a row a labelled one, as errors say it."""
 
 
 class Sample(Request):
@@ -59,7 +74,7 @@ class Sample(Request):
     mos: Number | None = None
     """Mean opinion score on `mos_range`; a value may pass the range by a quarter of its width."""
     mos_std: Annotated[Number, Field(ge=0)] | None = None
-    mos_range: tuple[Number, Number] = (1.0, 5.0)
+    mos_range: tuple[Number, Number] = _USUAL_SCALE
     higher_is_better: StrictBool = True
     preferred_over: dict[StrictStr, Annotated[float, Field(ge=0, allow_inf_nan=False)]] | None = None
     """How many votes found this image better than another, by the other's `id`; a tie is half a vote for each."""
@@ -135,6 +150,13 @@ class Sample(Request):
             raise ValueError("is empty; give the path of an image file")
         return place_of(text)
 
+    @field_validator("options", mode="before")
+    @classmethod
+    def _by_letter(cls, value: Any) -> Any:
+        if isinstance(value, list) and len(value) <= len(ascii_uppercase):
+            return dict(zip(ascii_uppercase, value, strict=False))
+        return value
+
     @model_validator(mode="after")
     def _consistent(self) -> "Sample":
         low, high = self.mos_range
@@ -151,28 +173,6 @@ class Sample(Request):
         return self
 
 
-class ScaleDoubt:
-    """Looks at samples one by one for scores that all lie in 0..1 where nothing says on which scale they are."""
-
-    def __init__(self) -> None:
-        self._count, self._low, self._high = 0, 1.0, 0.0
-
-    def add(self, sample: Sample) -> Sample:
-        """Take a sample in, and return it."""
-        if sample.mos is not None and "mos_range" not in sample.model_fields_set:
-            self._count += 1
-            self._low, self._high = min(self._low, sample.mos), max(self._high, sample.mos)
-        return sample
-
-    @property
-    def question(self) -> str:
-        """The doubt in one line; empty where there is none."""
-        if not self._count or self._high > 1 or self._low == 1:
-            return ""
-        note = f"{self._count} scores lie in {self._low:g}..{self._high:g} and are read on 1..5, as nothing says their"
-        return f'{note} scale; is it 0..1? then say "mos_range": [0, 1] (--mos-range 0,1)'
-
-
 @dataclass(frozen=True)
 class Layout:
     """What a manifest's rows leave unsaid: columns, the scale of their scores, and which addresses may be opened."""
@@ -183,9 +183,16 @@ class Layout:
     """Of every score, whatever its row says; None leaves it to the rows."""
     lower_is_better: bool = False
     """Of every score, likewise."""
+    raters: Sequence[str] | None = None
+    """Columns of several people's scores, which are averaged; of no names: the rows of an image are. None: neither."""
     remote: Collection[str] = ()
     """Kinds of address (s3, gs) that rows may name; without, they name files of this machine, or files below their
     manifest's own address."""
+
+    @classmethod
+    def asked(cls, flags: Namespace) -> "Layout":
+        """Return what `program.common.cli.add_layout_flags` read."""
+        return cls(flags.columns, flags.mos_range, flags.lower_is_better, flags.raters)
 
     @property
     def scale(self) -> dict[str, Any]:
@@ -234,6 +241,60 @@ def fault_of(error: Exception) -> str:
     return f'"{place}": {message} (given: {_shortened(first["input"])})'
 
 
+class ScaleDoubt(NamedTuple):
+    """Why scores seem to be on another scale than the one stated or assumed, and whether they cannot be on it."""
+
+    text: str
+    is_certain: bool
+
+
+def scale_doubts(path: Place, layout: Layout = _AS_WRITTEN) -> Iterator[ScaleDoubt]:
+    """Yield a doubt of each scale that a manifest's scores do not fit.
+
+    They cannot be on it where most lie outside it, or all within a fiftieth of it; it is doubtful where all lie within
+    a tenth of it. Of fewer than three scores, or of one value, nothing can be told.
+    """
+    by_scale: defaultdict[tuple[float, float], array[float]] = defaultdict(lambda: array("d"))
+    for _, row in scan_rows(path, layout.columns, layout.raters):
+        if isinstance(row, dict) and row.get("mos") is not None:
+            with suppress(TypeError, ValueError):  # the row is refused when it is read
+                low, high = map(float, layout.mos_range or row.get("mos_range") or _USUAL_SCALE)
+                by_scale[low, high].append(float(row["mos"]))
+    for (low, high), scores in by_scale.items():
+        least, most = min(scores), max(scores)
+        used = (most - least) / (high - low) if low < high else math.nan
+        is_outside = 2 * sum(not low <= score <= high for score in scores) > len(scores)
+        if len(scores) < _FEWEST or not (is_outside or 0 < used < 1 / 10):
+            continue
+        where = "most of them outside"
+        if not is_outside:
+            where = f"all within a {'fiftieth' if used < 1 / 50 else 'tenth'} of"
+        text = f"its {len(scores)} scores lie in {least:g}..{most:g}, {where} {low:g}..{high:g}"
+        flag = _likely_scale(least, most, narrower_than=math.inf if is_outside else high - low)
+        mend = f'name their scale with --mos-range {flag} ("mos_range" in the rows)'
+        yield ScaleDoubt(f"{text}; {mend}", is_outside or used < 1 / 50)
+
+
+def _likely_scale(least: float, most: float, narrower_than: float) -> str:
+    """Return the ends of the first usual scale that scores fit, but for a little at its ends."""
+    for low, high in _SCALES:
+        width = high - low
+        if low - width / 20 <= least and most <= high + width / 20 and width < narrower_than:
+            return f"{low},{high}"
+    return "LOW,HIGH"
+
+
+def check_scale(path: Place, layout: Layout = _AS_WRITTEN) -> str:
+    """Return a warning of the scales that are doubtful, empty where none is; DataError where one cannot be."""
+    doubts = list(scale_doubts(path, layout))
+    for doubt in sorted(doubts, key=lambda doubt: not doubt.is_certain)[:1]:
+        text = f"manifest {str(path)!r}: {doubt.text}"
+        if doubt.is_certain:
+            raise DataError(text)
+        return text
+    return ""
+
+
 def left_out(count: int, of: int) -> str:
     """Say that so many rows have no label."""
     return f"{count} of {of} rows have no label and are left out"
@@ -250,21 +311,23 @@ def read_manifest(path: Place, layout: Layout = _AS_WRITTEN) -> Iterator[Sample]
 def scan_manifest(path: Place, layout: Layout = _AS_WRITTEN) -> Iterator[tuple[int, Sample | DataError]]:
     """Yield line number and sample of each line (or row), or the DataError that says what is wrong with it.
 
-    .jsonl, .csv, or .parquet (a file, or a folder of such files), local or by URI; `layout` says which column is which
-    field, and the scale. Without an "id" the image's name as it stands there is the sample's. Raises DataError when the
-    file as a whole cannot be read or is empty.
+    .jsonl, .json, .csv, .tsv, .xlsx or .parquet (a file, or a folder of such files), local or by URI; `layout` says
+    which column is which field, and the scale. Without an "id" the image's name as it stands there is the sample's.
+    Raises DataError when the file as a whole cannot be read or is empty.
     """
     path = str(path) if str(path).startswith(HUB) else place_of(path)
     folder = None if str(path).startswith(HUB) else folder_of(path)
     number = 0
     with closing(IdSet()) as ids:
-        for number, row in scan_rows(path, layout.columns):
+        for number, row in scan_rows(path, layout.columns, layout.raters):
             try:
                 if isinstance(row, Exception):
                     raise row
                 sample = _sample(row, folder, layout)
                 if not ids.add(sample.id):
-                    raise ValueError(f'"id" {_shortened(sample.id)} was there before; give each line its own')
+                    is_scored_again = sample.mos is not None and "id" not in row
+                    mend = ", or --raters to average the scores of an image" if is_scored_again else ""
+                    raise ValueError(f'"id" {_shortened(sample.id)} was there before; give each line its own{mend}')
             except (ValueError, RecursionError) as error:
                 yield number, DataError(f"manifest {str(path)!r} line {number}: {fault_of(error)}")
             else:

@@ -6,7 +6,7 @@ import logging
 import os
 import tempfile
 from collections import Counter
-from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from functools import partial
 from pathlib import Path
 from string import ascii_uppercase
@@ -21,10 +21,10 @@ from data.manifest import (
     KEYS,
     Layout,
     Sample,
-    ScaleDoubt,
     Split,
     manifest_sha256,
     read_manifest,
+    scale_doubts,
     scan_manifest,
     write_manifest,
 )
@@ -245,15 +245,15 @@ def check_manifest(
     decode: bool = True,
     workers: int | None = None,
     on_file: Callable[[], None] = lambda: None,
-    remote: Collection[str] = (),
+    layout: Layout | None = None,
 ) -> CheckReport:
     """Read a manifest and all its images and report what is wrong.
 
     `dataset` names the release whose counts must be met (default: the one in the manifest's record). Without `decode`
-    files are read and hashed, not decoded. `remote` are the kinds of address that rows may name (see `Layout`). Raises
+    files are read and hashed, not decoded. Rows are read by `layout`. Raises
     DataError when the manifest cannot be read at all.
     """
-    path, layout = Path(place_of(path)), Layout(remote=remote)
+    path, layout = Path(place_of(path)), layout or Layout()
     if dataset is not None:
         entry_of(dataset)
     report = CheckReport(manifest=str(path), sha256=manifest_sha256(path), dataset=dataset, decoded=decode)
@@ -267,19 +267,18 @@ def check_manifest(
 
     read = partial(_read, decode=decode, on_file=on_file)
     files = in_order(read, names, workers=workers or os.cpu_count() or 1)
-    checker, doubt = _Checker(dict(zip(names, files, strict=True))), ScaleDoubt()
+    checker = _Checker(dict(zip(names, files, strict=True)))
     for number, sample in scan_manifest(path, layout):
         report.lines += 1
         if isinstance(sample, DataError):
             report.add("line", number, str(sample).partition(f"line {number}: ")[2])
             continue
-        doubt.add(sample)
         report.splits[sample.split or "no split"] += 1
         report.tasks[sample.task] += 1
         for kind, message in checker.faults(number, sample):
             report.add(kind, number, message)
-    if doubt.question:
-        report.add("scale", None, doubt.question)
+    for doubt in scale_doubts(path, layout):
+        report.add("scale", None, doubt.text)
     report.images, report.groups = len(names), len(checker.groups)
     _check_release(path, report)
     return report

@@ -224,7 +224,7 @@ def test_another_folder_is_refused_with_what_is_wanted(tmp_path: Path, name: str
         ("tid2013", "mos_with_names.txt", "5.5 I01_99_1.bmp\n" * 3, r"line 1: '5.5 I01_99_1.bmp' is no score and name"),
         ("tid2013", "mos_with_names.txt", "nan I01_01_1.bmp\n" * 3, "line 1: score 'nan' is no number"),
         ("tid2013", "mos_std.txt", "0.1\n", "has 1 rows for 3 beside it"),
-        ("kadid10k", "dmos.csv", "dist_img,ref_img,mos\n", "has no column 'dmos' but dist_img, ref_img, mos"),
+        ("kadid10k", "dmos.csv", "dist_img,ref_img,mos\na,b,1\n", "has no column 'dmos' but dist_img, ref_img, mos"),
         ("kadid10k", "dmos.csv", "dist_img,ref_img,dmos,var\nI01.png,I01.png,1,1\n", "line 2: 'I01.png' is no name"),
         ("csiq", "csiq.DMOS.xlsx", "text", "is no whole .xlsx workbook"),
         ("pipal", "Train_Label/A0001.txt", "A0001_09_00.bmp,1\n", "line 1: 'A0001_09_00.bmp,1' is not"),
