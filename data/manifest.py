@@ -17,7 +17,7 @@ from difflib import get_close_matches
 from functools import lru_cache
 from pathlib import Path
 from string import ascii_uppercase
-from typing import Annotated, Any, Literal, NamedTuple, TypeAlias
+from typing import Annotated, Any, Literal, TypeAlias
 
 from pydantic import ConfigDict, Field, StrictBool, StrictStr, ValidationError, field_validator, model_validator
 
@@ -38,9 +38,8 @@ Box: TypeAlias = tuple[Number, Number, Number, Number]
 
 _FAR_OUTSIDE = 0.25
 """Part of its scale's width that a score may pass it by: realigned DMOS of LIVE pass 0..100 by 12."""
-_USUAL_SCALE = (1.0, 5.0)
-_SCALES = ((0, 1), (1, 5), (0, 10), (0, 100))
-"""What scores may be on whose scale is not known, the likeliest first."""
+_USUAL_SCALES = ((0, 1), (1, 5), (0, 10), (0, 100))
+"""What scores may be on that do not fit theirs, the likeliest first."""
 _FEWEST = 3
 """Scores that say something of their scale."""
 KEYS = (
@@ -74,7 +73,7 @@ class Sample(Request):
     mos: Number | None = None
     """Mean opinion score on `mos_range`; a value may pass the range by a quarter of its width."""
     mos_std: Annotated[Number, Field(ge=0)] | None = None
-    mos_range: tuple[Number, Number] = _USUAL_SCALE
+    mos_range: tuple[Number, Number] = (1.0, 5.0)
     higher_is_better: StrictBool = True
     preferred_over: dict[StrictStr, Annotated[float, Field(ge=0, allow_inf_nan=False)]] | None = None
     """How many votes found this image better than another, by the other's `id`; a tie is half a vote for each."""
@@ -194,12 +193,6 @@ class Layout:
         """Return what `program.common.cli.add_layout_flags` read."""
         return cls(flags.columns, flags.mos_range, flags.lower_is_better, flags.raters)
 
-    @property
-    def scale(self) -> dict[str, Any]:
-        """The fields that every row gets."""
-        scale: dict[str, Any] = {} if self.mos_range is None else {"mos_range": self.mos_range}
-        return scale | ({"higher_is_better": False} if self.lower_is_better else {})
-
 
 _AS_WRITTEN = Layout()
 _DIFFERENCE = "dmos"
@@ -241,58 +234,46 @@ def fault_of(error: Exception) -> str:
     return f'"{place}": {message} (given: {_shortened(first["input"])})'
 
 
-class ScaleDoubt(NamedTuple):
-    """Why scores seem to be on another scale than the one stated or assumed, and whether they cannot be on it."""
+def check_scale(path: Place, layout: Layout = _AS_WRITTEN) -> str:
+    """Return a warning where all scores of a manifest lie within a tenth of their scale; empty where they do not.
 
-    text: str
-    is_certain: bool
-
-
-def scale_doubts(path: Place, layout: Layout = _AS_WRITTEN) -> Iterator[ScaleDoubt]:
-    """Yield a doubt of each scale that a manifest's scores do not fit.
-
-    They cannot be on it where most lie outside it, or all within a fiftieth of it; it is doubtful where all lie within
-    a tenth of it. Of fewer than three scores, or of one value, nothing can be told.
+    Raises DataError where most lie outside it, or all within a fiftieth of it. Of fewer than three scores, or of one
+    value, nothing can be told.
     """
+    warning = ""
+    for (low, high), scores in _scores_by_scale(path, layout).items():
+        least, most = min(scores), max(scores)
+        used = (most - least) / (high - low)
+        is_outside = 2 * sum(not low <= score <= high for score in scores) > len(scores)
+        if is_outside:
+            where = "most of them outside"
+        elif used < 1 / 50:
+            where = "all within a fiftieth of"
+        else:
+            where = "all within a tenth of"
+        likely = "LOW,HIGH"
+        for first, last in reversed(_USUAL_SCALES):
+            slack = (last - first) / 20
+            if first - slack <= least and most <= last + slack and (is_outside or last - first < high - low):
+                likely = f"{first},{last}"
+        text = f"manifest {str(path)!r}: its {len(scores)} scores lie in {least:g}..{most:g}, {where} {low:g}..{high:g}"
+        text += f'; name their scale with --mos-range {likely} ("mos_range" in the rows)'
+        if len(scores) >= _FEWEST and (is_outside or 0 < used < 1 / 50):
+            raise DataError(text)
+        if len(scores) >= _FEWEST and 0 < used < 1 / 10:
+            warning = text
+    return warning
+
+
+def _scores_by_scale(path: Place, layout: Layout) -> Mapping[tuple[float, float], Sequence[float]]:
     by_scale: defaultdict[tuple[float, float], array[float]] = defaultdict(lambda: array("d"))
     for _, row in scan_rows(path, layout.columns, layout.raters):
         if isinstance(row, dict) and row.get("mos") is not None:
             with suppress(TypeError, ValueError):  # the row is refused when it is read
-                low, high = map(float, layout.mos_range or row.get("mos_range") or _USUAL_SCALE)
-                by_scale[low, high].append(float(row["mos"]))
-    for (low, high), scores in by_scale.items():
-        least, most = min(scores), max(scores)
-        used = (most - least) / (high - low) if low < high else math.nan
-        is_outside = 2 * sum(not low <= score <= high for score in scores) > len(scores)
-        if len(scores) < _FEWEST or not (is_outside or 0 < used < 1 / 10):
-            continue
-        where = "most of them outside"
-        if not is_outside:
-            where = f"all within a {'fiftieth' if used < 1 / 50 else 'tenth'} of"
-        text = f"its {len(scores)} scores lie in {least:g}..{most:g}, {where} {low:g}..{high:g}"
-        flag = _likely_scale(least, most, narrower_than=math.inf if is_outside else high - low)
-        mend = f'name their scale with --mos-range {flag} ("mos_range" in the rows)'
-        yield ScaleDoubt(f"{text}; {mend}", is_outside or used < 1 / 50)
-
-
-def _likely_scale(least: float, most: float, narrower_than: float) -> str:
-    """Return the ends of the first usual scale that scores fit, but for a little at its ends."""
-    for low, high in _SCALES:
-        width = high - low
-        if low - width / 20 <= least and most <= high + width / 20 and width < narrower_than:
-            return f"{low},{high}"
-    return "LOW,HIGH"
-
-
-def check_scale(path: Place, layout: Layout = _AS_WRITTEN) -> str:
-    """Return a warning of the scales that are doubtful, empty where none is; DataError where one cannot be."""
-    doubts = list(scale_doubts(path, layout))
-    for doubt in sorted(doubts, key=lambda doubt: not doubt.is_certain)[:1]:
-        text = f"manifest {str(path)!r}: {doubt.text}"
-        if doubt.is_certain:
-            raise DataError(text)
-        return text
-    return ""
+                low, high = map(float, layout.mos_range or row.get("mos_range") or (1, 5))
+                if low < high and math.isfinite(row["mos"]):
+                    by_scale[low, high].append(row["mos"])
+    return by_scale
 
 
 def left_out(count: int, of: int) -> str:
@@ -369,7 +350,10 @@ def _sample(row: Any, folder: Place | None, layout: Layout) -> Sample:
     if not isinstance(row, dict):
         raise ValueError(f"holds {_shortened(row)}, not an object; write it as {{...}}")
     fields = {key: value for key, value in row.items() if key in KEYS and value is not None}
-    fields.update(layout.scale)
+    if layout.mos_range is not None:
+        fields["mos_range"] = layout.mos_range
+    if layout.lower_is_better:
+        fields["higher_is_better"] = False
     own = {key: value for key, value in row.items() if key not in KEYS}
     if {"other", "better"} <= own.keys():
         raise ValueError("is a pair; make a manifest of the pairs with python -m data.prepare pairs")
@@ -383,19 +367,16 @@ def _sample(row: Any, folder: Place | None, layout: Layout) -> Sample:
         raise ValueError(f'has no "image"{but}; give it, or name its column with --columns image=NAME')
     fields.setdefault("id", str(fields["image"]))
     sample = Sample.model_validate(fields)
-    named = {key: str(fields[key]) for key in ("image", "reference") if key in fields}
-    if folder is None:
-        _check_streamed(named.values())
-    places = {key: named_in(folder or Path(), name, layout.remote) for key, name in named.items()}
-    return sample.model_copy(update=places)
+    images = {key: _image(str(fields[key]), folder, layout) for key in ("image", "reference") if key in fields}
+    return sample.model_copy(update=images)
 
 
-def _check_streamed(names: Iterable[str]) -> None:
-    """Raise ValueError for an image that a streamed dataset names instead of holding it: no folder lies beside it."""
-    for name in names:
-        if not is_remote(name):
-            mend = "name the column that holds images with --columns image=NAME"
-            raise ValueError(f"image {_shortened(name)} is a name, and a streamed dataset has no folder; {mend}")
+def _image(name: str, folder: Place | None, layout: Layout) -> Place:
+    """Return what a row names in a folder; None: of a streamed dataset, which holds its images. Raises ValueError."""
+    if folder is None and not is_remote(name):
+        mend = "name the column that holds images with --columns image=NAME"
+        raise ValueError(f"image {_shortened(name)} is a name, and a streamed dataset has no folder; {mend}")
+    return named_in(folder or Path(), name, layout.remote)
 
 
 def _row(sample: Sample, folder: Path) -> dict[str, Any]:

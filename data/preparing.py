@@ -22,9 +22,9 @@ from data.manifest import (
     Layout,
     Sample,
     Split,
+    check_scale,
     manifest_sha256,
     read_manifest,
-    scale_doubts,
     scan_manifest,
     write_manifest,
 )
@@ -277,8 +277,12 @@ def check_manifest(
         report.tasks[sample.task] += 1
         for kind, message in checker.faults(number, sample):
             report.add(kind, number, message)
-    for doubt in scale_doubts(path, layout):
-        report.add("scale", None, doubt.text)
+    try:
+        doubt = check_scale(path, layout)
+    except DataError as error:
+        doubt = str(error)
+    if doubt:
+        report.add("scale", None, doubt.removeprefix(f"manifest {str(path)!r}: "))
     report.images, report.groups = len(names), len(checker.groups)
     _check_release(path, report)
     return report

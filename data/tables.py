@@ -8,10 +8,9 @@ import re
 import statistics
 import warnings
 from collections import Counter
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
-from dataclasses import dataclass, field
-from itertools import chain, islice, zip_longest
+from itertools import chain, islice, product, zip_longest
 from pathlib import Path
 from typing import Any, TypeAlias
 from xml.etree.ElementTree import ParseError
@@ -37,14 +36,14 @@ FOUND = frozenset({
 })  # fmt: skip
 """Columns of the program's own tables (`assess --out`) with what it found; a table with all of them is one."""
 
-_IMAGES = ("image", "reference")
 _TEXTS = ("id", "query", "answer", "distortion", "group", "split")
 _NUMBERS = ("mos", "mos_std")
 _JSON = ("options", "regions", "mos_range", "metadata", "higher_is_better")
-_ASKED = (*_IMAGES, "query", "options", "mos_range", "higher_is_better")
+_ASKED = ("image", "reference", "query", "options", "mos_range", "higher_is_better")
 """What the rows of several raters have in common."""
 _TITLES = 20
 """Rows in which the header is looked for."""
+_SEPARATORS = ",;\t|"
 _ROWS_AT_ONCE = 1024
 
 
@@ -56,38 +55,37 @@ def is_manifest(source: str) -> bool:
 def scan_rows(source: Place, columns: Mapping[str, str], raters: Sequence[str] | None = None) -> Rows:
     """Yield number and row by fields of each row, or the ValueError that says why it is none.
 
-    `columns` says by field which column holds it. `raters` averages several people's scores: those in the columns of
-    these names, or, of no names, those of all rows of an image. Of the program's own tables a row is what a person said
-    in it, and of which image. Raises DataError when the source as a whole cannot be read, lacks one of the columns, or
-    has a column of numbers that can be read in two ways.
+    `columns` says by field which column holds it. `raters` averages several people's scores: those in
+    the columns of these names, or, of no names, those of all rows of an image. Of the program's own
+    tables a row is what a person said in it, and of which image. Raises DataError when the source as a
+    whole cannot be read, lacks one of the columns, or has numbers that can be read in two ways.
     """
-    name = str(source)
-    place = source if name.startswith(HUB) else place_of(source)
+    place = source if str(source).startswith(HUB) else place_of(source)
+    if raters is None:
+        return _by_field(place, columns, _NUMBERS)
+    rows = _by_field(place, {**columns, **{name: name for name in raters}}, (*_NUMBERS, *raters))
+    return _mean_of_columns(rows, raters) if raters else _mean_of_rows(rows, str(source))
+
+
+def _by_field(place: Place, columns: Mapping[str, str], numbers: Sequence[str]) -> Rows:
+    name, header = str(place), [columns.get("image", "image")]
     is_json = _reader_of(name) in (_json_lines, _json_list)
-    columns = {**columns, **{rater: rater for rater in raters or ()}}
-    numbers = {field: Numbers(columns.get(field, field)) for field in (*_NUMBERS, *(raters or ()))}
-
-    def read() -> Rows:
-        for number, row in table_rows(place, (columns.get("image", "image"),)):
-            if isinstance(row, dict) and columns:
-                row = _renamed(row, columns, name, strict=not is_json)
-            yield number, row
-
-    def typed() -> Rows:
-        for number, row in read():
-            if not isinstance(row, dict):
-                yield number, row
-                continue
-            is_own = row.keys() >= FOUND
-            row = row if is_json else _typed(number, row, numbers)
-            yield number, _said(row, columns, place) if is_own and isinstance(row, dict) else row
-
+    marks: dict[str, str] = {}
     if _reader_of(name) in (_csv, _xlsx):
-        _look_at_numbers(read(), numbers, name)
-    yield from typed() if raters is None else _averaged(typed(), raters, name)
+        column_of = {field: columns.get(field, field) for field in numbers}
+        marks = _decimal_marks(table_rows(place, header), column_of, name)
+    for number, row in table_rows(place, header):
+        is_own = isinstance(row, dict) and row.keys() >= FOUND
+        if isinstance(row, dict) and columns:
+            row = _renamed(row, columns, name, strict=not is_json)
+        if isinstance(row, dict) and not is_json:
+            row = _typed(number, row, numbers, marks)
+        if isinstance(row, dict) and is_own:
+            row = _said(row, columns, place)
+        yield number, row
 
 
-def table_rows(source: Place, header: Iterable[str] = ()) -> Rows:
+def table_rows(source: Place, header: Collection[str] = ()) -> Rows:
     """Yield number and row by column of each row of a table of any kind, its cells as they stand there.
 
     The first row that has the names in `header` is the header of a text table or a workbook, else its first. Empty rows
@@ -95,7 +93,7 @@ def table_rows(source: Place, header: Iterable[str] = ()) -> Rows:
     """
     read = _reader_of(str(source))
     try:
-        yield from read(source, set(header)) if read in (_csv, _xlsx) else read(source)
+        yield from read(source, header) if read in (_csv, _xlsx) else read(source)
     except UnicodeDecodeError as error:
         mend = "save it as UTF-8 (of a spreadsheet: save it as .xlsx or as CSV in UTF-8)"
         raise DataError(f"manifest {str(source)!r}: is not UTF-8; {mend}") from error
@@ -123,16 +121,15 @@ def _renamed(row: dict[str, Any], columns: Mapping[str, str], name: str, *, stri
     return fields | {key: value for key, value in row.items() if key not in {*columns.values(), *columns}}
 
 
-def _said(row: dict[str, Any], columns: Mapping[str, str], source: Place) -> dict[str, Any]:
+def _said(row: dict[str, Any], columns: Mapping[str, str], table: Place) -> dict[str, Any]:
     """Return what a person said in a row of the program's own table: a `mos`, or another letter than its own."""
     said = {name: value for name, value in row.items() if name not in FOUND and value is not None}
-    for name in said.keys() & set(_IMAGES):
+    for name in said.keys() & {"image", "reference"}:
         # As it was named where `assess` ran, which may be elsewhere than the table.
         text = str(said[name])
-        if isinstance(source, Path) and not is_remote(text) and not kinds_elsewhere(text):
-            named = Path(place_of(text))
-            if not exists(source.parent / named) and exists(named):
-                said[name] = str(named.resolve())
+        is_local = isinstance(table, Path) and not is_remote(text) and not kinds_elsewhere(text)
+        if is_local and not exists(Path(table).parent / text) and exists(Path(text)):
+            said[name] = str(Path(text).resolve())
     options = said.get("options")
     if "mos" in said or not isinstance(options, dict):
         # What was asked of the image beside a score has no answer but the program's own.
@@ -142,55 +139,39 @@ def _said(row: dict[str, Any], columns: Mapping[str, str], source: Place) -> dic
     return said
 
 
-@dataclass
-class Numbers:
-    """Reads the numbers of a column, whose cells say together which mark is the decimal one."""
+def number_of(cell: Any, mark: str = "") -> float:
+    """Return a cell's number by its column's decimal mark. Without one it has to have one reading.
 
-    column: str = ""
-    _marks: set[str] = field(default_factory=set)
-    """The decimal marks that cells with one reading have."""
-    _doubtful: str = ""
-    """The first cell that is one number with a decimal comma and another with a decimal point."""
-    _has_whole: bool = False
+    Raises ValueError or TypeError for a cell that holds no number.
+    """
+    if not isinstance(cell, str):
+        return float(cell)
+    readings = _readings(cell)
+    if not readings:
+        raise ValueError(f'holds "{cell}", which is no number')
+    return readings.get(mark or decimal_mark([cell], "cell"), next(iter(readings.values())))
 
-    def add(self, cell: Any) -> None:
-        """Look at a cell."""
-        if not isinstance(cell, str):
-            return
-        readings = _readings(cell)
-        self._has_whole |= cell.strip().isdigit()
-        if len(readings) == 1:
-            self._marks |= readings.keys()
-        # Programs write 3.125 and 4, or 3.125 and 4.000: of points, only 4.000 beside 4 may part thousands.
-        elif len(set(readings.values())) > 1 and ("," in cell or cell.endswith("0")):
-            self._doubtful = self._doubtful or cell
 
-    @property
-    def doubt(self) -> str:
-        """What can be read in two ways; empty where nothing can."""
-        is_open = len(self._marks) != 1 and ("," in self._doubtful or self._has_whole)
-        if not self._doubtful or not is_open:
-            return ""
-        readings = " or ".join(f"{value:.12g}" for value in sorted(_readings(self._doubtful).values()))
-        mend = "write its numbers with a decimal point and nothing between thousands"
-        return f'column {self.column!r} holds "{self._doubtful}", which is {readings}; {mend}'
+def decimal_mark(cells: Collection[str], column: str) -> str:
+    """Return the decimal mark of a column's numbers, which its cells show together.
 
-    def number(self, cell: Any) -> float:
-        """Return a cell's number. Raises ValueError or TypeError where it is none, or may be two."""
-        if not isinstance(cell, str):
-            return float(cell)
-        self.add(cell)
-        if self.doubt:
-            raise ValueError(self.doubt)
-        readings = _readings(cell)
-        if not readings:
-            raise ValueError(f"{cell!r} is no number")
-        mark = "," if self._marks == {","} else "."
-        return readings.get(mark, next(iter(readings.values())))
+    Raises DataError where a cell can be read in two ways, and no other tells which is meant.
+    """
+    sure = {mark for cell in cells if len(readings := _readings(cell)) == 1 for mark in readings}
+    if len(sure) == 1:
+        return sure.pop()
+    # Programs write 3.125 beside 4, or 3.125 beside 4.000: only 4.000 beside 4 may be thousands.
+    has_whole = any(cell.strip().isdigit() for cell in cells)
+    for cell in cells:
+        values = sorted(set(_readings(cell).values()))
+        if len(values) == 2 and ("," in cell or (has_whole and cell.endswith("0"))):
+            fault = f'holds "{cell}", which is {values[0]:.12g} or {values[1]:.12g}'
+            raise DataError(f"{column} {fault}; write numbers with a decimal point and no mark between thousands")
+    return "."
 
 
 def _readings(text: str) -> dict[str, float]:
-    """Return the number that a text is by the decimal mark that it may have; empty where it is none."""
+    """Return the number that a text is by the decimal mark it may have; empty where it is none."""
     joined = re.sub(r"(?<=\d)[ '’\u00a0\u202f](?=\d{3}(?!\d))", "", text.strip())
     readings = {}
     for mark, between in (".,", ",."):
@@ -201,82 +182,62 @@ def _readings(text: str) -> dict[str, float]:
     return readings
 
 
-def number_of(cell: Any) -> float:
-    """Return the number of a cell by itself; ValueError or TypeError where it is none, or may be two."""
-    return Numbers().number(cell)
-
-
-def _look_at_numbers(rows: Rows, numbers: Mapping[str, Numbers], name: str) -> None:
-    """Look at all cells of the columns of numbers. Raises DataError where one can be read in two ways."""
+def _decimal_marks(rows: Rows, columns: Mapping[str, str], name: str) -> dict[str, str]:
+    """Return the decimal mark of each field of numbers. Raises DataError where two are possible."""
+    cells: dict[str, dict[str, None]] = {field: {} for field in columns}
     for _, row in rows:
-        if isinstance(row, dict):
-            for field_name, column in numbers.items():
-                column.add(row.get(field_name))
-    for column in numbers.values():
-        if column.doubt:
-            raise DataError(f"manifest {name!r}: {column.doubt}")
+        for field, column in columns.items():
+            if isinstance(row, dict) and isinstance(row.get(column), str):
+                cells[field].setdefault(row[column])
+    where = f"manifest {name!r}: column"
+    return {field: decimal_mark(texts, f"{where} {columns[field]!r}") for field, texts in cells.items()}
 
 
-def _typed(number: int, cells: Mapping[str, Any], numbers: Mapping[str, Numbers]) -> dict[str, Any] | ValueError:
-    """Return a table's cells as a row without the empty ones, with numbers, texts and JSON where a field holds them."""
+def _typed(number: int, cells: Mapping[str, Any], numbers: Sequence[str], marks: Mapping[str, str]) -> Row:
+    """Return a table's cells as a row of numbers, texts and JSON, without the empty ones."""
     row: dict[str, Any] = {}
     for name, cell in cells.items():
-        value = _filled(cell)
+        value = _plain(cell)
         if value is None or (isinstance(value, str) and not value.strip()):
             continue
-        kind = "number" if name in numbers else "JSON value"
         try:
             if name in numbers:
-                value = numbers[name].number(value)
+                value = number_of(value, marks.get(name, ""))
             elif name in _JSON and isinstance(value, str):
                 value = json.loads(value)
-            elif name in _TEXTS:
-                value = _text(value)
-            elif name in _IMAGES:
-                value = _inline(value)
-            elif isinstance(value, bytes) or (isinstance(value, dict) and "bytes" in value):
-                continue  # an image that is none of the row's
         except (TypeError, ValueError):
-            doubt = numbers[name].doubt if name in numbers else ""
-            return ValueError(doubt or f'"{name}" is {json.dumps(str(value)[:60])}; give a {kind}')
+            kind = "number" if name in numbers else "JSON value"
+            return ValueError(f'"{name}" is {json.dumps(str(value)[:60])}; give a {kind}')
+        if name in _TEXTS and isinstance(value, float) and value.is_integer():
+            value = int(value)
+        if name in _TEXTS and isinstance(value, int | float):
+            value = str(value)
         row[name] = value
     if DATA.match(str(row.get("image"))):
         row.setdefault("id", f"{number:08}")
     return row
 
 
-def _filled(value: Any) -> Any:
-    """Return a value without the keys of its structs that hold nothing."""
-    if not isinstance(value, dict):
-        return value
-    return {key: _filled(each) for key, each in value.items() if each is not None} or None
-
-
-def _text(value: Any) -> str:
-    """Return a text, also where a program wrote a whole number."""
-    if isinstance(value, float) and value.is_integer():
-        value = int(value)
-    return str(value)
-
-
-def _inline(value: Any) -> Any:
-    """Return an image's bytes as a data: URI, which every reader of images takes, and a name as it is."""
-    if isinstance(value, dict):
-        value = value.get("bytes") or value.get("path")
+def _plain(value: Any) -> Any:
+    """Return an image's bytes as a data: URI, which every reader of images takes, and a struct without empty keys."""
+    if isinstance(value, dict) and value.keys() == {"bytes", "path"}:
+        value = value["bytes"] or value["path"]
     if isinstance(value, bytes):
         return f"data:image/any;base64,{base64.b64encode(value).decode()}"
+    if isinstance(value, dict):
+        return {key: _plain(each) for key, each in value.items() if each is not None}
     return value
 
 
-def _averaged(rows: Rows, raters: Sequence[str], name: str) -> Rows:
-    """Yield the rows with the mean and the standard deviation of several raters' scores.
+def _mean_of_columns(rows: Rows, raters: Sequence[str]) -> Rows:
+    for number, row in rows:
+        if isinstance(row, dict):
+            row = _with_mean(row, [row.pop(rater, None) for rater in raters])
+        yield number, row
 
-    Without names of columns the rows of an image become one, with what they agree on; they are held in memory.
-    """
-    if raters:
-        for number, row in rows:
-            yield number, _with_mean(row, [row.pop(rater, None) for rater in raters]) if isinstance(row, dict) else row
-        return
+
+def _mean_of_rows(rows: Rows, name: str) -> Rows:
+    """Yield a row for each image, with what its rows agree on; they are held in memory."""
     by_image: dict[str, list[tuple[int, dict[str, Any]]]] = {}
     for number, row in rows:
         if isinstance(row, dict):
@@ -284,7 +245,7 @@ def _averaged(rows: Rows, raters: Sequence[str], name: str) -> Rows:
             by_image.setdefault(asked, []).append((number, row))
         else:
             yield number, row
-    if len(by_image) == sum(map(len, by_image.values())):
+    if all(len(members) == 1 for members in by_image.values()):
         mend = "name the columns of the raters' scores with --raters NAME,NAME"
         raise DataError(f"manifest {name!r}: no image has two rows; {mend}")
     for members in by_image.values():
@@ -316,47 +277,50 @@ def _names(cells: Iterable[Any]) -> list[str]:
     return ["" if cell is None else str(cell).strip() for cell in cells]
 
 
-def csv_rows(lines: Iterator[str], table: object, header: Iterable[str] = ()) -> Rows:
-    """Yield line and cells by column of the rows of a CSV table; commas, semicolons, tabs or bars part its cells.
+def csv_rows(lines: Iterator[str], table: object, header: Collection[str] = ()) -> Rows:
+    """Yield line and cells by column of the rows of a CSV table, with any separator that spreadsheets use.
 
-    Cells are read as `program.common.cells.plain_cell` does, in any table: people shorten and mend ours. `header` is as
-    in `table_rows`. Raises csv.Error for quotes that are not closed, and DataError where two columns have one name.
+    `header` is as in `table_rows`. Raises csv.Error for quotes that are not closed, and DataError where
+    two columns have one name.
     """
-    wanted, top, hint = set(header), list(islice(lines, _TITLES)), ""
-    for place, line in enumerate(top):
-        if stated := re.fullmatch(r"sep=(.)\s*", line):  # a spreadsheet's own word
-            hint, top[place] = stated[1], "\n"
-    separator = hint
-    for line in top if not hint else ():
-        by_mark = {mark: _names(next(csv.reader([line], delimiter=mark), ())) for mark in ",;\t|"}
-        widest = max(by_mark, key=lambda mark: len(by_mark[mark]))
-        if wanted <= set(by_mark[widest]) and any(by_mark[widest]):
-            separator = widest
-            break
-        if not separator and line.strip():
-            separator = widest
-    reader = csv.reader(chain(top, lines), delimiter=separator or ",", skipinitialspace=True, strict=True)
-    rows = ((reader.line_num, cells) for cells in reader)
-    yield from _below_header(rows, wanted, table, may_be_short=False)
+    top = list(islice(lines, _TITLES))
+    if top and top[0].startswith("sep="):  # a spreadsheet's own word
+        top[0] = "\n"
+    reader = csv.reader(chain(top, lines), delimiter=_separator(top, header), skipinitialspace=True, strict=True)
+    return _below_header(((reader.line_num, cells) for cells in reader), header, table, may_be_short=False)
 
 
-def _below_header(rows: Iterator[tuple[int, Sequence[Any]]], header: set[str], table: object, *,
-                  may_be_short: bool) -> Rows:  # fmt: skip
-    """Yield the rows that are not empty below the first that has the names in `header`, or else below the first."""
-    given = ((number, cells) for number, cells in rows if any(_names(cells)))
-    top = list(islice(given, _TITLES))
-    start = next((place for place, (_, cells) in enumerate(top) if header <= set(_names(cells))), 0)
+def _separator(top: Sequence[str], header: Collection[str]) -> str:
+    """Return what parts the cells of the row with the names in `header`, or most cells of the first."""
+    for line, mark in product(top, _SEPARATORS):
+        if header and set(header) <= set(_names(next(csv.reader([line], delimiter=mark), ()))):
+            return mark
+    first = next(filter(str.strip, top), "")
+    return max(_SEPARATORS, key=lambda mark: len(next(csv.reader([first], delimiter=mark), ())))
+
+
+def _below_header(
+    rows: Iterator[tuple[int, Sequence[Any]]], header: Collection[str], table: object, *, may_be_short: bool
+) -> Rows:
+    """Yield the rows with a cell below the first that has the names in `header`, or below the first.
+
+    Texts are read as `program.common.cells.plain_cell` does, in any table: people shorten and mend ours.
+    """
+    rows = ((number, cells) for number, cells in rows if any(_names(cells)))
+    top = list(islice(rows, _TITLES))
+    start = next((place for place, (_, cells) in enumerate(top) if set(header) <= set(_names(cells))), 0)
     names = distinct(top[start][1], table) if top else []
-    for number, cells in chain(top[start + 1 :], given):
+    for number, cells in chain(top[start + 1 :], rows):
         is_short = len(cells) < len(names) and not may_be_short
         if is_short or any(_names(cells[len(names) :])):
-            yield number, ValueError(f"has other than the header's {len(names)} cells; put text with commas in quotes")
+            fault = f"has other than the header's {len(names)} cells"
+            yield number, ValueError(f"{fault}; put text with commas in quotes")
             continue
-        plain = (plain_cell(cell) if isinstance(cell, str) else cell for cell in cells)
+        plain = [plain_cell(cell) if isinstance(cell, str) else cell for cell in cells]
         yield number, {name: cell for name, cell in zip_longest(names, plain) if name}
 
 
-def _csv(path: Place, header: set[str]) -> Rows:
+def _csv(path: Place, header: Collection[str]) -> Rows:
     try:
         # utf-8-sig: spreadsheets and Windows editors put a byte order mark in front.
         with open_file(path) as file, io.TextIOWrapper(file, "utf-8-sig", newline="") as lines:
@@ -365,19 +329,20 @@ def _csv(path: Place, header: set[str]) -> Rows:
         raise DataError(f"manifest {str(path)!r}: is no CSV table ({error}); save it again") from error
 
 
-def _xlsx(path: Place, header: set[str]) -> Rows:
-    """Yield the rows of the first sheet with a header, or of the first sheet."""
+def _xlsx(path: Place, header: Collection[str]) -> Rows:
+    """Yield the rows of the first sheet with the header, or of the first sheet."""
     import openpyxl  # type: ignore[import-untyped]
 
     try:
         with open_file(path) as file:
             with warnings.catch_warnings(action="ignore"):  # of styles that it does not know
                 book = openpyxl.load_workbook(file, read_only=True, data_only=True)
-            sheets = [sheet.iter_rows(values_only=True) for sheet in book.worksheets]
-            tops = [list(islice(rows, _TITLES)) for rows in sheets]
-            with_header = (n for n, top in enumerate(tops) if any(header <= set(_names(cells)) for cells in top))
-            chosen = next(with_header, 0)
-            rows = enumerate(chain(tops[chosen], sheets[chosen]), start=1)
+            sheets = book.worksheets
+            for sheet in book.worksheets:
+                if any(set(header) <= set(_names(row)) for row in sheet.iter_rows(max_row=_TITLES, values_only=True)):
+                    sheets.insert(0, sheet)
+                    break
+            rows = enumerate(sheets[0].iter_rows(values_only=True), start=1)
             yield from _below_header(rows, header, path, may_be_short=True)
     except (BadZipFile, KeyError, IndexError, ParseError) as error:
         raise DataError(f"manifest {str(path)!r}: is no workbook ({one_line(error)[:160]}); save it again") from error

@@ -23,7 +23,7 @@ def main(argv: list[str] | None = None) -> int:
         description="Optimize a program on train, choose on validation, compare on test; save it and log it to MLflow.",
     )
     parser.add_argument("--data", metavar="NAME|MANIFEST", help="quickstart, quickstart-fr or a manifest "
-                        "(.jsonl, .csv, .parquet)")  # fmt: skip
+                        "(.jsonl, .csv, .xlsx, .parquet)")  # fmt: skip
     cli.add_layout_flags(parser)
     cli.add_remote_flag(parser)
     parser.add_argument("--optimizer", metavar="NAME[,NAME]",

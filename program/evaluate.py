@@ -16,7 +16,7 @@ def main(argv: list[str] | None = None) -> int:
         description="Run a program over human-labelled images and report its agreement with people.",
     )
     parser.add_argument("data", metavar="NAME|MANIFEST", help="quickstart, quickstart-fr or a manifest (.jsonl, .csv, "
-                        ".parquet), a path or a URI; or a dataset hf:NAME:SPLIT")  # fmt: skip
+                        ".xlsx, .parquet), a path or a URI; or a dataset hf:NAME:SPLIT")  # fmt: skip
     cli.add_layout_flags(parser)
     cli.add_program_flags(parser, replaces="replace an existing --report or --checkpoint")
     parser.add_argument("--split", metavar="S", choices=("train", "validation", "test", "all"), default="test",
