@@ -43,7 +43,7 @@ _ASKED = ("image", "reference", "query", "options", "mos_range", "higher_is_bett
 """What the rows of several raters have in common."""
 _TITLES = 20
 """Rows in which the header is looked for."""
-_SEPARATORS = ",;\t|"
+_SEPARATORS = ";\t|,"
 _ROWS_AT_ONCE = 1024
 
 
@@ -88,8 +88,9 @@ def _by_field(place: Place, columns: Mapping[str, str], numbers: Sequence[str]) 
 def table_rows(source: Place, header: Collection[str] = ()) -> Rows:
     """Yield number and row by column of each row of a table of any kind, its cells as they stand there.
 
-    The first row that has the names in `header` is the header of a text table or a workbook, else its first. Empty rows
-    are passed over. Raises DataError when the source as a whole cannot be read.
+    The header of a text table or a workbook is the first row that has the names in `header`, or else as
+    many cells as most rows; what stands above it, and empty rows, are passed over. Raises DataError when
+    the source as a whole cannot be read.
     """
     read = _reader_of(str(source))
     try:
@@ -291,25 +292,33 @@ def csv_rows(lines: Iterator[str], table: object, header: Collection[str] = ()) 
 
 
 def _separator(top: Sequence[str], header: Collection[str]) -> str:
-    """Return what parts the cells of the row with the names in `header`, or most cells of the first."""
+    """Return what parts the cells of the line with the names in `header`, or else of most lines."""
+
+    def cells(line: str, mark: str) -> list[str]:
+        return _names(next(csv.reader([line], delimiter=mark), ()))
+
     for line, mark in product(top, _SEPARATORS):
-        if header and set(header) <= set(_names(next(csv.reader([line], delimiter=mark), ()))):
+        if header and set(header) <= set(cells(line, mark)):
             return mark
-    first = next(filter(str.strip, top), "")
-    return max(_SEPARATORS, key=lambda mark: len(next(csv.reader([first], delimiter=mark), ())))
+    return max(_SEPARATORS, key=lambda mark: statistics.median(len(cells(line, mark)) for line in top or [""]))
 
 
 def _below_header(
     rows: Iterator[tuple[int, Sequence[Any]]], header: Collection[str], table: object, *, may_be_short: bool
 ) -> Rows:
-    """Yield the rows with a cell below the first that has the names in `header`, or below the first.
+    """Yield the rows with a cell below the first that has the names in `header`, or else as many cells as most.
 
     Texts are read as `program.common.cells.plain_cell` does, in any table: people shorten and mend ours.
     """
     rows = ((number, cells) for number, cells in rows if any(_names(cells)))
     top = list(islice(rows, _TITLES))
-    start = next((place for place, (_, cells) in enumerate(top) if set(header) <= set(_names(cells))), 0)
-    names = distinct(top[start][1], table) if top else []
+    if not top:
+        return
+    widths = [max(place for place, name in enumerate(_names(cells)) if name) for _, cells in top]
+    first = next(place for place, width in enumerate(widths) if width >= statistics.mode(widths))
+    named = (place for place, (_, cells) in enumerate(top) if header and set(header) <= set(_names(cells)))
+    start = next(named, first)
+    names = distinct(top[start][1], table)
     for number, cells in chain(top[start + 1 :], rows):
         is_short = len(cells) < len(names) and not may_be_short
         if is_short or any(_names(cells[len(names) :])):
