@@ -63,8 +63,10 @@ def scan_rows(source: Place, columns: Mapping[str, str], raters: Sequence[str] |
     place = source if str(source).startswith(HUB) else place_of(source)
     if raters is None:
         return _by_field(place, columns, _NUMBERS)
-    rows = _by_field(place, {**columns, **{name: name for name in raters}}, (*_NUMBERS, *raters))
-    return _mean_of_columns(rows, raters) if raters else _mean_of_rows(rows, str(source))
+    if not raters:
+        return _mean_of_rows(_by_field(place, columns, _NUMBERS), str(source))
+    rows = _by_field(place, {**columns, **dict(zip(raters, raters, strict=True))}, (*_NUMBERS, *raters))
+    return _mean_of_columns(rows, raters)
 
 
 def _by_field(place: Place, columns: Mapping[str, str], numbers: Sequence[str]) -> Rows:
@@ -94,7 +96,10 @@ def table_rows(source: Place, header: Collection[str] = ()) -> Rows:
     """
     read = _reader_of(str(source))
     try:
-        yield from read(source, header) if read in (_csv, _xlsx) else read(source)
+        if read in (_csv, _xlsx):
+            yield from read(source, header)
+        else:
+            yield from read(source)
     except UnicodeDecodeError as error:
         mend = "save it as UTF-8 (of a spreadsheet: save it as .xlsx or as CSV in UTF-8)"
         raise DataError(f"manifest {str(source)!r}: is not UTF-8; {mend}") from error
@@ -315,9 +320,10 @@ def _below_header(
     if not top:
         return
     widths = [max(place for place, name in enumerate(_names(cells)) if name) for _, cells in top]
-    first = next(place for place, width in enumerate(widths) if width >= statistics.mode(widths))
+    usual = statistics.mode(widths)
+    wide = next(place for place, width in enumerate(widths) if width >= usual)
     named = (place for place, (_, cells) in enumerate(top) if header and set(header) <= set(_names(cells)))
-    start = next(named, first)
+    start = next(named, wide)
     names = distinct(top[start][1], table)
     for number, cells in chain(top[start + 1 :], rows):
         is_short = len(cells) < len(names) and not may_be_short
