@@ -10,13 +10,12 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from functools import partial
 from pathlib import Path
 from string import ascii_uppercase
-from typing import Any, NamedTuple, TypeAlias
+from typing import Any, NamedTuple
 
 from pydantic import BaseModel
 
-from data import readers_questions as questions
-from data import readers_scores as scores
-from data.catalogue import DatasetEntry, Release, entry_of
+from data import own
+from data.catalogue import DatasetEntry, Reading, entry_of
 from data.manifest import (
     KEYS,
     Layout,
@@ -28,29 +27,13 @@ from data.manifest import (
     scan_manifest,
     write_manifest,
 )
-from data.readers_scores import pairs, parts_apart, score_within_splits
+from data.pairs import pairs, parts_apart, score_within_splits
+from data.releases import Release, read_release
 from data.splits import FRACTIONS, SplitsByKey, group_of, plan_splits
-from program.common import load_offers
 from program.common.errors import DataError, ImageError, did_you_mean
 from program.common.files import Place, name_of, open_file, path_mend, place_of, plain_file, write_whole
 from program.common.pool import in_order
 from program.images.decode_worker import decode_bounded
-
-Reader: TypeAlias = Callable[[Release], Iterator[Sample]]
-
-_SCORED = (
-    scores.tid2013, scores.kadid10k, scores.live, scores.csiq, scores.pipal, scores.clive, scores.bid,
-    scores.koniq10k, scores.spaq, scores.agiqa3k, scores.biq2021,
-)  # fmt: skip
-READERS: Mapping[str, Reader] = {
-    **{read.__name__: read for read in _SCORED},  # each bears the name of its dataset
-    "qbench-dev": partial(questions.qbench, part="dev", split="validation"),
-    "qbench-test": partial(questions.qbench, part="test", split="test"),
-    "agenticiqa-eval": questions.agenticiqa_eval,
-    "table": questions.table,
-    "huggingface": questions.huggingface,
-    "pairs": pairs,
-}
 
 FIELDS = (*(name for name in KEYS if name != "metadata"), "question_type", *ascii_uppercase,
           "other", "better", "votes")  # fmt: skip
@@ -79,17 +62,19 @@ def load(
     entry = entry_of(name)
     if not entry.verified:
         logger.warning("dataset %s: its layout is not verified (%s)", name, entry.layout)
-    scaled = mos_range is not None or higher_is_better is not None
-    if name not in {"table", "huggingface"} and (scaled or (columns and name != "pairs")):
+    scale: dict[str, Any] = {"mos_range": mos_range, "higher_is_better": higher_is_better}
+    scale = {name: value for name, value in scale.items() if value is not None}
+    if isinstance(entry.read, Reading) and (columns or scale):
         raise DataError(f"dataset {name!r}: has columns and a scale of its own; leave out --columns and --mos-range")
+    if entry.read == "pairs" and scale:
+        raise DataError(f"dataset {name!r}: its scores are made of votes; leave out --mos-range and --lower-is-better")
     for field, column in (columns or {}).items():
         if field not in FIELDS:
             raise DataError(f"--columns {field}={column}: {field!r} is no field{did_you_mean(field, FIELDS)}")
-    release = Release(entry, Path(os.path.expanduser(root)), columns or {}, mos_range, higher_is_better, images)
-    if name != "huggingface" and not release.root.exists():
+    release = Release(entry, Path(os.path.expanduser(root)), columns or {}, scale, images)
+    if entry.read != "huggingface" and not release.root.exists():
         raise DataError(f"dataset {name!r}: there is no {str(release.root)!r}; get it from {entry.source}")
-    readers = READERS if name in READERS else load_offers("datasets", lambda _, offer: offer["read"])
-    for sample in readers[name](release):
+    for sample in _samples(release):
         if (missing := sample.missing_file) is None:
             yield sample
         elif on_missing is None:
@@ -99,6 +84,12 @@ def load(
             )
         else:
             on_missing(Path(missing))
+
+
+def _samples(release: Release) -> Iterator[Sample]:
+    if isinstance(release.entry.read, Reading):
+        return read_release(release, release.entry.read)
+    return {"table": own.table, "huggingface": own.huggingface, "pairs": pairs}[release.entry.read](release)
 
 
 Fractions = tuple[float, float, float]

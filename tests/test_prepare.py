@@ -162,7 +162,7 @@ def test_samples_without_a_label_are_told(tmp_path: Path, capsys: pytest.Capture
     assert "unlabelled: 10 samples have neither a score nor an answer" in capsys.readouterr().out
     assert read_record(out)["unlabelled"] == 10  # type: ignore[index]
     assert run("table", "--root", tmp_path / "t.csv", "--out", out, "--force", "--columns", "mos=score") == 2
-    assert "has no column 'score'; it has image, rating" in capsys.readouterr().err
+    assert "has no column 'score' but image, rating" in capsys.readouterr().err
 
 
 def test_an_unverified_layout_is_said(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
