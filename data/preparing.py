@@ -64,10 +64,8 @@ def load(
         logger.warning("dataset %s: its layout is not verified (%s)", name, entry.layout)
     scale: dict[str, Any] = {"mos_range": mos_range, "higher_is_better": higher_is_better}
     scale = {name: value for name, value in scale.items() if value is not None}
-    if isinstance(entry.read, Reading) and (columns or scale):
+    if (scale and entry.read not in ("table", "huggingface")) or (columns and isinstance(entry.read, Reading)):
         raise DataError(f"dataset {name!r}: has columns and a scale of its own; leave out --columns and --mos-range")
-    if entry.read == "pairs" and scale:
-        raise DataError(f"dataset {name!r}: its scores are made of votes; leave out --mos-range and --lower-is-better")
     for field, column in (columns or {}).items():
         if field not in FIELDS:
             raise DataError(f"--columns {field}={column}: {field!r} is no field{did_you_mean(field, FIELDS)}")

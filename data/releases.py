@@ -108,7 +108,11 @@ def sample_of(release: Release, row: Row, fields: Mapping[str, Any]) -> Sample:
     given["id"] = f"{release.entry.name}/{given['id']}"
     given["options"] = _options(given, row)
     given["answer"] = _letter(given.get("answer"), given["options"], row)
-    given["split"] = _split(given.get("split"), row)
+    if "split" in given:
+        word = str(given["split"]).strip().casefold()
+        if word not in SPLIT_WORDS:
+            raise row.error(f"split {word!r} is none of {', '.join(SPLIT_WORDS)}; correct it")
+        given["split"] = SPLIT_WORDS[word]
     reading = release.entry.read
     numbers = reading.numbers if isinstance(reading, Reading) else ()
     for name in {"mos", "mos_std", *numbers} & given.keys():
@@ -155,15 +159,6 @@ def _letter(answer: Any, options: Mapping[str, str] | None, row: Row) -> str | N
     if letter not in options:
         raise row.error(f"the answer {text!r} is none of the options, or several; correct or remove the row")
     return letter
-
-
-def _split(word: Any, row: Row) -> Split | None:
-    if word is None:
-        return None
-    split = SPLIT_WORDS.get(str(word).strip().casefold())
-    if split is None:
-        raise row.error(f"split {word!r} is none of {', '.join(SPLIT_WORDS)}; correct it")
-    return split
 
 
 def _is_plain(value: Any) -> bool:
@@ -217,11 +212,13 @@ def _with_parts(row: Row, reading: Reading) -> Row:
     """Return the row with the parts of its names, and with what stands for its words."""
     for column, pattern in reading.names.items():
         name = _filled(f"{{{column}}}", row)
-        match = _pattern(pattern).fullmatch(str(name))
+        expression = re.sub(r"\\\{(\w+):d\\\}", r"(?P<\1>\\d+)", re.escape(pattern))
+        expression = re.sub(r"\\\{(\w+)\\\}", r"(?P<\1>[^_]+)", expression)
+        match = re.fullmatch(expression, str(name), re.IGNORECASE)
         if match is None:
             raise row.error(f"{name!r} is no name as {pattern}; fetch it again")
-        whole = re.findall(r"\{(\w+):d\}", pattern)
-        row = row.with_cells({n: int(part) if n in whole else part for n, part in match.groupdict().items()})
+        for part, text in match.groupdict().items():
+            row = row.with_cells({part: int(text) if f"{{{part}:d}}" in pattern else text})
     for column, stands_for in reading.words.items():
         word = _filled(f"{{{column}}}", row)
         for cell, values in stands_for.items():
@@ -229,16 +226,6 @@ def _with_parts(row: Row, reading: Reading) -> Row:
                 raise row.error(f"{column} {word!r} is none of {', '.join(map(str, values))}")
             row = row.with_cells({cell: values[word]})
     return row
-
-
-def _pattern(names: str) -> re.Pattern[str]:
-    """Return the expression of a name with parts as {part}, or {part:d} for a whole number; case does not matter."""
-    expression = re.sub(r"\\\{(\w+)(:d)?\\\}", _part, re.escape(names))
-    return re.compile(expression, re.IGNORECASE)
-
-
-def _part(match: re.Match[str]) -> str:
-    return rf"(?P<{match[1]}>\d+)" if match[2] else f"(?P<{match[1]}>[^_]+)"
 
 
 class _Folders:
