@@ -1,11 +1,10 @@
-"""A public dataset as it is released, made into a manifest with splits in bounded memory, and a manifest's check."""
+"""A public dataset as it is released, made into a manifest with splits, and a manifest's check."""
 
 import hashlib
 import json
 import logging
 import os
-import tempfile
-from collections import Counter
+from collections import Counter, defaultdict
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from functools import partial
 from pathlib import Path
@@ -69,9 +68,12 @@ def load(
     for field, column in (columns or {}).items():
         if field not in FIELDS:
             raise DataError(f"--columns {field}={column}: {field!r} is no field{did_you_mean(field, FIELDS)}")
-    release = Release(entry, Path(os.path.expanduser(root)), columns or {}, scale, images)
-    if entry.read != "huggingface" and not release.root.exists():
-        raise DataError(f"dataset {name!r}: there is no {str(release.root)!r}; get it from {entry.source}")
+    place = Path(os.path.expanduser(root))
+    if place.exists():
+        place = Path(os.path.abspath(place))
+    elif entry.read != "huggingface":
+        raise DataError(f"dataset {name!r}: there is no {str(place)!r}; get it from {entry.source}")
+    release = Release(entry, place, columns or {}, scale, images)
     for sample in _samples(release):
         if (missing := sample.missing_file) is None:
             yield sample
@@ -106,25 +108,33 @@ def prepare(
 
     The release's own split stands, unless `fractions` are given. A split without validation gets one from its train
     images, by content. Samples of pairs get their score here, from the votes inside their split. `left_out` is what
-    reading the samples leaves out, for the record. Raises DataError when there is no sample or a split would be empty.
+    reading the samples leaves out, for the record. Holds all samples in memory. Raises DataError when there is none,
+    when two have one id, or when a split would be empty.
     """
-    out.parent.mkdir(parents=True, exist_ok=True)
-    with tempfile.TemporaryDirectory(prefix=f".{out.name}.", dir=out.parent) as folder:
-        stage = Path(folder, "stage.jsonl")
-        write_manifest(stage, samples)
-        if not stage.stat().st_size:
-            fault = f"no sample was read ({len(left_out)} lack their file)"
-            raise DataError(f"dataset {entry.name!r}: {fault}; check --root")
-        assigned, split_by, digest = _assigned(entry, stage, fractions, seed)
-        write_manifest(out, score_within_splits(assigned) if entry.task == "pairs" else assigned)
-        votes = {}
-        if entry.task == "pairs":
-            votes = {"votes": {"read": _votes(stage), "kept": _votes(out), "parts": parts_apart(read_manifest(out))}}
+    read = list(samples)
+    if not read:
+        raise DataError(f"dataset {entry.name!r}: no sample was read ({len(left_out)} lack their file); check --root")
+    name, count = Counter(sample.id for sample in read).most_common(1)[0]
+    if count > 1:
+        raise DataError(f"dataset {entry.name!r}: {count} rows have the id {name!r}; give each its own")
+    assigned, split_by, digest = _assigned(entry, read, fractions, seed)
+    votes = {}
+    if entry.task == "pairs":
+        assigned = list(score_within_splits(assigned))
+        votes = {"votes": {"read": _votes(read), "kept": _votes(assigned), "parts": parts_apart(assigned)}}
+    write_manifest(out, assigned)
+    splits_of: defaultdict[str, set[Split | None]] = defaultdict(set)
+    for sample in assigned:
+        splits_of[group_of(sample)].add(sample.split)
     record = {
         "dataset": entry.name, "manifest": out.name, "manifest_sha256": manifest_sha256(out), "expected": entry.count,
         "missing": len(left_out), "split_by": split_by, "split_sha256": digest, "seed": seed,
         "fractions": fractions or FRACTIONS, "verified": entry.verified, "source": entry.source,
-        "licence": entry.licence, "citation": entry.citation, **_counts(out), **votes,
+        "licence": entry.licence, "citation": entry.citation, "samples": len(assigned),
+        "splits": Counter(str(sample.split) for sample in assigned),
+        "tasks": Counter(sample.task for sample in assigned),
+        "unlabelled": sum(not sample.is_labelled for sample in assigned), "groups": len(splits_of),
+        "leaks": sum(len(splits) > 1 for splits in splits_of.values()), **votes,
     }  # fmt: skip
     write_whole(record_path(out), json.dumps(record, indent=2, ensure_ascii=False) + "\n")
     return record
@@ -146,39 +156,24 @@ def read_record(manifest: Path) -> dict[str, Any] | None:
 
 
 def _assigned(
-    entry: DatasetEntry, stage: Path, fractions: Fractions | None, seed: int
-) -> tuple[Iterator[Sample], str, str | None]:
-    splits = Counter(sample.split for sample in read_manifest(stage))
-    if fractions is not None or splits[None]:
-        plan = plan_splits(read_manifest(stage), fractions=fractions or FRACTIONS, seed=seed)
-        return plan.apply(read_manifest(stage)), "content", plan.sha256
-    if entry.split != "official-test" or splits["validation"] or not splits["train"]:
-        return read_manifest(stage), "release", None
-    train = (sample for sample in read_manifest(stage) if sample.split == "train")
+    entry: DatasetEntry, samples: list[Sample], fractions: Fractions | None, seed: int
+) -> tuple[list[Sample], str, str | None]:
+    """Return the samples with a split each, what it was made by, and the hash of what was drawn."""
+    splits = {sample.split for sample in samples}
+    if fractions is not None or None in splits:
+        plan = plan_splits(samples, fractions=fractions or FRACTIONS, seed=seed)
+        return list(plan.apply(samples)), "content", plan.sha256
+    if entry.split != "official-test" or "validation" in splits or "train" not in splits:
+        return samples, "release", None
+    train = [sample for sample in samples if sample.split == "train"]
     plan = plan_splits(train, fractions=(*FRACTIONS[:2], 0.0), seed=seed)
-    assigned = (s if s.split == "test" else next(plan.apply([s])) for s in read_manifest(stage))
+    drawn = iter(plan.apply(train))
+    assigned = [sample if sample.split == "test" else next(drawn) for sample in samples]
     return assigned, "release, validation drawn by content", plan.sha256
 
 
-def _votes(manifest: Path) -> float:
-    return round(sum(sum((sample.preferred_over or {}).values()) for sample in read_manifest(manifest)), 6)
-
-
-def _counts(manifest: Path) -> dict[str, Any]:
-    splits, tasks, unlabelled = Counter[str](), Counter[str](), 0
-    groups, leaks, by_group = set[str](), set[str](), SplitsByKey()
-    for sample in read_manifest(manifest):
-        group = group_of(sample)
-        splits[str(sample.split)] += 1
-        tasks[sample.task] += 1
-        unlabelled += not sample.is_labelled
-        groups.add(group)
-        if by_group.enter(group, sample.split):
-            leaks.add(group)
-    return {
-        "samples": splits.total(), "splits": dict(splits), "tasks": dict(tasks), "unlabelled": unlabelled,
-        "groups": len(groups), "leaks": len(leaks),
-    }  # fmt: skip
+def _votes(samples: Iterable[Sample]) -> float:
+    return round(sum(sum((sample.preferred_over or {}).values()) for sample in samples), 6)
 
 
 KINDS = ("line", "missing", "unreadable", "region", "scale", "repeated", "duplicate", "leak", "count", "record")
