@@ -20,7 +20,7 @@ SUFFIXES = {"JPEG": ".jpg", "PNG": ".png", "BMP": ".bmp", "WEBP": ".webp", "TIFF
 def table(release: Release) -> Iterator[Sample]:
     """Yield the samples of a table, whose columns are named as the manifest's keys or by the release's `columns`."""
     if release.root.is_dir():
-        raise DataError(f"table {str(release.root)!r}: is a folder; give the .json, .jsonl or .csv with --root")
+        raise DataError(f"table {str(release.root)!r}: is a folder; give the table's file with --root")
     for number, row in enumerate(rows_of(release.root, release.columns), start=1):
         yield _sample(release, replace(row, cells={"id": f"{number:06d}", **row.cells}), release.root.parent)
 

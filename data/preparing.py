@@ -22,7 +22,6 @@ from data.manifest import (
     Split,
     check_scale,
     manifest_sha256,
-    read_manifest,
     scan_manifest,
     write_manifest,
 )
@@ -30,7 +29,7 @@ from data.pairs import pairs, parts_apart, score_within_splits
 from data.releases import Release, read_release
 from data.splits import FRACTIONS, SplitsByKey, group_of, plan_splits
 from program.common.errors import DataError, ImageError, did_you_mean
-from program.common.files import Place, name_of, open_file, path_mend, place_of, plain_file, write_whole
+from program.common.files import name_of, open_file, path_mend, place_of, plain_file, write_whole
 from program.common.pool import in_order
 from program.images.decode_worker import decode_bounded
 
@@ -300,48 +299,41 @@ class _File(NamedTuple):
 class _Checker:
     """Holds each line against all lines before it."""
 
-    def __init__(self, files: dict[str, _File]) -> None:
+    def __init__(self, files: Mapping[str, _File]) -> None:
         self.groups: dict[str, int] = {}
         """The first line of each group."""
         self._files = files
-        self._questions: dict[bytes, int] = {}
-        self._images: dict[bytes | None, tuple[int, str]] = {}
+        self._questions: dict[tuple[object, ...], int] = {}
+        self._images: dict[bytes, tuple[int, str]] = {}
         """The first line and the group of each image, by its content."""
         self._splits = SplitsByKey()
 
     def faults(self, line: int, sample: Sample) -> Iterator[tuple[str, str]]:
         """Yield the kind of each problem of a line and what is wrong."""
-        group, image = group_of(sample), self._files[str(sample.image)]
+        group, name, image = group_of(sample), name_of(sample.image), self._files[str(sample.image)]
         first = self.groups.setdefault(group, line)
         if splits := self._splits.enter(group, sample.split):
             yield "leak", f"group {group!r} is in {' and '.join(splits)} (first in line {first}); {_ONE_SPLIT}"
-        for role, path in (("image", sample.image), ("reference", sample.reference)):
-            if path is not None:
-                yield from self._file_faults(role, path, sample.split)
-        yield from _region_faults(sample, *image.size)
-        question = (str(sample.image), str(sample.reference), sample.query, sample.options, sample.mos is None,
+        for role in ("image", "reference"):
+            path = getattr(sample, role)
+            file = _File() if path is None else self._files[str(path)]
+            if file.kind:
+                yield file.kind, f"{role} {str(path)!r} {file.fault}"
+            if file.digest and (splits := self._splits.enter(file.digest, sample.split)):
+                yield "leak", f"{role} {name_of(path)!r} is in {' and '.join(splits)} (by content); {_ONE_SPLIT}"
+        for region, (left, top, right, bottom) in (sample.regions or {}).items():
+            width, height = image.size
+            if width and (left < 0 or top < 0 or right > width or bottom > height):
+                box = f"({left:g}, {top:g}, {right:g}, {bottom:g})"
+                yield "region", f"box {box} of {region!r} passes the edge of {name!r}, {width}x{height}; correct it"
+        question = (str(sample.image), str(sample.reference), sample.query, str(sample.options), sample.mos is None,
                     sample.distortion)  # fmt: skip
-        digest = hashlib.sha256(repr(question).encode("utf-8", "surrogatepass")).digest()
-        if (first := self._questions.setdefault(digest, line)) != line:
-            yield "repeated", f"asks the same of {name_of(sample.image)!r} as line {first}; remove one"
-        first, its_group = self._images.setdefault(image.digest, (line, group))
-        if image.digest is not None and its_group != group:
-            name = name_of(sample.image)
-            yield "duplicate", f"image {name!r} is that of line {first}, in another group; give both one group"
-
-    def _file_faults(self, role: str, path: Place, split: Split | None) -> Iterator[tuple[str, str]]:
-        file = self._files[str(path)]
-        if file.kind:
-            yield file.kind, f"{role} {str(path)!r} {file.fault}"
-        if file.digest is not None and (splits := self._splits.enter(file.digest, split)):
-            yield "leak", f"{role} {name_of(path)!r} is in {' and '.join(splits)} (by content); {_ONE_SPLIT}"
-
-
-def _region_faults(sample: Sample, width: int, height: int) -> Iterator[tuple[str, str]]:
-    for name, (left, top, right, bottom) in (sample.regions or {}).items() if width else ():
-        if left < 0 or top < 0 or right > width or bottom > height:
-            box, image = f"({left:g}, {top:g}, {right:g}, {bottom:g})", name_of(sample.image)
-            yield "region", f"box {box} of {name!r} passes the edge of {image!r}, {width}x{height}; correct it"
+        if (first := self._questions.setdefault(question, line)) != line:
+            yield "repeated", f"asks the same of {name!r} as line {first}; remove one"
+        if image.digest:
+            first, its_group = self._images.setdefault(image.digest, (line, group))
+            if its_group != group:
+                yield "duplicate", f"image {name!r} is that of line {first}, in another group; give both one group"
 
 
 def _read(path: str, *, decode: bool, on_file: Callable[[], None]) -> _File:
