@@ -15,6 +15,7 @@ from program.common.errors import DataError, one_line
 from program.common.files import Place, write_whole
 
 SUFFIXES = {"JPEG": ".jpg", "PNG": ".png", "BMP": ".bmp", "WEBP": ".webp", "TIFF": ".tif", "GIF": ".gif"}
+_IMAGES = frozenset({"image", "reference"})
 
 
 def table(release: Release) -> Iterator[Sample]:
@@ -60,9 +61,13 @@ def _sample(release: Release, row: Row, folder: Path) -> Sample:
     if "image" not in cells:
         present = ", ".join(name for name in row.cells if name != "id")
         raise row.error(f"has no image but {present}; fill it in, or name its column with --columns image=NAME")
-    for name in cells.keys() & {"image", "reference"}:
-        is_inside = DATA.match(str(cells[name]))
-        cells[name] = _stored(cells[name], release.images, row) if is_inside else row.image(folder, cells[name])
+    # Other images that a row holds are no metadata.
+    cells = {name: value for name, value in cells.items() if name in _IMAGES or not DATA.match(str(value)[:600])}
+    for name in cells.keys() & _IMAGES:
+        if DATA.match(str(cells[name])):
+            cells[name] = _stored(cells[name], release.images, row)
+        else:
+            cells[name] = row.image(folder, cells[name])
     content = cells.get("reference", cells["image"])
     if content.is_relative_to(folder):
         cells.setdefault("group", str(content.relative_to(folder)))
