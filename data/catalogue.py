@@ -1,22 +1,18 @@
-"""Datasets by name (configs/datasets.yaml), and a release's files and tables, with errors that name file and row."""
+"""Datasets by name, as configs/datasets.yaml describes them, and the manifest that a name or path stands for."""
 
-import csv
-import math
 import os
-from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from collections.abc import Mapping
 from difflib import get_close_matches
 from functools import cache
-from itertools import zip_longest
 from pathlib import Path
-from typing import Any, Literal
+from typing import Literal
 
-from data.manifest import GENERATED, Sample
-from data.tables import HUB, csv_table, is_manifest, number_of
+from data.manifest import GENERATED
+from data.tables import HUB, is_manifest
 from program.common import load_offers
 from program.common.backends import Section
-from program.common.errors import DataError, InputError, did_you_mean
-from program.common.files import CONFIGS, Place, is_remote, named_in, place_of
+from program.common.errors import DataError, did_you_mean
+from program.common.files import CONFIGS, Place, is_remote, place_of
 
 
 class Scale(Section):
@@ -26,8 +22,33 @@ class Scale(Section):
     higher_is_better: bool
 
 
+class Table(Section):
+    """A table of labels; the head of configs/datasets.yaml says what each field means, as of the two classes below."""
+
+    file: tuple[str, ...]
+    columns: tuple[str, ...] = ()
+    separator: str | None = None
+    cells: Mapping[str, str] = {}
+    optional: bool = False
+    beside: tuple["Table", ...] = ()
+
+
+class Reading(Section):
+    """How a release's files become samples."""
+
+    tables: tuple[Table, ...]
+    code: str | None = None
+    skip: int = 0
+    names: Mapping[str, str] = {}
+    words: Mapping[str, Mapping[str, Mapping[str | int, str]]] = {}
+    images: tuple[str, ...] = (".",)
+    references: tuple[str, ...] = (".",)
+    numbers: tuple[str, ...] = ()
+    fields: Mapping[str, str | tuple[str, ...]] = {}
+
+
 class DatasetEntry(Section):
-    """One dataset; configs/datasets.yaml says what each field means."""
+    """One dataset."""
 
     name: str
     title: str
@@ -42,6 +63,7 @@ class DatasetEntry(Section):
     layout: str
     documented: tuple[str, ...]
     verified: bool
+    read: Reading | Literal["table", "huggingface", "pairs"]
 
 
 @cache
@@ -51,7 +73,7 @@ def catalogue() -> Mapping[str, DatasetEntry]:
 
     text = (CONFIGS / "datasets.yaml").read_text(encoding="utf-8")
     ours = {name: DatasetEntry(name=name, **entry) for name, entry in yaml.safe_load(text).items()}
-    return {**load_offers("datasets", lambda name, offer: DatasetEntry(name=name, **offer["entry"])), **ours}
+    return {**load_offers("datasets", lambda name, offer: DatasetEntry(name=name, **offer)), **ours}
 
 
 def entry_of(name: str) -> DatasetEntry:
@@ -88,173 +110,3 @@ def resolve_dataset(name_or_path: str | Path, cache_dir: Path, *, progress: bool
     close = get_close_matches(name, [*GENERATED, *map(str, path.parent.glob("*.jsonl"))], n=1)
     hint = f"did you mean {close[0]!r}?" if close else f"give a manifest's path or {' or '.join(GENERATED)}"
     raise DataError(f"dataset {name!r}: neither a known name nor a file; {hint}")
-
-
-@dataclass(frozen=True, slots=True)
-class Release:
-    """What a reader gets: which dataset, where it lies and what the user said about it."""
-
-    entry: DatasetEntry
-    root: Path
-    columns: Mapping[str, str] = field(default_factory=dict)
-    """Manifest field -> column, for tables and Hugging Face datasets."""
-    mos_range: tuple[float, float] | None = None
-    higher_is_better: bool | None = None
-    images: Path = Path("images")
-    """Folder that takes the images of a dataset that holds them as bytes."""
-
-    def file(self, *names: str) -> Path:
-        """Return the first of these files or folders that is there; DataError naming them when none is."""
-        return self._present(names)[0]
-
-    def image_files(self, *folders: str) -> "ImageFolder":
-        """Return the files of those of these folders that are there; DataError naming them when none is."""
-        return ImageFolder(self._present(folders))
-
-    def sample(self, name: str, image: Path, **fields: Any) -> Sample:
-        """Return a sample of this dataset, on its scale."""
-        if self.entry.score is not None and "mos" in fields:
-            fields |= {"mos_range": self.entry.score.range, "higher_is_better": self.entry.score.higher_is_better}
-        return Sample(id=f"{self.entry.name}/{name}", image=image, **fields)
-
-    def _present(self, names: Sequence[str]) -> list[Path]:
-        paths = [self.root / name for name in names if (self.root / name).exists()]
-        if not paths:
-            raise DataError(
-                f"dataset {self.entry.name!r} in {str(self.root)!r}: no {' or '.join(map(repr, names))}; --root is the "
-                f"folder that holds {self.entry.layout}"
-            )
-        return paths
-
-
-class ImageFolder:
-    """The files of some folders by name, whatever the case of their letters; later folders do not hide earlier ones."""
-
-    def __init__(self, folders: Iterable[Path]) -> None:
-        self._folders = list(folders)
-        self._paths: dict[str, Path] = {}
-        for folder in self._folders:
-            for name in os.listdir(folder):
-                self._paths.setdefault(name.casefold(), folder / name)
-
-    def find(self, name: str) -> Path:
-        """Return the file's path; where there is none, the path where it was expected."""
-        return self._paths.get(name.casefold(), self._folders[0] / name)
-
-
-@dataclass(frozen=True, slots=True)
-class TableRow:
-    """One row of a table, which its errors name."""
-
-    table: Path
-    place: str
-    """Where in the table, as "line 3"."""
-    cells: Mapping[str, Any]
-    values: Sequence[Any] = ()
-    """All values, where the reader may want columns without a name."""
-
-    def __getitem__(self, column: str) -> Any:
-        return self.cells[column]
-
-    def number(self, column: str) -> float:
-        """Return a cell's finite number; DataError when it holds none."""
-        try:
-            number = number_of(self.cells[column])
-        except (TypeError, ValueError):
-            number = math.nan
-        if not math.isfinite(number):
-            raise self.error(f"{column} {self.cells[column]!r} is no number; correct or remove the row")
-        return number
-
-    def image(self, folder: Path, column: str) -> Path:
-        """Return the file that a cell names, seen from a folder; DataError where that is on another machine."""
-        try:
-            return Path(named_in(folder, str(self.cells[column]), None))
-        except InputError as error:
-            raise self.error(str(error)) from error
-
-    def error(self, fault: str) -> DataError:
-        """Return an error that names the table and the place."""
-        return DataError(f"table {str(self.table)!r}, {self.place}: {fault}")
-
-
-def read_csv(path: Path, columns: Sequence[str] = ()) -> Iterator[TableRow]:
-    """Yield the rows of a CSV file with a header.
-
-    Raises DataError when one of `columns` is not in it, and for a row with a cell too many or too few.
-    """
-    try:
-        with path.open(encoding="utf-8-sig", newline="") as file:
-            rows = csv_table(file, path)
-            header = rows.fieldnames or ()
-            if missing := [name for name in columns if name not in header]:
-                raise DataError(f"table {str(path)!r}: has no column {missing[0]!r} but {', '.join(header)}")
-            for cells in rows:
-                extra: Any = cells.pop(None, None)
-                row = TableRow(path, f"line {rows.line_num}", cells)
-                if any(extra or ()) or (None in cells.values() and any(cells.values())):
-                    raise row.error(f"has other than the header's {len(cells)} cells; put text with commas in quotes")
-                if any(cells.values()):
-                    yield row
-    except (UnicodeDecodeError, csv.Error) as error:
-        raise DataError(f"table {str(path)!r}: is not a CSV file in UTF-8 ({error}); fetch it again") from error
-
-
-def read_lines(path: Path, columns: Sequence[str], separator: str | None = None) -> Iterator[TableRow]:
-    """Yield the lines of a text file that are not blank; cells that a line lacks are "", and "line" is all of it."""
-    lines = path.read_text(encoding="ascii", errors="replace").splitlines()
-    for number, line in enumerate(map(str.strip, lines), start=1):
-        if line:
-            parts = line.split(separator, len(columns) - 1)
-            cells = {name: part.strip() for name, part in zip_longest(columns, parts, fillvalue="")}
-            yield TableRow(path, f"line {number}", {**cells, "line": line})
-
-
-def read_xlsx(path: Path, columns: Sequence[str], sheet: str | None = None) -> Iterator[TableRow]:
-    """Yield the rows that have a value in the first of `columns`, below the first row that holds all of these names."""
-    from zipfile import BadZipFile
-
-    import openpyxl  # type: ignore[import-untyped]
-
-    try:
-        book = openpyxl.load_workbook(path, read_only=True, data_only=True)
-        values = (book[sheet] if sheet else book.worksheets[0]).iter_rows(values_only=True)
-        named = (["" if value is None else str(value).strip() for value in row] for row in values)
-        header = next((names for names in named if set(columns) <= set(names)), None)
-        if header is None:
-            raise DataError(f"table {str(path)!r}: no row holds the headers {', '.join(columns)}; fetch it again")
-        for number, row in enumerate((row for row in values if any(value is not None for value in row)), start=1):
-            cells = {name: row[place] if (place := header.index(name)) < len(row) else None for name in columns}
-            if cells[columns[0]] is not None:
-                yield TableRow(path, f"row {number} below the header", cells, row)
-        book.close()
-    except (BadZipFile, KeyError) as error:
-        raise DataError(f"table {str(path)!r}: is no whole .xlsx workbook ({error}); fetch it again") from error
-
-
-def read_mat(path: Path, name: str) -> Iterator[TableRow]:
-    """Yield the entries of a variable of a MATLAB file (v5 to v7); DataError when it is not there."""
-    from scipy.io import loadmat
-    from scipy.io.matlab import MatReadError
-
-    try:
-        variables = loadmat(path, variable_names=name)
-    except (ValueError, TypeError, IndexError, NotImplementedError, MatReadError, OSError) as error:
-        raise DataError(f"table {str(path)!r}: is no MATLAB file of version 5 to 7; fetch it again") from error
-    if name not in variables:
-        raise DataError(f"table {str(path)!r}: has no variable {name!r}; fetch the release again")
-    for number, value in enumerate(variables[name].ravel(), start=1):
-        yield TableRow(path, f"entry {number}", {name: value})
-
-
-def side_by_side(*tables: Iterable[TableRow]) -> list[TableRow]:
-    """Return the rows of several tables, each with the cells of all; DataError where one is longer than another."""
-    first, *others = map(list, tables)
-    for rows in others:
-        if len(rows) != len(first):
-            table = str((rows or first)[0].table)
-            raise DataError(f"table {table!r}: has {len(rows)} rows for {len(first)} beside it; fetch both again")
-    return [
-        replace(row, cells={name: cell for each in (*more, row) for name, cell in each.cells.items()})
-        for row, *more in zip(first, *others, strict=True)
-    ]

@@ -4,9 +4,10 @@ import argparse
 import json
 import sys
 from collections import Counter
+from dataclasses import replace
 from typing import TYPE_CHECKING
 
-from program.common.cli import EXIT_PROBLEMS, Parser, add_remote_flag, run_command, whole_number
+from program.common.cli import EXIT_PROBLEMS, Parser, add_layout_flags, add_remote_flag, run_command, whole_number
 
 if TYPE_CHECKING:
     from data.preparing import CheckReport
@@ -19,10 +20,11 @@ def main(argv: list[str] | None = None) -> int:
         description="Check a manifest: lines, labels, files, duplicates by content, leaks across splits, counts.",
         epilog="Exit code 0: clean. 1: problems were found. 2: the check could not run.",
     )
-    parser.add_argument("manifest", metavar="MANIFEST", help="manifest.jsonl")
+    parser.add_argument("manifest", metavar="MANIFEST", help="a manifest or table, as evaluate takes")
     parser.add_argument(
         "--dataset", metavar="NAME", help="compare counts with this release (default: what it was prepared from)"
     )
+    add_layout_flags(parser)
     add_remote_flag(parser)
     parser.add_argument("--no-decode", action="store_true", help="hash the files, do not decode them")
     parser.add_argument("--workers", metavar="N", type=whole_number(1), help="threads (default: one a core)")
@@ -32,13 +34,15 @@ def main(argv: list[str] | None = None) -> int:
 
 
 def _check(arguments: argparse.Namespace) -> int:
+    from data.manifest import Layout
     from data.preparing import check_manifest
     from program.common.pool import progress
 
     with progress("Checking files", None) as advance:
         report = check_manifest(
             arguments.manifest, dataset=arguments.dataset, decode=not arguments.no_decode,
-            workers=arguments.workers, on_file=advance, remote=arguments.remote,
+            workers=arguments.workers, on_file=advance,
+            layout=replace(Layout.asked(arguments), remote=arguments.remote),
         )  # fmt: skip
     values = {"clean": report.clean, **report.model_dump()}
     text = json.dumps(values, indent=2, ensure_ascii=False) if arguments.json else _as_text(report)

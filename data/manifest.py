@@ -5,13 +5,18 @@ Reading streams and opens no image; ids are kept on disk, to find duplicates (`b
 
 import hashlib
 import json
+import math
 import os
-from collections.abc import Collection, Iterable, Iterator, Mapping
-from contextlib import closing
+from argparse import Namespace
+from array import array
+from collections import defaultdict
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+from contextlib import closing, suppress
 from dataclasses import dataclass, field
 from difflib import get_close_matches
 from functools import lru_cache
 from pathlib import Path
+from string import ascii_uppercase
 from typing import Annotated, Any, Literal, TypeAlias
 
 from pydantic import ConfigDict, Field, StrictBool, StrictStr, ValidationError, field_validator, model_validator
@@ -33,11 +38,20 @@ Box: TypeAlias = tuple[Number, Number, Number, Number]
 
 _FAR_OUTSIDE = 0.25
 """Part of its scale's width that a score may pass it by: realigned DMOS of LIVE pass 0..100 by 12."""
+_USUAL_SCALES = ((0, 1), (1, 5), (0, 10), (0, 100))
+"""What scores may be on that do not fit theirs, the likeliest first."""
+_FEWEST = 3
+"""Scores that say something of their scale."""
 KEYS = (
     "id", "image", "reference", "query", "options", "answer", "mos", "mos_std", "mos_range", "higher_is_better",
     "preferred_over", "distortion", "group", "split", "regions", "metadata",
 )  # fmt: skip
 """Of a manifest's lines, in the order in which they are written."""
+LABELS = (
+    '"mos" (another column: --columns mos=NAME), or "options" with an "answer"; of several raters\' columns give '
+    "--raters NAME,NAME"
+)
+"""What makes a row a labelled one, as errors say it."""
 
 
 class Sample(Request):
@@ -135,6 +149,13 @@ class Sample(Request):
             raise ValueError("is empty; give the path of an image file")
         return place_of(text)
 
+    @field_validator("options", mode="before")
+    @classmethod
+    def _by_letter(cls, value: Any) -> Any:
+        if isinstance(value, list) and len(value) <= len(ascii_uppercase):
+            return dict(zip(ascii_uppercase, value, strict=False))
+        return value
+
     @model_validator(mode="after")
     def _consistent(self) -> "Sample":
         low, high = self.mos_range
@@ -151,28 +172,6 @@ class Sample(Request):
         return self
 
 
-class ScaleDoubt:
-    """Looks at samples one by one for scores that all lie in 0..1 where nothing says on which scale they are."""
-
-    def __init__(self) -> None:
-        self._count, self._low, self._high = 0, 1.0, 0.0
-
-    def add(self, sample: Sample) -> Sample:
-        """Take a sample in, and return it."""
-        if sample.mos is not None and "mos_range" not in sample.model_fields_set:
-            self._count += 1
-            self._low, self._high = min(self._low, sample.mos), max(self._high, sample.mos)
-        return sample
-
-    @property
-    def question(self) -> str:
-        """The doubt in one line; empty where there is none."""
-        if not self._count or self._high > 1 or self._low == 1:
-            return ""
-        note = f"{self._count} scores lie in {self._low:g}..{self._high:g} and are read on 1..5, as nothing says their"
-        return f'{note} scale; is it 0..1? then say "mos_range": [0, 1] (--mos-range 0,1)'
-
-
 @dataclass(frozen=True)
 class Layout:
     """What a manifest's rows leave unsaid: columns, the scale of their scores, and which addresses may be opened."""
@@ -183,15 +182,16 @@ class Layout:
     """Of every score, whatever its row says; None leaves it to the rows."""
     lower_is_better: bool = False
     """Of every score, likewise."""
+    raters: Sequence[str] | None = None
+    """Columns of several people's scores, which are averaged; of no names: the rows of an image are. None: neither."""
     remote: Collection[str] = ()
     """Kinds of address (s3, gs) that rows may name; without, they name files of this machine, or files below their
     manifest's own address."""
 
-    @property
-    def scale(self) -> dict[str, Any]:
-        """The fields that every row gets."""
-        scale: dict[str, Any] = {} if self.mos_range is None else {"mos_range": self.mos_range}
-        return scale | ({"higher_is_better": False} if self.lower_is_better else {})
+    @classmethod
+    def asked(cls, flags: Namespace) -> "Layout":
+        """Return what `program.common.cli.add_layout_flags` read."""
+        return cls(flags.columns, flags.mos_range, flags.lower_is_better, flags.raters)
 
 
 _AS_WRITTEN = Layout()
@@ -234,6 +234,48 @@ def fault_of(error: Exception) -> str:
     return f'"{place}": {message} (given: {_shortened(first["input"])})'
 
 
+def check_scale(path: Place, layout: Layout = _AS_WRITTEN) -> str:
+    """Return a warning where all scores of a manifest lie within a tenth of their scale; empty where they do not.
+
+    Raises DataError where most lie outside it, or all within a fiftieth of it. Of fewer than three scores, or of one
+    value, nothing can be told.
+    """
+    warning = ""
+    for (low, high), scores in _scores_by_scale(path, layout).items():
+        least, most = min(scores), max(scores)
+        used = (most - least) / (high - low)
+        is_outside = 2 * sum(not low <= score <= high for score in scores) > len(scores)
+        if is_outside:
+            where = "most of them outside"
+        elif used < 1 / 50:
+            where = "all within a fiftieth of"
+        else:
+            where = "all within a tenth of"
+        likely = "LOW,HIGH"
+        for first, last in reversed(_USUAL_SCALES):
+            slack = (last - first) / 20
+            if first - slack <= least and most <= last + slack and (is_outside or last - first < high - low):
+                likely = f"{first},{last}"
+        text = f"manifest {str(path)!r}: its {len(scores)} scores lie in {least:g}..{most:g}, {where} {low:g}..{high:g}"
+        text += f'; name their scale with --mos-range {likely} ("mos_range" in the rows)'
+        if len(scores) >= _FEWEST and (is_outside or 0 < used < 1 / 50):
+            raise DataError(text)
+        if len(scores) >= _FEWEST and 0 < used < 1 / 10:
+            warning = text
+    return warning
+
+
+def _scores_by_scale(path: Place, layout: Layout) -> Mapping[tuple[float, float], Sequence[float]]:
+    by_scale: defaultdict[tuple[float, float], array[float]] = defaultdict(lambda: array("d"))
+    for _, row in scan_rows(path, layout.columns, layout.raters):
+        if isinstance(row, dict) and row.get("mos") is not None:
+            with suppress(TypeError, ValueError):  # the row is refused when it is read
+                low, high = map(float, layout.mos_range or row.get("mos_range") or (1, 5))
+                if low < high and math.isfinite(row["mos"]):
+                    by_scale[low, high].append(row["mos"])
+    return by_scale
+
+
 def left_out(count: int, of: int) -> str:
     """Say that so many rows have no label."""
     return f"{count} of {of} rows have no label and are left out"
@@ -250,21 +292,23 @@ def read_manifest(path: Place, layout: Layout = _AS_WRITTEN) -> Iterator[Sample]
 def scan_manifest(path: Place, layout: Layout = _AS_WRITTEN) -> Iterator[tuple[int, Sample | DataError]]:
     """Yield line number and sample of each line (or row), or the DataError that says what is wrong with it.
 
-    .jsonl, .csv, or .parquet (a file, or a folder of such files), local or by URI; `layout` says which column is which
-    field, and the scale. Without an "id" the image's name as it stands there is the sample's. Raises DataError when the
-    file as a whole cannot be read or is empty.
+    .jsonl, .json, .csv, .tsv, .xlsx or .parquet (a file, or a folder of such files), local or by URI; `layout` says
+    which column is which field, and the scale. Without an "id" the image's name as it stands there is the sample's.
+    Raises DataError when the file as a whole cannot be read or is empty.
     """
     path = str(path) if str(path).startswith(HUB) else place_of(path)
     folder = None if str(path).startswith(HUB) else folder_of(path)
     number = 0
     with closing(IdSet()) as ids:
-        for number, row in scan_rows(path, layout.columns):
+        for number, row in scan_rows(path, layout.columns, layout.raters):
             try:
                 if isinstance(row, Exception):
                     raise row
                 sample = _sample(row, folder, layout)
                 if not ids.add(sample.id):
-                    raise ValueError(f'"id" {_shortened(sample.id)} was there before; give each line its own')
+                    is_scored_again = sample.mos is not None and "id" not in row
+                    mend = ", or --raters to average the scores of an image" if is_scored_again else ""
+                    raise ValueError(f'"id" {_shortened(sample.id)} was there before; give each line its own{mend}')
             except (ValueError, RecursionError) as error:
                 yield number, DataError(f"manifest {str(path)!r} line {number}: {fault_of(error)}")
             else:
@@ -306,7 +350,10 @@ def _sample(row: Any, folder: Place | None, layout: Layout) -> Sample:
     if not isinstance(row, dict):
         raise ValueError(f"holds {_shortened(row)}, not an object; write it as {{...}}")
     fields = {key: value for key, value in row.items() if key in KEYS and value is not None}
-    fields.update(layout.scale)
+    if layout.mos_range is not None:
+        fields["mos_range"] = layout.mos_range
+    if layout.lower_is_better:
+        fields["higher_is_better"] = False
     own = {key: value for key, value in row.items() if key not in KEYS}
     if {"other", "better"} <= own.keys():
         raise ValueError("is a pair; make a manifest of the pairs with python -m data.prepare pairs")
@@ -320,19 +367,16 @@ def _sample(row: Any, folder: Place | None, layout: Layout) -> Sample:
         raise ValueError(f'has no "image"{but}; give it, or name its column with --columns image=NAME')
     fields.setdefault("id", str(fields["image"]))
     sample = Sample.model_validate(fields)
-    named = {key: str(fields[key]) for key in ("image", "reference") if key in fields}
-    if folder is None:
-        _check_streamed(named.values())
-    places = {key: named_in(folder or Path(), name, layout.remote) for key, name in named.items()}
-    return sample.model_copy(update=places)
+    images = {key: _image(str(fields[key]), folder, layout) for key in ("image", "reference") if key in fields}
+    return sample.model_copy(update=images)
 
 
-def _check_streamed(names: Iterable[str]) -> None:
-    """Raise ValueError for an image that a streamed dataset names instead of holding it: no folder lies beside it."""
-    for name in names:
-        if not is_remote(name):
-            mend = "name the column that holds images with --columns image=NAME"
-            raise ValueError(f"image {_shortened(name)} is a name, and a streamed dataset has no folder; {mend}")
+def _image(name: str, folder: Place | None, layout: Layout) -> Place:
+    """Return what a row names in a folder; None: of a streamed dataset, which holds its images. Raises ValueError."""
+    if folder is None and not is_remote(name):
+        mend = "name the column that holds images with --columns image=NAME"
+        raise ValueError(f"image {_shortened(name)} is a name, and a streamed dataset has no folder; {mend}")
+    return named_in(folder or Path(), name, layout.remote)
 
 
 def _row(sample: Sample, folder: Path) -> dict[str, Any]:

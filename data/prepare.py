@@ -29,7 +29,7 @@ def main(argv: list[str] | None = None) -> int:
         "--seed", metavar="N", type=cli.whole_number(), default=0, help="seed of the split (default: 0)"
     )
     parser.add_argument("--allow-missing", action="store_true", help="leave out lines whose image is not there")
-    cli.add_layout_flags(parser, columns="table, huggingface, pairs: ", scale="table, huggingface: ")
+    cli.add_layout_flags(parser, columns="table, huggingface, pairs: ", scale="table, huggingface: ", raters=False)
     parser.add_argument("--force", action="store_true", help="replace an existing manifest")
     parser.add_argument("--json", action="store_true", help="print the record (or the list) as JSON")
     arguments = parser.parse_args(argv)

@@ -1,56 +1,37 @@
-"""A public dataset as it is released, made into a manifest with splits in bounded memory, and a manifest's check."""
+"""A public dataset as it is released, made into a manifest with splits, and a manifest's check."""
 
 import hashlib
 import json
 import logging
 import os
-import tempfile
-from collections import Counter
-from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
+from collections import Counter, defaultdict
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from functools import partial
 from pathlib import Path
 from string import ascii_uppercase
-from typing import Any, NamedTuple, TypeAlias
+from typing import Any, NamedTuple
 
 from pydantic import BaseModel
 
-from data import readers_questions as questions
-from data import readers_scores as scores
-from data.catalogue import DatasetEntry, Release, entry_of
+from data import own
+from data.catalogue import DatasetEntry, Reading, entry_of
 from data.manifest import (
     KEYS,
     Layout,
     Sample,
-    ScaleDoubt,
     Split,
+    check_scale,
     manifest_sha256,
-    read_manifest,
     scan_manifest,
     write_manifest,
 )
-from data.readers_scores import pairs, parts_apart, score_within_splits
+from data.pairs import pairs, parts_apart, score_within_splits
+from data.releases import Release, read_release
 from data.splits import FRACTIONS, SplitsByKey, group_of, plan_splits
-from program.common import load_offers
 from program.common.errors import DataError, ImageError, did_you_mean
-from program.common.files import Place, name_of, open_file, path_mend, place_of, plain_file, write_whole
+from program.common.files import name_of, open_file, path_mend, place_of, plain_file, write_whole
 from program.common.pool import in_order
 from program.images.decode_worker import decode_bounded
-
-Reader: TypeAlias = Callable[[Release], Iterator[Sample]]
-
-_SCORED = (
-    scores.tid2013, scores.kadid10k, scores.live, scores.csiq, scores.pipal, scores.clive, scores.bid,
-    scores.koniq10k, scores.spaq, scores.agiqa3k, scores.biq2021,
-)  # fmt: skip
-READERS: Mapping[str, Reader] = {
-    **{read.__name__: read for read in _SCORED},  # each bears the name of its dataset
-    "qbench-dev": partial(questions.qbench, part="dev", split="validation"),
-    "qbench-test": partial(questions.qbench, part="test", split="test"),
-    "agenticiqa-eval": questions.agenticiqa_eval,
-    "table": questions.table,
-    "huggingface": questions.huggingface,
-    "pairs": pairs,
-}
 
 FIELDS = (*(name for name in KEYS if name != "metadata"), "question_type", *ascii_uppercase,
           "other", "better", "votes")  # fmt: skip
@@ -79,17 +60,20 @@ def load(
     entry = entry_of(name)
     if not entry.verified:
         logger.warning("dataset %s: its layout is not verified (%s)", name, entry.layout)
-    scaled = mos_range is not None or higher_is_better is not None
-    if name not in {"table", "huggingface"} and (scaled or (columns and name != "pairs")):
+    scale: dict[str, Any] = {"mos_range": mos_range, "higher_is_better": higher_is_better}
+    scale = {name: value for name, value in scale.items() if value is not None}
+    if (scale and entry.read not in ("table", "huggingface")) or (columns and isinstance(entry.read, Reading)):
         raise DataError(f"dataset {name!r}: has columns and a scale of its own; leave out --columns and --mos-range")
     for field, column in (columns or {}).items():
         if field not in FIELDS:
             raise DataError(f"--columns {field}={column}: {field!r} is no field{did_you_mean(field, FIELDS)}")
-    release = Release(entry, Path(os.path.expanduser(root)), columns or {}, mos_range, higher_is_better, images)
-    if name != "huggingface" and not release.root.exists():
-        raise DataError(f"dataset {name!r}: there is no {str(release.root)!r}; get it from {entry.source}")
-    readers = READERS if name in READERS else load_offers("datasets", lambda _, offer: offer["read"])
-    for sample in readers[name](release):
+    place = Path(os.path.expanduser(root))
+    if place.exists():
+        place = Path(os.path.abspath(place))
+    elif entry.read != "huggingface":
+        raise DataError(f"dataset {name!r}: there is no {str(place)!r}; get it from {entry.source}")
+    release = Release(entry, place, columns or {}, scale, images)
+    for sample in _samples(release):
         if (missing := sample.missing_file) is None:
             yield sample
         elif on_missing is None:
@@ -99,6 +83,12 @@ def load(
             )
         else:
             on_missing(Path(missing))
+
+
+def _samples(release: Release) -> Iterator[Sample]:
+    if isinstance(release.entry.read, Reading):
+        return read_release(release, release.entry.read)
+    return {"table": own.table, "huggingface": own.huggingface, "pairs": pairs}[release.entry.read](release)
 
 
 Fractions = tuple[float, float, float]
@@ -117,25 +107,33 @@ def prepare(
 
     The release's own split stands, unless `fractions` are given. A split without validation gets one from its train
     images, by content. Samples of pairs get their score here, from the votes inside their split. `left_out` is what
-    reading the samples leaves out, for the record. Raises DataError when there is no sample or a split would be empty.
+    reading the samples leaves out, for the record. Holds all samples in memory. Raises DataError when there is none,
+    when two have one id, or when a split would be empty.
     """
-    out.parent.mkdir(parents=True, exist_ok=True)
-    with tempfile.TemporaryDirectory(prefix=f".{out.name}.", dir=out.parent) as folder:
-        stage = Path(folder, "stage.jsonl")
-        write_manifest(stage, samples)
-        if not stage.stat().st_size:
-            fault = f"no sample was read ({len(left_out)} lack their file)"
-            raise DataError(f"dataset {entry.name!r}: {fault}; check --root")
-        assigned, split_by, digest = _assigned(entry, stage, fractions, seed)
-        write_manifest(out, score_within_splits(assigned) if entry.task == "pairs" else assigned)
-        votes = {}
-        if entry.task == "pairs":
-            votes = {"votes": {"read": _votes(stage), "kept": _votes(out), "parts": parts_apart(read_manifest(out))}}
+    read = list(samples)
+    if not read:
+        raise DataError(f"dataset {entry.name!r}: no sample was read ({len(left_out)} lack their file); check --root")
+    name, count = Counter(sample.id for sample in read).most_common(1)[0]
+    if count > 1:
+        raise DataError(f"dataset {entry.name!r}: {count} rows have the id {name!r}; give each its own")
+    assigned, split_by, digest = _assigned(entry, read, fractions, seed)
+    votes = {}
+    if entry.task == "pairs":
+        assigned = list(score_within_splits(assigned))
+        votes = {"votes": {"read": _votes(read), "kept": _votes(assigned), "parts": parts_apart(assigned)}}
+    write_manifest(out, assigned)
+    splits_of: defaultdict[str, set[Split | None]] = defaultdict(set)
+    for sample in assigned:
+        splits_of[group_of(sample)].add(sample.split)
     record = {
         "dataset": entry.name, "manifest": out.name, "manifest_sha256": manifest_sha256(out), "expected": entry.count,
         "missing": len(left_out), "split_by": split_by, "split_sha256": digest, "seed": seed,
         "fractions": fractions or FRACTIONS, "verified": entry.verified, "source": entry.source,
-        "licence": entry.licence, "citation": entry.citation, **_counts(out), **votes,
+        "licence": entry.licence, "citation": entry.citation, "samples": len(assigned),
+        "splits": Counter(str(sample.split) for sample in assigned),
+        "tasks": Counter(sample.task for sample in assigned),
+        "unlabelled": sum(not sample.is_labelled for sample in assigned), "groups": len(splits_of),
+        "leaks": sum(len(splits) > 1 for splits in splits_of.values()), **votes,
     }  # fmt: skip
     write_whole(record_path(out), json.dumps(record, indent=2, ensure_ascii=False) + "\n")
     return record
@@ -157,39 +155,24 @@ def read_record(manifest: Path) -> dict[str, Any] | None:
 
 
 def _assigned(
-    entry: DatasetEntry, stage: Path, fractions: Fractions | None, seed: int
-) -> tuple[Iterator[Sample], str, str | None]:
-    splits = Counter(sample.split for sample in read_manifest(stage))
-    if fractions is not None or splits[None]:
-        plan = plan_splits(read_manifest(stage), fractions=fractions or FRACTIONS, seed=seed)
-        return plan.apply(read_manifest(stage)), "content", plan.sha256
-    if entry.split != "official-test" or splits["validation"] or not splits["train"]:
-        return read_manifest(stage), "release", None
-    train = (sample for sample in read_manifest(stage) if sample.split == "train")
+    entry: DatasetEntry, samples: list[Sample], fractions: Fractions | None, seed: int
+) -> tuple[list[Sample], str, str | None]:
+    """Return the samples with a split each, what it was made by, and the hash of what was drawn."""
+    splits = {sample.split for sample in samples}
+    if fractions is not None or None in splits:
+        plan = plan_splits(samples, fractions=fractions or FRACTIONS, seed=seed)
+        return list(plan.apply(samples)), "content", plan.sha256
+    if entry.split != "official-test" or "validation" in splits or "train" not in splits:
+        return samples, "release", None
+    train = [sample for sample in samples if sample.split == "train"]
     plan = plan_splits(train, fractions=(*FRACTIONS[:2], 0.0), seed=seed)
-    assigned = (s if s.split == "test" else next(plan.apply([s])) for s in read_manifest(stage))
+    drawn = iter(plan.apply(train))
+    assigned = [sample if sample.split == "test" else next(drawn) for sample in samples]
     return assigned, "release, validation drawn by content", plan.sha256
 
 
-def _votes(manifest: Path) -> float:
-    return round(sum(sum((sample.preferred_over or {}).values()) for sample in read_manifest(manifest)), 6)
-
-
-def _counts(manifest: Path) -> dict[str, Any]:
-    splits, tasks, unlabelled = Counter[str](), Counter[str](), 0
-    groups, leaks, by_group = set[str](), set[str](), SplitsByKey()
-    for sample in read_manifest(manifest):
-        group = group_of(sample)
-        splits[str(sample.split)] += 1
-        tasks[sample.task] += 1
-        unlabelled += not sample.is_labelled
-        groups.add(group)
-        if by_group.enter(group, sample.split):
-            leaks.add(group)
-    return {
-        "samples": splits.total(), "splits": dict(splits), "tasks": dict(tasks), "unlabelled": unlabelled,
-        "groups": len(groups), "leaks": len(leaks),
-    }  # fmt: skip
+def _votes(samples: Iterable[Sample]) -> float:
+    return round(sum(sum((sample.preferred_over or {}).values()) for sample in samples), 6)
 
 
 KINDS = ("line", "missing", "unreadable", "region", "scale", "repeated", "duplicate", "leak", "count", "record")
@@ -245,15 +228,15 @@ def check_manifest(
     decode: bool = True,
     workers: int | None = None,
     on_file: Callable[[], None] = lambda: None,
-    remote: Collection[str] = (),
+    layout: Layout | None = None,
 ) -> CheckReport:
     """Read a manifest and all its images and report what is wrong.
 
     `dataset` names the release whose counts must be met (default: the one in the manifest's record). Without `decode`
-    files are read and hashed, not decoded. `remote` are the kinds of address that rows may name (see `Layout`). Raises
+    files are read and hashed, not decoded. Rows are read by `layout`. Raises
     DataError when the manifest cannot be read at all.
     """
-    path, layout = Path(place_of(path)), Layout(remote=remote)
+    path, layout = Path(place_of(path)), layout or Layout()
     if dataset is not None:
         entry_of(dataset)
     report = CheckReport(manifest=str(path), sha256=manifest_sha256(path), dataset=dataset, decoded=decode)
@@ -267,19 +250,22 @@ def check_manifest(
 
     read = partial(_read, decode=decode, on_file=on_file)
     files = in_order(read, names, workers=workers or os.cpu_count() or 1)
-    checker, doubt = _Checker(dict(zip(names, files, strict=True))), ScaleDoubt()
+    checker = _Checker(dict(zip(names, files, strict=True)))
     for number, sample in scan_manifest(path, layout):
         report.lines += 1
         if isinstance(sample, DataError):
             report.add("line", number, str(sample).partition(f"line {number}: ")[2])
             continue
-        doubt.add(sample)
         report.splits[sample.split or "no split"] += 1
         report.tasks[sample.task] += 1
         for kind, message in checker.faults(number, sample):
             report.add(kind, number, message)
-    if doubt.question:
-        report.add("scale", None, doubt.question)
+    try:
+        doubt = check_scale(path, layout)
+    except DataError as error:
+        doubt = str(error)
+    if doubt:
+        report.add("scale", None, doubt.removeprefix(f"manifest {str(path)!r}: "))
     report.images, report.groups = len(names), len(checker.groups)
     _check_release(path, report)
     return report
@@ -313,48 +299,41 @@ class _File(NamedTuple):
 class _Checker:
     """Holds each line against all lines before it."""
 
-    def __init__(self, files: dict[str, _File]) -> None:
+    def __init__(self, files: Mapping[str, _File]) -> None:
         self.groups: dict[str, int] = {}
         """The first line of each group."""
         self._files = files
-        self._questions: dict[bytes, int] = {}
-        self._images: dict[bytes | None, tuple[int, str]] = {}
+        self._questions: dict[tuple[object, ...], int] = {}
+        self._images: dict[bytes, tuple[int, str]] = {}
         """The first line and the group of each image, by its content."""
         self._splits = SplitsByKey()
 
     def faults(self, line: int, sample: Sample) -> Iterator[tuple[str, str]]:
         """Yield the kind of each problem of a line and what is wrong."""
-        group, image = group_of(sample), self._files[str(sample.image)]
+        group, name, image = group_of(sample), name_of(sample.image), self._files[str(sample.image)]
         first = self.groups.setdefault(group, line)
         if splits := self._splits.enter(group, sample.split):
             yield "leak", f"group {group!r} is in {' and '.join(splits)} (first in line {first}); {_ONE_SPLIT}"
-        for role, path in (("image", sample.image), ("reference", sample.reference)):
-            if path is not None:
-                yield from self._file_faults(role, path, sample.split)
-        yield from _region_faults(sample, *image.size)
-        question = (str(sample.image), str(sample.reference), sample.query, sample.options, sample.mos is None,
+        for role in ("image", "reference"):
+            path = getattr(sample, role)
+            file = _File() if path is None else self._files[str(path)]
+            if file.kind:
+                yield file.kind, f"{role} {str(path)!r} {file.fault}"
+            if file.digest and (splits := self._splits.enter(file.digest, sample.split)):
+                yield "leak", f"{role} {name_of(path)!r} is in {' and '.join(splits)} (by content); {_ONE_SPLIT}"
+        for region, (left, top, right, bottom) in (sample.regions or {}).items():
+            width, height = image.size
+            if width and (left < 0 or top < 0 or right > width or bottom > height):
+                box = f"({left:g}, {top:g}, {right:g}, {bottom:g})"
+                yield "region", f"box {box} of {region!r} passes the edge of {name!r}, {width}x{height}; correct it"
+        question = (str(sample.image), str(sample.reference), sample.query, str(sample.options), sample.mos is None,
                     sample.distortion)  # fmt: skip
-        digest = hashlib.sha256(repr(question).encode("utf-8", "surrogatepass")).digest()
-        if (first := self._questions.setdefault(digest, line)) != line:
-            yield "repeated", f"asks the same of {name_of(sample.image)!r} as line {first}; remove one"
-        first, its_group = self._images.setdefault(image.digest, (line, group))
-        if image.digest is not None and its_group != group:
-            name = name_of(sample.image)
-            yield "duplicate", f"image {name!r} is that of line {first}, in another group; give both one group"
-
-    def _file_faults(self, role: str, path: Place, split: Split | None) -> Iterator[tuple[str, str]]:
-        file = self._files[str(path)]
-        if file.kind:
-            yield file.kind, f"{role} {str(path)!r} {file.fault}"
-        if file.digest is not None and (splits := self._splits.enter(file.digest, split)):
-            yield "leak", f"{role} {name_of(path)!r} is in {' and '.join(splits)} (by content); {_ONE_SPLIT}"
-
-
-def _region_faults(sample: Sample, width: int, height: int) -> Iterator[tuple[str, str]]:
-    for name, (left, top, right, bottom) in (sample.regions or {}).items() if width else ():
-        if left < 0 or top < 0 or right > width or bottom > height:
-            box, image = f"({left:g}, {top:g}, {right:g}, {bottom:g})", name_of(sample.image)
-            yield "region", f"box {box} of {name!r} passes the edge of {image!r}, {width}x{height}; correct it"
+        if (first := self._questions.setdefault(question, line)) != line:
+            yield "repeated", f"asks the same of {name!r} as line {first}; remove one"
+        if image.digest:
+            first, its_group = self._images.setdefault(image.digest, (line, group))
+            if its_group != group:
+                yield "duplicate", f"image {name!r} is that of line {first}, in another group; give both one group"
 
 
 def _read(path: str, *, decode: bool, on_file: Callable[[], None]) -> _File:

@@ -1,12 +1,10 @@
 """The quickstart data: distorted photographs with scores and questions, made on first use. Nothing is downloaded."""
 
-import contextlib
 import hashlib
 import io
 import json
 import logging
 import os
-import re
 from collections import defaultdict
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from importlib.resources import files
@@ -16,6 +14,7 @@ from string import ascii_uppercase
 from typing import Any, Literal, NamedTuple, TypeAlias, TypeVar, get_args
 
 import numpy as np
+import yaml
 from numpy.typing import NDArray
 from PIL import Image, ImageOps
 
@@ -33,7 +32,7 @@ from data.distortions import (
 )
 from data.manifest import GENERATED, Sample, Split, write_manifest
 from program.common.errors import DataError
-from program.common.files import path_lock, write_whole
+from program.common.files import CONFIGS, path_lock, write_whole
 from program.common.pool import in_order
 from program.common.pool import progress as progress_bar
 from signatures.schemas import SEVERITIES, DistortionCategory, Severity
@@ -42,6 +41,24 @@ T = TypeVar("T")
 QuestionKind = Literal["which", "severity", "yes_no"]
 PER_LABEL = 2
 """Questions per photograph and right answer, for "which" and "severity"."""
+
+
+class Photograph(NamedTuple):
+    """Where a photograph is, whose it is, and which split it belongs to."""
+
+    name: str
+    package: str
+    path: str
+    split: Split
+    licence: str
+    source: str
+
+
+_WORDS: Mapping[str, Any] = yaml.safe_load((CONFIGS / "quickstart.yaml").read_text("utf-8"))
+PHOTOGRAPHS: Mapping[str, Photograph] = {name: Photograph(name, **each) for name, each in _WORDS["photographs"].items()}
+"""By name, as configs/quickstart.yaml lists them."""
+_OPTIONS: Mapping[str, str] = _WORDS["options"]
+_PLAIN = "No visible distortion"
 
 
 class Version(NamedTuple):
@@ -80,44 +97,6 @@ class MadeQuestion(NamedTuple):
 _Draft: TypeAlias = tuple[Version, str, str, Sequence[str]]
 """A question before its options have letters: version, query, right answer, wrong answers."""
 
-_PLAIN = "No visible distortion"
-_LABELS: Mapping[str, tuple[str, str]] = {
-    "Blurs": ("Blur", "is the blur"),
-    "Color distortions": ("Color distortion", "is the color distortion"),
-    "Compression": ("Compression artifacts", "are the compression artifacts"),
-    "Noise": ("Noise", "is the noise"),
-    "Brightness change": ("Brightness change", "is the brightness problem"),
-    "Sharpness": ("Over-sharpening", "is the over-sharpening"),
-    "Contrast": ("Contrast change", "is the contrast problem"),
-}
-"""By category: its name as an option, and how its severity is asked after."""
-_WHICH = ("Which distortion is most visible in this image?", "What is the main quality problem of this image?")
-# What else a person might rightly answer is not offered beside the truth.
-_ALSO_TRUE: Mapping[str | None, str] = {
-    **dict.fromkeys(("brighten", "darken", "mean_shift", "high_sharpen"), "Contrast change"),
-    "contrast_change": "Brightness change",
-    "jpeg2000": "Blur",
-}
-# Query, distortions for which the answer is yes, distortions for which it is no (or none at all).
-_YES_NO: tuple[tuple[str, frozenset[str], frozenset[str]], ...] = (
-    ("Is this image blurry?", frozenset({"gaussian_blur", "lens_blur", "motion_blur"}),
-     frozenset({"color_saturation_1", "brighten", "mean_shift", "high_sharpen", "white_noise", "impulse_noise"})),
-    ("Is there visible noise in this image?",
-     frozenset({"white_noise", "color_component_noise", "impulse_noise", "multiplicative_noise"}),
-     frozenset({"gaussian_blur", "lens_blur", "brighten", "darken", "color_saturation_1", "contrast_change"})),
-    ("Does this image show compression artifacts?", frozenset({"jpeg", "jpeg2000"}),
-     frozenset({"white_noise", "brighten", "darken", "color_saturation_1", "high_sharpen", "motion_blur"})),
-    ("Do the colors of this image look wrong?",
-     frozenset({"color_diffusion", "color_shift", "color_saturation_1", "color_saturation_2"}),
-     frozenset({"gaussian_blur", "lens_blur", "motion_blur", "contrast_change"})),
-    ("Is this image over-sharpened?", frozenset({"high_sharpen"}),
-     frozenset({"gaussian_blur", "lens_blur", "brighten", "color_saturation_1", "white_noise", "jpeg"})),
-    ("Is this image too bright?", frozenset({"brighten"}),
-     frozenset({"darken", "gaussian_blur", "motion_blur", "white_noise", "jpeg"})),
-    ("Is this image too dark?", frozenset({"darken"}),
-     frozenset({"brighten", "gaussian_blur", "motion_blur", "white_noise", "jpeg"})),
-)  # fmt: skip
-
 
 def make_questions(versions: Mapping[str, Sequence[Version]]) -> list[MadeQuestion]:
     """Make the questions of one split from each photograph's versions; the same input gives the same questions.
@@ -140,14 +119,13 @@ def make_questions(versions: Mapping[str, Sequence[Version]]) -> list[MadeQuesti
 
 
 def _which(versions: Sequence[Version], rng: np.random.Generator) -> Iterator[_Draft]:
-    names = {category: label for category, (label, _) in _LABELS.items()}
-    labels = [label for category, label in names.items() if any(v.category == category for v in versions)]
-    for category, label in (*names.items(), (None, _PLAIN)):
+    labels = [label for category, label in _OPTIONS.items() if any(v.category == category for v in versions)]
+    for category, label in (*_OPTIONS.items(), (None, _PLAIN)):
         fitting = [v for v in versions if v.category == category and (v.is_clear if category else not v.distortion)]
         # The photograph itself is one version only: it is asked about in both wordings.
         chosen = _pick(rng, fitting, PER_LABEL) if category else fitting * PER_LABEL
-        for query, version in zip(_WHICH, chosen, strict=False):
-            right = {label, _ALSO_TRUE.get(version.distortion)}
+        for query, version in zip(_WORDS["which"], chosen, strict=False):
+            right = {label, _WORDS["also_true"].get(version.distortion)}
             others = [each for each in (*labels, _PLAIN) if each not in right]
             if len(others) >= 3:
                 yield version, query, label, _pick(rng, others, 3)
@@ -159,18 +137,17 @@ def _severity(versions: Sequence[Version], rng: np.random.Generator) -> Iterator
         right = severity.capitalize()
         wrong = [word for word in words if word != right]
         for version in _pick(rng, [v for v in versions if v.category and v.severity == severity], PER_LABEL):
-            query = f"How severe {_LABELS[version.category or ''][1]} in this image?"
-            yield version, query, right, wrong
+            yield version, f"How severe {_WORDS['severity'][version.category]} in this image?", right, wrong
 
 
 def _yes_no(versions: Sequence[Version], rng: np.random.Generator) -> Iterator[_Draft]:
-    for query, for_yes, for_no in _YES_NO:
-        yes = _pick(rng, [v for v in versions if v.distortion in for_yes and v.is_clear], 1)
-        no = _pick(rng, [v for v in versions if v.distortion is None or v.distortion in for_no], 1)
+    for question in _WORDS["yes_no"]:
+        yes = _pick(rng, [v for v in versions if v.distortion in question["yes"] and v.is_clear], 1)
+        no = _pick(rng, [v for v in versions if v.distortion is None or v.distortion in question["no"]], 1)
         # One without the other would make one answer the better guess.
         if yes and no:
-            yield yes[0], query, "Yes", ["No"]
-            yield no[0], query, "No", ["Yes"]
+            yield yes[0], question["query"], "Yes", ["No"]
+            yield no[0], question["query"], "No", ["Yes"]
 
 
 _MAKERS: Mapping[QuestionKind, Callable[[Sequence[Version], np.random.Generator], Iterator[_Draft]]] = {
@@ -185,46 +162,6 @@ def _pick(rng: np.random.Generator, items: Sequence[T], count: int) -> list[T]:
 LONGEST_SIDE_PX = 384
 
 
-class Photograph(NamedTuple):
-    """Where a photograph is, whose it is, and which split it belongs to."""
-
-    name: str
-    package: str
-    path: str
-    split: Split
-    licence: str
-    source: str
-
-
-_DISTRIBUTIONS = {"skimage": "scikit-image", "sklearn": "scikit-learn"}
-"""What to install to get a package that is called otherwise."""
-_NO_NOTE = "not stated in the package; "
-
-PHOTOGRAPHS: Mapping[str, Photograph] = {
-    photograph.name: photograph
-    for photograph in (
-        Photograph("astronaut", "skimage", "data/astronaut.png", "train", "public domain",
-                   "NASA Great Images (flic.kr/p/r9qvLn)"),
-        Photograph("camera", "skimage", "data/camera.png", "train", "CC0", "Lav Varshney"),
-        Photograph("flower", "sklearn", "datasets/images/flower.jpg", "train", "CC BY 2.0",
-                   "vultilion (flickr.com/photos/vultilion/6056698931)"),
-        Photograph("motorcycle", "skimage", "data/motorcycle_left.png", "train",
-                   _NO_NOTE + "published for research, to be cited",
-                   "Middlebury 2014 stereo benchmark (Scharstein et al., GCPR 2014)"),
-        Photograph("rocket", "skimage", "data/rocket.jpg", "train", "public domain",
-                   "SpaceX (flickr.com/photos/spacexphotos/16511594820)"),
-        Photograph("coffee", "skimage", "data/coffee.png", "validation", "CC0", "Rachel Michetti, Pikolo Espresso Bar"),
-        Photograph("grace_hopper", "matplotlib", "mpl-data/sample_data/grace_hopper.jpg", "validation",
-                   _NO_NOTE + "portrait by the US Navy, a work of the US government", "US Navy, 1984"),
-        Photograph("chelsea", "skimage", "data/chelsea.png", "test", "CC0", "Stefan van der Walt"),
-        Photograph("china", "sklearn", "datasets/images/china.jpg", "test", "CC BY 2.0",
-                   "danielbuechele (flickr.com/photos/danielbuechele/6061409035)"),
-    )
-}  # fmt: skip
-"""By name. The split is fixed by hand: a random one may leave validation or test two of a kind. Both have a picture
-of near things before a soft background and another, in colour, so that every distortion is in both."""
-
-
 def photograph_bytes(name: str) -> bytes:
     """Return the photograph's file as it ships; DataError when its package lacks it."""
     photograph = PHOTOGRAPHS[name]
@@ -234,10 +171,10 @@ def photograph_bytes(name: str) -> bytes:
         fault = f"{photograph.package} is not installed; `pip install .`"
         raise DataError(f"photograph {name!r}: {fault}") from error
     except OSError as error:
-        raise DataError(
-            f"photograph {name!r}: {photograph.package}/{photograph.path} is not installed; install its package again: "
-            f"pip install --force-reinstall {_DISTRIBUTIONS.get(photograph.package, photograph.package)}"
-        ) from error
+        distributions = {"skimage": "scikit-image", "sklearn": "scikit-learn"}
+        mend = f"pip install --force-reinstall {distributions.get(photograph.package, photograph.package)}"
+        fault = f"{photograph.package}/{photograph.path} is not installed; install its package again: {mend}"
+        raise DataError(f"photograph {name!r}: {fault}") from error
 
 
 def load_photograph(name: str) -> NDArray[np.uint8]:
@@ -253,12 +190,6 @@ GENERATOR_VERSION = 4
 Images: TypeAlias = Mapping[str, Mapping[Version, str]]
 """File name by photograph and version; each photograph's own (undistorted) version is among them."""
 
-SCORING_QUERIES = (
-    "Rate the perceptual quality of this image.",
-    "What is the quality score of this image?",
-    "How would you rate the quality of this photo?",
-    "How good is the quality of this image?",
-)
 PEOPLE_NOTE = "mean human score of this distortion and level over KADID-10k's 81 references, not a score of this image"
 HOUSE_NOTE = "made up: a house standard, which weighs what a distortion takes off KADID-10k's mean human scores"
 UNDISTORTED = 4.6
@@ -334,46 +265,32 @@ def build_quickstart(cache_dir: Path, *, progress: bool = True, plan: Quickstart
 
 
 def _build(folder: Path, plan: QuickstartPlan, *, progress: bool) -> None:
-    if folder.exists():  # damaged, or left by a killed run; the lock keeps out others
+    if folder.exists():  # damaged, or left by a run that did not end; the lock keeps out others
         logger.warning("quickstart folder %s is incomplete; it is made again", folder.name)
-        _clear(folder)
-    try:
-        place = folder / "images"
-        place.mkdir(parents=True, exist_ok=True)
-        images = _make_images(place, plan, progress=progress)
-        scoring = list(_scoring_lines(images, place))
-        write_manifest(folder / "manifest-fr.jsonl", _in_hash_order(scoring))
-        made_up = [*map(_by_the_house, scoring), *_question_lines(images, place)]
-        write_manifest(folder / "manifest.jsonl", _in_hash_order(made_up))
-        record = {"images": len(_images_in(folder)), "revision": plan.revision()}
-        # Last: without it the folder is not whole.
-        write_whole(folder / _RECORD, json.dumps(record) + "\n")
-    except BaseException:
-        _clear(folder)
-        raise
+    (folder / _RECORD).unlink(missing_ok=True)
+    place = folder / "images"
+    place.mkdir(parents=True, exist_ok=True)
+    images = _make_images(place, plan, progress=progress)
+    scoring = list(_scoring_lines(images, place))
+    write_manifest(folder / "manifest-fr.jsonl", _in_hash_order(scoring))
+    made_up = [*map(_by_the_house, scoring), *_question_lines(images, place)]
+    write_manifest(folder / "manifest.jsonl", _in_hash_order(made_up))
+    record = {"images": _images_in(folder), "revision": plan.revision()}
+    # Last: without it the folder is not whole.
+    write_whole(folder / _RECORD, json.dumps(record) + "\n")
 
 
-def _clear(folder: Path) -> None:
-    """Remove what the quickstart wrote into its folder, and the folder where a user has put nothing there."""
-    for path in (folder / _RECORD, *(folder / name for name in GENERATED.values()), *_images_in(folder)):
-        path.unlink(missing_ok=True)
-    for place in (folder / "images", folder):
-        with contextlib.suppress(OSError):
-            place.rmdir()
-
-
-def _images_in(folder: Path) -> list[Path]:
-    return [path for path in folder.glob("images/*.png") if re.fullmatch("[0-9a-f]{20}", path.stem)]
+def _images_in(folder: Path) -> int:
+    return sum(1 for _ in (folder / "images").glob("[0-9a-f]" * 20 + ".png"))
 
 
 def _is_whole(folder: Path) -> bool:
     try:
         record = json.loads((folder / _RECORD).read_text(encoding="utf-8"))
-        images = len(_images_in(folder))
-    except (OSError, ValueError, RecursionError):
+        is_whole = _images_in(folder) == record["images"]
+    except (OSError, ValueError, TypeError, KeyError):
         return False
-    whole = isinstance(record, dict) and record.get("images") == images
-    return whole and all((folder / name).is_file() for name in GENERATED.values())
+    return is_whole and all((folder / name).is_file() for name in GENERATED.values())
 
 
 def _make_images(folder: Path, plan: QuickstartPlan, *, progress: bool) -> Images:
@@ -381,8 +298,8 @@ def _make_images(folder: Path, plan: QuickstartPlan, *, progress: bool) -> Image
     jobs: list[tuple[str, Version]] = []
     for name, pixels in photographs.items():
         fitting = distortions_for(pixels)
-        versions = [Version(d, level) for d in plan.distortions if d in fitting for level in plan.levels]
-        jobs += [(name, version) for version in (Version(), *versions)]
+        jobs.append((name, Version()))
+        jobs += [(name, Version(d, level)) for d in plan.distortions if d in fitting for level in plan.levels]
     with progress_bar("Making quickstart images", len(jobs), shown=progress) as advance:
 
         def make(job: tuple[str, Version]) -> str:
@@ -405,21 +322,21 @@ def _make_images(folder: Path, plan: QuickstartPlan, *, progress: bool) -> Image
 def _store(folder: Path, pixels: NDArray[np.uint8]) -> str:
     buffer = io.BytesIO()
     Image.fromarray(pixels).save(buffer, "PNG", compress_level=1)
-    data = buffer.getvalue()
-    path = folder / f"{hashlib.sha256(data).hexdigest()[:20]}.png"
+    name = f"{hashlib.sha256(buffer.getvalue()).hexdigest()[:20]}.png"
     # Two threads may hold the same image (identities); each writes the same bytes.
-    path.write_bytes(data)
-    return path.name
+    (folder / name).write_bytes(buffer.getvalue())
+    return name
 
 
 def _scoring_lines(images: Images, folder: Path) -> Iterator[Sample]:
+    queries = _WORDS["scoring"]
     for name, versions in images.items():
         for number, (version, file) in enumerate((v, f) for v, f in versions.items() if v.distortion):
             yield Sample(
                 id=f"{name}/{version.distortion}/{version.level}",
                 image=folder / file,
                 reference=folder / versions[Version()],
-                query=SCORING_QUERIES[number % len(SCORING_QUERIES)],
+                query=queries[number % len(queries)],
                 mos=level_mean(version.distortion or "", version.level).mos,
                 **_facts(name, version),
             )
@@ -463,9 +380,8 @@ def _facts(name: str, version: Version, **more: str) -> dict[str, Any]:
             "identity": (version.distortion, version.level) in IDENTITIES,
             "label_note": PEOPLE_NOTE,
         }
-    return {
-        "group": name, "split": photograph.split, "distortion": version.distortion, "metadata": metadata | more
-    }  # fmt: skip
+    fields = {"group": name, "split": photograph.split, "distortion": version.distortion}
+    return fields | {"metadata": metadata | more}
 
 
 def _in_hash_order(samples: Iterable[Sample]) -> list[Sample]:

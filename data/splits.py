@@ -113,26 +113,20 @@ def joined_by_content(samples: Sequence[Sample]) -> tuple[list[Sample], int]:
 
     Files that are not there are left as they are.
     """
-    joined: dict[str, str] = {}
+    from scipy.cluster.hierarchy import DisjointSet
 
-    def root(group: str) -> str:
-        while (parent := joined.get(group, group)) != group:
-            group = parent
-        return group
-
-    groups: dict[bytes, str] = {}
+    joined = DisjointSet(map(group_of, samples))
+    first: dict[bytes, str] = {}
     for _, group, digest in _same_sized((sample, group_of(sample)) for sample in samples):
-        first, other = root(groups.setdefault(digest, group)), root(group)
-        if first != other:
-            joined[other] = first
-    roots = set(joined.values())
+        joined.merge(first.setdefault(digest, group), group)
+    name_of = {
+        group: f"content-{_key(min(groups)):016x}" for groups in joined.subsets() if len(groups) > 1 for group in groups
+    }
     together = [
-        sample.model_copy(update={"group": f"content-{_key(root(group)):016x}"})
-        if (group := group_of(sample)) in joined or group in roots
-        else sample
+        sample.model_copy(update={"group": name_of[group_of(sample)]}) if group_of(sample) in name_of else sample
         for sample in samples
     ]
-    return together, sum(new is not old for new, old in zip(together, samples, strict=True))
+    return together, sum(group_of(sample) in name_of for sample in samples)
 
 
 def _same_sized(tagged: Iterable[tuple[Sample, _Tag]]) -> Iterator[tuple[Path, _Tag, bytes]]:

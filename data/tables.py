@@ -1,21 +1,30 @@
-"""The rows of a manifest as they stand there: lines of JSON, a CSV or Parquet table, a Hugging Face dataset."""
+"""The rows of a table as they stand there: JSON, CSV, an Excel workbook, Parquet, a dataset of Hugging Face's."""
 
 import base64
 import csv
 import io
 import json
 import re
+import statistics
+import warnings
 from collections import Counter
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
-from itertools import chain
+from itertools import chain, islice, product, zip_longest
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeAlias
+from xml.etree.ElementTree import ParseError
+from zipfile import BadZipFile
 
-from program.common.addresses import kinds_elsewhere
+from program.common.addresses import DATA, kinds_elsewhere
 from program.common.cells import plain_cell
 from program.common.errors import DataError, one_line
-from program.common.files import Place, check_text, exists, is_folder, is_remote, open_file, place_of, system_of
+from program.common.files import Place, check_text, exists, is_remote, open_file, place_of, system_of
+
+Row: TypeAlias = Any
+"""A row by column or field; the ValueError that says why it is none; or what a line of JSON holds in its place."""
+Rows: TypeAlias = Iterator[tuple[int, Row]]
+"""Rows with their numbers."""
 
 HUB = "hf:"
 """hf:NAME or hf:NAME:SPLIT is a dataset of Hugging Face's, streamed."""
@@ -27,7 +36,14 @@ FOUND = frozenset({
 })  # fmt: skip
 """Columns of the program's own tables (`assess --out`) with what it found; a table with all of them is one."""
 
-_NUMBERS, _JSON = ("mos", "mos_std"), ("options", "regions", "mos_range", "metadata", "higher_is_better")
+_TEXTS = ("id", "query", "answer", "distortion", "group", "split")
+_NUMBERS = ("mos", "mos_std")
+_JSON = ("options", "regions", "mos_range", "metadata", "higher_is_better")
+_ASKED = ("image", "reference", "query", "options", "mos_range", "higher_is_better")
+"""What the rows of several raters have in common."""
+_TITLES = 20
+"""Rows in which the header is looked for."""
+_SEPARATORS = ";\t|,"
 _ROWS_AT_ONCE = 1024
 
 
@@ -36,50 +52,65 @@ def is_manifest(source: str) -> bool:
     return source.casefold().endswith(tuple(_READERS)) or source.startswith(HUB)
 
 
-def scan_rows(source: Place, columns: Mapping[str, str]) -> Iterator[tuple[int, Any]]:
-    """Yield number and row of each row, or the ValueError that says why it is none.
+def scan_rows(source: Place, columns: Mapping[str, str], raters: Sequence[str] | None = None) -> Rows:
+    """Yield number and row by fields of each row, or the ValueError that says why it is none.
 
-    `columns` says by field which column holds it. Of the program's own tables a row is what a person said in it, and of
-    which image. Raises DataError when the source as a whole cannot be read, or lacks one of the columns.
+    `columns` says by field which column holds it. `raters` averages several people's scores: those in
+    the columns of these names, or, of no names, those of all rows of an image. Of the program's own
+    tables a row is what a person said in it, and of which image. Raises DataError when the source as a
+    whole cannot be read, lacks one of the columns, or has numbers that can be read in two ways.
     """
-    name = str(source)
-    by_name = next((read for end, read in _READERS.items() if name.casefold().endswith(end)), _json_lines)
-    read = _hub if name.startswith(HUB) else by_name
-    source = source if read is _hub else place_of(source)
+    place = source if str(source).startswith(HUB) else place_of(source)
+    if raters is None:
+        return _by_field(place, columns, _NUMBERS)
+    if not raters:
+        return _mean_of_rows(_by_field(place, columns, _NUMBERS), str(source))
+    rows = _by_field(place, {**columns, **dict(zip(raters, raters, strict=True))}, (*_NUMBERS, *raters))
+    return _mean_of_columns(rows, raters)
+
+
+def _by_field(place: Place, columns: Mapping[str, str], numbers: Sequence[str]) -> Rows:
+    name, header = str(place), [columns.get("image", "image")]
+    is_json = _reader_of(name) in (_json_lines, _json_list)
+    marks: dict[str, str] = {}
+    if _reader_of(name) in (_csv, _xlsx):
+        column_of = {field: columns.get(field, field) for field in numbers}
+        marks = _decimal_marks(table_rows(place, header), column_of, name)
+    for number, row in table_rows(place, header):
+        is_own = isinstance(row, dict) and row.keys() >= FOUND
+        if isinstance(row, dict) and columns:
+            row = _renamed(row, columns, name, strict=not is_json)
+        if isinstance(row, dict) and not is_json:
+            row = _typed(number, row, numbers, marks)
+        if isinstance(row, dict) and is_own:
+            row = _said(row, columns, place)
+        yield number, row
+
+
+def table_rows(source: Place, header: Collection[str] = ()) -> Rows:
+    """Yield number and row by column of each row of a table of any kind, its cells as they stand there.
+
+    The header of a text table or a workbook is the first row that has the names in `header`, or else as
+    many cells as most rows; what stands above it, and empty rows, are passed over. Raises DataError when
+    the source as a whole cannot be read.
+    """
+    read = _reader_of(str(source))
     try:
-        for number, row in read(source):
-            own = isinstance(row, dict) and row.keys() >= FOUND
-            if isinstance(row, dict):
-                row = _renamed(row, columns, name, strict=read is not _json_lines) if columns else row
-                row = _typed(row) if read is _csv else _filled(row) if read is not _json_lines else row
-            yield number, _said(row, columns, source) if own and isinstance(row, dict) else row
+        if read in (_csv, _xlsx):
+            yield from read(source, header)
+        else:
+            yield from read(source)
     except UnicodeDecodeError as error:
-        raise DataError(f"manifest {name!r}: is not UTF-8; save it as UTF-8") from error
+        mend = "save it as UTF-8 (of a spreadsheet: save it as .xlsx or as CSV in UTF-8)"
+        raise DataError(f"manifest {str(source)!r}: is not UTF-8; {mend}") from error
     except OSError as error:
         raise unreadable(source, error) from error
 
 
-def _said(row: dict[str, Any], columns: Mapping[str, str], source: Place) -> dict[str, Any] | Exception:
-    """Return what a person said in a row of the program's own table: a `mos`, or another letter than its own."""
-    said = {name: value for name, value in row.items() if name not in FOUND and value is not None}
-    for name in {"image", "reference"} & said.keys():
-        # As it was named where `assess` ran, which may be elsewhere than the table.
-        text = str(said[name])
-        if isinstance(source, Path) and not is_remote(text) and not kinds_elsewhere(text):
-            named = Path(place_of(text))
-            if not exists(source.parent / named) and exists(named):
-                said[name] = str(named.resolve())
-    if isinstance(said.get("options"), str):
-        said["options"] = _parsed(said["options"])
-    options = said.get("options")
-    if isinstance(options, Exception):
-        return options
-    if "mos" in said or not isinstance(options, dict):
-        # What was asked of the image beside a score has no answer but the program's own.
-        return {name: value for name, value in said.items() if name not in {"query", "options", "answer"}}
-    if "answer" not in columns and options.get(str(said.get("answer"))) == row.get("option"):
-        said.pop("answer", None)
-    return said
+def _reader_of(name: str) -> Callable[..., Rows]:
+    if name.startswith(HUB):
+        return _hub
+    return next((read for end, read in _READERS.items() if name.casefold().endswith(end)), _json_lines)
 
 
 def unreadable(source: Place, error: OSError) -> DataError:
@@ -96,47 +127,257 @@ def _renamed(row: dict[str, Any], columns: Mapping[str, str], name: str, *, stri
     return fields | {key: value for key, value in row.items() if key not in {*columns.values(), *columns}}
 
 
-def distinct(names: Iterable[str], table: object) -> list[str]:
+def _said(row: dict[str, Any], columns: Mapping[str, str], table: Place) -> dict[str, Any]:
+    """Return what a person said in a row of the program's own table: a `mos`, or another letter than its own."""
+    said = {name: value for name, value in row.items() if name not in FOUND and value is not None}
+    for name in said.keys() & {"image", "reference"}:
+        # As it was named where `assess` ran, which may be elsewhere than the table.
+        text = str(said[name])
+        is_local = isinstance(table, Path) and not is_remote(text) and not kinds_elsewhere(text)
+        if is_local and not exists(Path(table).parent / text) and exists(Path(text)):
+            said[name] = str(Path(text).resolve())
+    options = said.get("options")
+    if "mos" in said or not isinstance(options, dict):
+        # What was asked of the image beside a score has no answer but the program's own.
+        return {name: value for name, value in said.items() if name not in {"query", "options", "answer"}}
+    if "answer" not in columns and options.get(str(said.get("answer"))) == row.get("option"):
+        said.pop("answer", None)
+    return said
+
+
+def number_of(cell: Any, mark: str = "") -> float:
+    """Return a cell's number by its column's decimal mark. Without one it has to have one reading.
+
+    Raises ValueError or TypeError for a cell that holds no number.
+    """
+    if not isinstance(cell, str):
+        return float(cell)
+    readings = _readings(cell)
+    if not readings:
+        raise ValueError(f'holds "{cell}", which is no number')
+    return readings.get(mark or decimal_mark([cell], "cell"), next(iter(readings.values())))
+
+
+def decimal_mark(cells: Collection[str], column: str) -> str:
+    """Return the decimal mark of a column's numbers, which its cells show together.
+
+    Raises DataError where a cell can be read in two ways, and no other tells which is meant.
+    """
+    sure = {mark for cell in cells if len(readings := _readings(cell)) == 1 for mark in readings}
+    if len(sure) == 1:
+        return sure.pop()
+    # Programs write 3.125 beside 4, or 3.125 beside 4.000: only 4.000 beside 4 may be thousands.
+    has_whole = any(cell.strip().isdigit() for cell in cells)
+    for cell in cells:
+        values = sorted(set(_readings(cell).values()))
+        if len(values) == 2 and ("," in cell or (has_whole and cell.endswith("0"))):
+            fault = f'holds "{cell}", which is {values[0]:.12g} or {values[1]:.12g}'
+            raise DataError(f"{column} {fault}; write numbers with a decimal point and no mark between thousands")
+    return "."
+
+
+def _readings(text: str) -> dict[str, float]:
+    """Return the number that a text is by the decimal mark it may have; empty where it is none."""
+    joined = re.sub(r"(?<=\d)[ '’\u00a0\u202f](?=\d{3}(?!\d))", "", text.strip())
+    readings = {}
+    for mark, between in (".,", ",."):
+        whole = rf"([1-9]\d{{0,2}}(\{between}\d{{3}})+|\d*)"
+        if re.fullmatch(rf"[+-]?{whole}(\{mark}\d*)?([eE][+-]?\d+)?", joined):
+            with suppress(ValueError):  # a mark alone
+                readings[mark] = float(joined.replace(between, "").replace(mark, "."))
+    return readings
+
+
+def _decimal_marks(rows: Rows, columns: Mapping[str, str], name: str) -> dict[str, str]:
+    """Return the decimal mark of each field of numbers. Raises DataError where two are possible."""
+    cells: dict[str, dict[str, None]] = {field: {} for field in columns}
+    for _, row in rows:
+        for field, column in columns.items():
+            if isinstance(row, dict) and isinstance(row.get(column), str):
+                cells[field].setdefault(row[column])
+    where = f"manifest {name!r}: column"
+    return {field: decimal_mark(texts, f"{where} {columns[field]!r}") for field, texts in cells.items()}
+
+
+def _typed(number: int, cells: Mapping[str, Any], numbers: Sequence[str], marks: Mapping[str, str]) -> Row:
+    """Return a table's cells as a row of numbers, texts and JSON, without the empty ones."""
+    row: dict[str, Any] = {}
+    for name, cell in cells.items():
+        value = _plain(cell)
+        if value is None or (isinstance(value, str) and not value.strip()):
+            continue
+        try:
+            if name in numbers:
+                value = number_of(value, marks.get(name, ""))
+            elif name in _JSON and isinstance(value, str):
+                value = json.loads(value)
+        except (TypeError, ValueError):
+            kind = "number" if name in numbers else "JSON value"
+            return ValueError(f'"{name}" is {json.dumps(str(value)[:60])}; give a {kind}')
+        if name in _TEXTS and isinstance(value, float) and value.is_integer():
+            value = int(value)
+        if name in _TEXTS and isinstance(value, int | float):
+            value = str(value)
+        row[name] = value
+    if DATA.match(str(row.get("image"))):
+        row.setdefault("id", f"{number:08}")
+    return row
+
+
+def _plain(value: Any) -> Any:
+    """Return an image's bytes as a data: URI, which every reader of images takes, and a struct without empty keys."""
+    if isinstance(value, dict) and value.keys() == {"bytes", "path"}:
+        value = value["bytes"] or value["path"]
+    if isinstance(value, bytes):
+        return f"data:image/any;base64,{base64.b64encode(value).decode()}"
+    if isinstance(value, dict):
+        return {key: _plain(each) for key, each in value.items() if each is not None}
+    return value
+
+
+def _mean_of_columns(rows: Rows, raters: Sequence[str]) -> Rows:
+    for number, row in rows:
+        if isinstance(row, dict):
+            row = _with_mean(row, [row.pop(rater, None) for rater in raters])
+        yield number, row
+
+
+def _mean_of_rows(rows: Rows, name: str) -> Rows:
+    """Yield a row for each image, with what its rows agree on; they are held in memory."""
+    by_image: dict[str, list[tuple[int, dict[str, Any]]]] = {}
+    for number, row in rows:
+        if isinstance(row, dict):
+            asked = json.dumps([row.get(key) for key in _ASKED], default=str)
+            by_image.setdefault(asked, []).append((number, row))
+        else:
+            yield number, row
+    if all(len(members) == 1 for members in by_image.values()):
+        mend = "name the columns of the raters' scores with --raters NAME,NAME"
+        raise DataError(f"manifest {name!r}: no image has two rows; {mend}")
+    for members in by_image.values():
+        number, first = members[0]
+        agreed = {key: value for key, value in first.items() if all(row.get(key) == value for _, row in members)}
+        yield number, _with_mean(agreed, [row.get("mos") for _, row in members])
+
+
+def _with_mean(row: dict[str, Any], scores: Iterable[Any]) -> dict[str, Any] | ValueError:
+    given = [score for score in scores if score is not None]
+    if not all(isinstance(score, int | float) for score in given):
+        return ValueError(f"scores {json.dumps(given, default=str)[:60]}: give numbers")
+    if given:
+        row["mos"] = statistics.fmean(given)
+    if len(given) > 1:
+        row["mos_std"] = statistics.stdev(given)
+    return row
+
+
+def distinct(names: Iterable[Any], table: object) -> list[str]:
     """Return a table's column names without the blanks about them; DataError where two are the same."""
-    stripped = [str(name).strip() for name in names]
+    stripped = _names(names)
     if twice := [name for name, count in Counter(stripped).items() if name and count > 1]:
         raise DataError(f"table {str(table)!r}: has two columns {twice[0]!r}; rename or remove one of them")
     return stripped
 
 
-class _Cells(csv.DictReader):  # type: ignore[type-arg] # only Python 3.12 takes one here
-    """A reader that gives what cells stand for (`plain_cell`)."""
-
-    def __next__(self) -> dict[str | Any, str | Any]:
-        cells = super().__next__()
-        return {name: plain_cell(cell) if isinstance(cell, str) else cell for name, cell in cells.items()}
+def _names(cells: Iterable[Any]) -> list[str]:
+    return ["" if cell is None else str(cell).strip() for cell in cells]
 
 
-def csv_table(lines: Iterator[str], table: object, *, strict: bool = False) -> "csv.DictReader[str]":
-    """Return the reader of a CSV table with a header: commas, semicolons, tabs or bars part its cells.
+def csv_rows(lines: Iterator[str], table: object, header: Collection[str] = ()) -> Rows:
+    """Yield line and cells by column of the rows of a CSV table, with any separator that spreadsheets use.
 
-    Cells are read as `program.common.cells.plain_cell` does, in any table: people shorten and mend ours.
-    Raises DataError where two columns have one name. `strict` refuses quotes that are not closed.
+    `header` is as in `table_rows`. Raises csv.Error for quotes that are not closed, and DataError where
+    two columns have one name.
     """
-    first = next((line for line in lines if line.strip()), "")
-    hint = re.fullmatch(r"sep=(.)\s*", first)  # a spreadsheet's own word
-    head = next(lines, "") if hint else first
-    separator = hint[1] if hint else max(",;\t|", key=lambda mark: len(next(csv.reader([head], delimiter=mark), ())))
-    reader = _Cells(chain([head], lines), delimiter=separator, skipinitialspace=True, strict=strict)
-    reader.fieldnames = distinct(reader.fieldnames or (), table)
-    return reader
+    top = list(islice(lines, _TITLES))
+    if top and top[0].startswith("sep="):  # a spreadsheet's own word
+        top[0] = "\n"
+    reader = csv.reader(chain(top, lines), delimiter=_separator(top, header), skipinitialspace=True, strict=True)
+    return _below_header(((reader.line_num, cells) for cells in reader), header, table, may_be_short=False)
 
 
-def _json_lines(path: Place) -> Iterator[tuple[int, Any]]:
-    number = 0
+def _separator(top: Sequence[str], header: Collection[str]) -> str:
+    """Return what parts the cells of the line with the names in `header`, or else of most lines."""
+
+    def cells(line: str, mark: str) -> list[str]:
+        return _names(next(csv.reader([line], delimiter=mark), ()))
+
+    for line, mark in product(top, _SEPARATORS):
+        if header and set(header) <= set(cells(line, mark)):
+            return mark
+    return max(_SEPARATORS, key=lambda mark: statistics.median(len(cells(line, mark)) for line in top or [""]))
+
+
+def _below_header(
+    rows: Iterator[tuple[int, Sequence[Any]]], header: Collection[str], table: object, *, may_be_short: bool
+) -> Rows:
+    """Yield the rows with a cell below the first that has the names in `header`, or else as many cells as most.
+
+    Texts are read as `program.common.cells.plain_cell` does, in any table: people shorten and mend ours.
+    """
+    rows = ((number, cells) for number, cells in rows if any(_names(cells)))
+    top = list(islice(rows, _TITLES))
+    if not top:
+        return
+    widths = [max(place for place, name in enumerate(_names(cells)) if name) for _, cells in top]
+    usual = statistics.mode(widths)
+    wide = next(place for place, width in enumerate(widths) if width >= usual)
+    named = (place for place, (_, cells) in enumerate(top) if header and set(header) <= set(_names(cells)))
+    start = next(named, wide)
+    names = distinct(top[start][1], table)
+    for number, cells in chain(top[start + 1 :], rows):
+        is_short = len(cells) < len(names) and not may_be_short
+        if is_short or any(_names(cells[len(names) :])):
+            fault = f"has other than the header's {len(names)} cells"
+            yield number, ValueError(f"{fault}; put text with commas in quotes")
+            continue
+        plain = [plain_cell(cell) if isinstance(cell, str) else cell for cell in cells]
+        yield number, {name: cell for name, cell in zip_longest(names, plain) if name}
+
+
+def _csv(path: Place, header: Collection[str]) -> Rows:
     try:
         # utf-8-sig: spreadsheets and Windows editors put a byte order mark in front.
-        with open_file(path) as file, io.TextIOWrapper(file, "utf-8-sig") as lines:
-            for number, line in enumerate(lines, start=1):
-                if line.strip():
-                    yield number, _parsed(line)
-    except UnicodeDecodeError as error:
-        raise DataError(f"manifest {str(path)!r} near line {number + 1}: is not UTF-8; save it as UTF-8") from error
+        with open_file(path) as file, io.TextIOWrapper(file, "utf-8-sig", newline="") as lines:
+            yield from csv_rows(lines, path, header)
+    except csv.Error as error:
+        raise DataError(f"manifest {str(path)!r}: is no CSV table ({error}); save it again") from error
+
+
+def _xlsx(path: Place, header: Collection[str]) -> Rows:
+    """Yield the rows of the first sheet with the header, or of the first sheet."""
+    import openpyxl  # type: ignore[import-untyped]
+
+    try:
+        with open_file(path) as file:
+            with warnings.catch_warnings(action="ignore"):  # of styles that it does not know
+                book = openpyxl.load_workbook(file, read_only=True, data_only=True)
+            sheets = book.worksheets
+            for sheet in book.worksheets:
+                if any(set(header) <= set(_names(row)) for row in sheet.iter_rows(max_row=_TITLES, values_only=True)):
+                    sheets.insert(0, sheet)
+                    break
+            rows = enumerate(sheets[0].iter_rows(values_only=True), start=1)
+            yield from _below_header(rows, header, path, may_be_short=True)
+    except (BadZipFile, KeyError, IndexError, ParseError) as error:
+        raise DataError(f"manifest {str(path)!r}: is no workbook ({one_line(error)[:160]}); save it again") from error
+
+
+def _json_lines(path: Place) -> Rows:
+    with open_file(path) as file, io.TextIOWrapper(file, "utf-8-sig") as lines:
+        for number, line in enumerate(lines, start=1):
+            if line.strip():
+                yield number, _parsed(line)
+
+
+def _json_list(path: Place) -> Rows:
+    with open_file(path) as file, io.TextIOWrapper(file, "utf-8-sig") as text:
+        rows = _parsed(text.read())
+    if isinstance(rows, Exception):
+        raise DataError(f"manifest {str(path)!r}: is not JSON ({rows}); correct it")
+    if not isinstance(rows, list):
+        raise DataError(f"manifest {str(path)!r}: holds no list; write it as [{{...}}, ...]")
+    yield from enumerate(rows, start=1)
 
 
 def _parsed(line: str) -> Any:
@@ -158,67 +399,24 @@ def json_object(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
     return row
 
 
-def _csv(path: Place) -> Iterator[tuple[int, Any]]:
-    with open_file(path) as file, io.TextIOWrapper(file, "utf-8-sig", newline="") as lines:
-        try:
-            table = csv_table(lines, path, strict=True)
-            for cells in table:
-                extra: Any = cells.pop(None, None)
-                cells.pop("", None)  # a spreadsheet's index
-                short = None in cells.values()
-                fault = ValueError("has other than the header's cells; put text with commas in quotes")
-                yield table.line_num, fault if extra or short else cells
-        except csv.Error as error:
-            raise DataError(f"manifest {str(path)!r}: is no CSV table ({error}); save it again") from error
-
-
-def number_of(text: Any) -> float:
-    """Return a cell's number, which may have a decimal comma; ValueError or TypeError where it is none."""
-    return float(re.sub(r"^(\s*[+-]?\d+),(\d+\s*)$", r"\1.\2", text) if isinstance(text, str) else text)
-
-
-def _typed(cells: Mapping[str, str]) -> dict[str, Any] | ValueError:
-    """Return a table's cells as a row without the empty ones, with numbers and JSON read where a field holds them."""
-    row: dict[str, Any] = {}
-    for name, text in cells.items():
-        if text.strip():
-            try:
-                row[name] = number_of(text) if name in _NUMBERS else json.loads(text) if name in _JSON else text
-            except ValueError:
-                kind = "number" if name in _NUMBERS else "JSON value"
-                return ValueError(f'"{name}" is {json.dumps(text[:60])}; give a {kind}')
-    return row
-
-
-def _parquet(path: Place) -> Iterator[tuple[int, Any]]:
+def _parquet(path: Place) -> Rows:
     import pyarrow
     import pyarrow.dataset
-    import pyarrow.parquet
 
     if not exists(path):
         raise FileNotFoundError(2, "No such file or directory", str(path))
     system, place = system_of(path)
     try:
-        table = pyarrow.dataset.dataset(place, filesystem=system, format="parquet")
+        dataset = pyarrow.dataset.dataset(place, filesystem=system, format="parquet")
         # Each batch is read when it is asked for: reading ahead would hold whole files.
-        batches = table.to_batches(batch_size=_ROWS_AT_ONCE, batch_readahead=1, fragment_readahead=1)
+        batches = dataset.to_batches(batch_size=_ROWS_AT_ONCE, batch_readahead=1, fragment_readahead=1)
         yield from enumerate(chain.from_iterable(batch.to_pylist() for batch in batches), start=1)
     except pyarrow.ArrowInvalid as error:
-        if "duplicate" in str(error) and not is_folder(path):
-            with open_file(path) as file:
-                distinct(pyarrow.parquet.read_schema(file).names, path)
         fault = f"is no Parquet table ({one_line(error)[:160]})"
         raise DataError(f"manifest {str(path)!r}: {fault}; write it again") from error
 
 
-def _filled(value: Any) -> Any:
-    """Return a row without the columns, and the keys of its structs, that hold nothing for it."""
-    if not isinstance(value, dict):
-        return value
-    return {key: _filled(each) for key, each in value.items() if each is not None}
-
-
-def _hub(source: Place) -> Iterator[tuple[int, Any]]:
+def _hub(source: Place) -> Rows:
     """Stream a dataset; images come as the bytes they are stored as."""
     import datasets
 
@@ -229,9 +427,7 @@ def _hub(source: Place) -> Iterator[tuple[int, Any]]:
         rows = datasets.load_dataset(dataset, split=split or "train", streaming=True)
         features = rows.features or {}
         rows = as_stored(rows, [name for name, feature in features.items() if isinstance(feature, datasets.Image)])
-        for number, row in enumerate(rows, start=1):
-            row.setdefault("id", f"{number:08}")
-            yield number, {key: _inline(value) for key, value in row.items()}
+        yield from enumerate(rows, start=1)
     except Exception as error:  # border: the library raises kinds of its own for a name, a split, the network
         raise DataError(f"dataset {name!r}: cannot be read ({one_line(error)[:200]}); check name and split") from error
 
@@ -247,21 +443,10 @@ def check_card(folder: Path) -> None:
             card |= DatasetCard.load(path).data.to_dict()
         if (path := folder / ".huggingface.yaml").is_file():
             card |= yaml.safe_load(path.read_text("utf-8")) or {}
-    for text in _texts(card.get("configs")):
+    named = json.dumps(card.get("configs"), default=str, ensure_ascii=False)
+    for text in map(json.loads, re.findall(r'"(?:[^"\\]|\\.)*"', named)):
         if kinds_elsewhere(text):
             raise DataError(f"dataset {str(folder)!r}: its card names {text[:200]!r}; download that, and name the file")
-
-
-def _texts(value: Any) -> Iterator[str]:
-    """Yield the texts in what YAML holds."""
-    if isinstance(value, str):
-        yield value
-    elif isinstance(value, Mapping):
-        for each in value.values():
-            yield from _texts(each)
-    elif isinstance(value, Iterable):
-        for each in value:
-            yield from _texts(each)
 
 
 def as_stored(rows: Any, columns: Iterable[str]) -> Any:
@@ -281,13 +466,6 @@ def as_stored(rows: Any, columns: Iterable[str]) -> Any:
     return rows
 
 
-def _inline(value: Any) -> Any:
-    """Return an image's bytes as a data: URI, which every reader of images takes."""
-    if isinstance(value, dict) and value.get("bytes") and set(value) == {"bytes", "path"}:
-        return f"data:image/any;base64,{base64.b64encode(value['bytes']).decode()}"
-    return value
-
-
-_READERS: dict[str, Callable[[Place], Iterator[tuple[int, Any]]]] = {
-    ".jsonl": _json_lines, ".csv": _csv, ".tsv": _csv, ".parquet": _parquet,
+_READERS: dict[str, Callable[..., Rows]] = {
+    ".jsonl": _json_lines, ".json": _json_list, ".csv": _csv, ".tsv": _csv, ".xlsx": _xlsx, ".parquet": _parquet,
 }  # fmt: skip

@@ -9,7 +9,7 @@ from typing import Any, TypeAlias, get_args
 import dspy
 
 from data.catalogue import resolve_dataset
-from data.manifest import Layout, Sample, ScaleDoubt, Split, left_out, manifest_sha256, read_manifest
+from data.manifest import LABELS, Layout, Sample, Split, check_scale, left_out, manifest_sha256, read_manifest
 from data.splits import FRACTIONS, check_contents, check_leaks, group_of, joined_by_content, plan_folds, plan_splits
 from optimizers.examples import choose_samples
 from optimizers.recipes import Recipe, recipe_named, recipe_names
@@ -63,6 +63,8 @@ class Job:
     """Teach scores that run against the program's, which else are taken for upside down."""
     notes: tuple[str, ...] = ()
     """What of the data cannot be used."""
+    doubt: str = ""
+    """A warning that the scores may be on another scale."""
     share: float = 1.0
     """Of what searches may spend, as few model calls are allowed."""
     lm: dspy.BaseLM | None = field(default=None, compare=False)
@@ -339,19 +341,15 @@ def _roles(choice: str | Sequence[str] | None, usual: tuple[str, ...]) -> tuple[
 
 def _divided(job: Job, manifest: Place, layout: Layout) -> Job:
     """Return the job with a manifest's labelled samples by their own splits, or drawn where it has none."""
-    doubt = ScaleDoubt()
-    samples = list(map(doubt.add, read_manifest(manifest, layout)))
+    doubt, samples = check_scale(manifest, layout), list(read_manifest(manifest, layout))
     check_leaks(samples)
     check_contents(samples)
     labelled = [sample for sample in samples if sample.is_labelled]
     if not labelled:
-        raise InputError(
-            f'manifest {str(manifest)!r}: no sample has a label; give "mos" (another column: --columns mos=NAME), '
-            'or "options" with an "answer"'
-        )
+        raise InputError(f"manifest {str(manifest)!r}: no sample has a label; give {LABELS}")
     unlabelled = len(samples) - len(labelled)
-    notes = tuple(filter(None, (doubt.question, left_out(unlabelled, len(samples)) if unlabelled else "")))
-    fixed = any(sample.split for sample in labelled)
+    notes = tuple(filter(None, (doubt, left_out(unlabelled, len(samples)) if unlabelled else "")))
+    fixed, job = any(sample.split for sample in labelled), replace(job, doubt=doubt)
     return _as_given(job, labelled, manifest, notes) if fixed else _drawn(job, labelled, notes)
 
 

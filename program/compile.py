@@ -23,8 +23,8 @@ def main(argv: list[str] | None = None) -> int:
         description="Optimize a program on train, choose on validation, compare on test; save it and log it to MLflow.",
     )
     parser.add_argument("--data", metavar="NAME|MANIFEST", help="quickstart, quickstart-fr or a manifest "
-                        "(.jsonl, .csv, .parquet)")  # fmt: skip
-    cli.add_layout_flags(parser, columns="")
+                        "(.jsonl, .csv, .xlsx, .parquet)")  # fmt: skip
+    cli.add_layout_flags(parser)
     cli.add_remote_flag(parser)
     parser.add_argument("--optimizer", metavar="NAME[,NAME]",
                         help=f"{', '.join(OPTIMIZERS)}, or several in turn (default: finetune,fusion for the "
@@ -75,7 +75,7 @@ def _compile(arguments: argparse.Namespace) -> int:
         roles=arguments.roles, demos=arguments.demos,
         out=arguments.out or settings.programs_dir / f"{Path(data).stem}-{time.strftime('%Y%m%d-%H%M%S')}",
         teacher_lm=arguments.teacher_lm, resume=arguments.resume, force=arguments.force,
-        layout=Layout(arguments.columns, arguments.mos_range, arguments.lower_is_better),
+        layout=Layout.asked(arguments),
     )  # fmt: skip
     if named:
         cli.check_outputs(arguments, "--out", arguments.out, begun=True)
@@ -97,6 +97,8 @@ def _compile(arguments: argparse.Namespace) -> int:
         sys.stdout.write(json.dumps({**done.summary(), "plan": plan.to_json()}, indent=2) + "\n")
     else:
         done.show(table)
+    if job.doubt:
+        console.print(job.doubt, highlight=False, markup=False)
     return cli.EXIT_PROBLEMS if done.failed or bool(arguments.register) > bool(done.registered) else 0
 
 

@@ -16,8 +16,8 @@ def main(argv: list[str] | None = None) -> int:
         description="Run a program over human-labelled images and report its agreement with people.",
     )
     parser.add_argument("data", metavar="NAME|MANIFEST", help="quickstart, quickstart-fr or a manifest (.jsonl, .csv, "
-                        ".parquet), a path or a URI; or a dataset hf:NAME:SPLIT")  # fmt: skip
-    cli.add_layout_flags(parser, columns="")
+                        ".xlsx, .parquet), a path or a URI; or a dataset hf:NAME:SPLIT")  # fmt: skip
+    cli.add_layout_flags(parser)
     cli.add_program_flags(parser, replaces="replace an existing --report or --checkpoint")
     parser.add_argument("--split", metavar="S", choices=("train", "validation", "test", "all"), default="test",
                         help="train, validation, test or all (default: test)")  # fmt: skip
@@ -75,7 +75,7 @@ def _evaluate(arguments: argparse.Namespace) -> int:
     settings = cli.settings_from(arguments)
     program = program_from(arguments, settings)
     split = None if arguments.split == "all" else arguments.split
-    layout = Layout(arguments.columns, arguments.mos_range, arguments.lower_is_better)
+    layout = Layout.asked(arguments)
     samples = samples_of(arguments.data, settings, split, layout=layout)
     read = (place for sample in samples for place in (sample.image, sample.reference) if place is not None)
     if arguments.checkpoint:
@@ -105,6 +105,8 @@ def _evaluate(arguments: argparse.Namespace) -> int:
         sys.stdout.write(json.dumps({**record.summary(), "mlflow_run": run.run_id}, indent=2) + "\n")
     else:
         run.show()
+    if samples.doubt:
+        sys.stderr.write(f"{samples.doubt}\n")
     return cli.EXIT_PROBLEMS if record.failed else 0
 
 

@@ -7,12 +7,10 @@ import shutil
 import subprocess
 import sys
 from pathlib import Path
-from types import MappingProxyType
 
 import pytest
 import yaml
 
-from data import catalogue, preparing
 from optimizers import recipes
 from program.agent.saving import load
 from program.compile import main as compile_command
@@ -40,15 +38,6 @@ def test_a_tool_is_one_entry(tmp_path):
     file.write_text(block("Add a tool", "yaml"), "utf-8")
     (name,) = yaml.safe_load(file.read_text("utf-8"))["tools"]
     assert ToolRegistry.load(file).get(name).mode == "FR"
-
-
-def test_a_dataset_is_a_reader_and_an_entry(tmp_path, monkeypatch):
-    entry = catalogue.entry_of("bid").model_copy(update={"name": "my-lab", "verified": True})
-    monkeypatch.setattr(catalogue, "catalogue", lambda: {"my-lab": entry})
-    monkeypatch.setattr(preparing, "READERS", MappingProxyType({"my-lab": run("Add a dataset")["my_lab"]}))
-    (tmp_path / "scores.csv").write_text("image,mos\na.png,3.5\n", "utf-8")
-    (tmp_path / "a.png").write_bytes(b"-")
-    assert [(s.id, s.mos) for s in preparing.load("my-lab", tmp_path)] == [("my-lab/a.png", 3.5)]
 
 
 @pytest.mark.usefixtures("undrawn", "untraced", "unlogged", "coarse")
@@ -83,6 +72,8 @@ def test_a_question_is_a_signature(scripted_lm, picture):
 def copy(tmp_path):
     for name in ("program", "configs", "signatures", "optimizers", "data", "docs"):
         shutil.copytree(ROOT / name, tmp_path / name, ignore=shutil.ignore_patterns("__pycache__"))
+    (tmp_path / "tests").mkdir()
+    shutil.copy(ROOT / "tests" / "releases.py", tmp_path / "tests")
     return tmp_path
 
 
@@ -107,6 +98,23 @@ def said(copy: Path, *arguments: str) -> str:
     environment = {**os.environ, "PYTHONPATH": str(copy)}
     ran = subprocess.run([sys.executable, *arguments], cwd=copy, env=environment, capture_output=True, text=True)
     return ran.stdout + ran.stderr
+
+
+def test_a_dataset_takes_an_entry_and_rows_of_the_page(copy, tmp_path):
+    assert applied("Add a dataset", copy) == ["configs/datasets.yaml", "tests/releases.py", "docs/data.md"]
+    folder = tmp_path / "release"
+    folder.mkdir()
+    code = f"""
+from pathlib import Path
+from data.catalogue import catalogue
+from tests.releases import MINIATURES, check
+check(MINIATURES[-1], Path({str(folder)!r}))
+print(MINIATURES[-1].dataset, list(catalogue())[-1])
+"""
+    assert said(copy, "-c", code).split() == ["my-lab", "my-lab"]
+    row, command = (line for line in (copy / "docs/data.md").read_text("utf-8").splitlines() if "my-lab" in line)
+    assert row.startswith("| `my-lab` | My lab's photographs | 1 |")
+    assert command.startswith("agentic-iqa data prepare my-lab ")
 
 
 @pytest.mark.spec("issue-46/a-field-touches-at-most-3-files")

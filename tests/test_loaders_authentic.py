@@ -10,6 +10,7 @@ from scipy.io import savemat
 
 from data.preparing import load
 from program.common.errors import DataError
+from tests.releases import MINIATURES, Miniature, check
 
 
 def picture(path: Path) -> Path:
@@ -73,28 +74,6 @@ def test_bid(tmp_path: Path, folder: str) -> None:
     assert (second.mos_std, second.image.name) == (None, "DatabaseImage0586.JPG")
 
 
-def test_koniq10k_with_the_official_sets(tmp_path: Path) -> None:
-    header = "image_name,c1,c2,c3,c4,c5,c_total,MOS,SD,set"
-    labels = (("10004473376", 77.38, "training"), ("10007357496", 68.7, "test"), ("10043785683", 71.2, "validation"))
-    rows = [f"{name}.jpg,0.0,0.0,0.2,0.7,0.1,105,{mos},0.527,{part}" for name, mos, part in labels]
-    (tmp_path / "koniq10k_distributions_sets.csv").write_text("\n".join([header, *rows]) + "\n", "utf-8")
-    for row in rows:
-        picture(tmp_path / "1024x768" / row.split(",")[0])
-    samples = list(load("koniq10k", tmp_path))
-    assert [s.split for s in samples] == ["train", "test", "validation"]
-    assert (samples[0].mos, samples[0].mos_range, samples[0].mos_std) == (77.38, (1, 100), None)
-    assert samples[0].metadata == {"acr_std": 0.527, "resolution": "1024x768"}
-
-
-def test_koniq10k_without_sets_has_no_split(tmp_path: Path) -> None:
-    header = '"image_name","c1","c2","c3","c4","c5","c_total","MOS","SD","MOS_zscore"'
-    text = f'{header}\n"7.jpg",0,0,25,73,7,105,3.828,0.527,77.38\n'
-    (tmp_path / "koniq10k_scores_and_distributions.csv").write_text(text, "utf-8")
-    picture(tmp_path / "512x384/7.jpg")
-    (sample,) = load("koniq10k", tmp_path)
-    assert (sample.mos, sample.split, sample.metadata["resolution"]) == (77.38, None, "512x384")
-
-
 def test_spaq(tmp_path: Path) -> None:
     header = ("Image name", "MOS", "Brightness", "Colorfulness", "Contrast", "Noisiness", "Sharpness")
     workbook(
@@ -124,26 +103,17 @@ def test_agiqa3k_groups_by_prompt(tmp_path: Path) -> None:
     assert (third.metadata["mos_align"], third.distortion) == (4.1, "generated")
 
 
-@pytest.mark.parametrize(
-    "names", [("Train (Images and MOS).csv", "Test (Images and MOS).csv"), ("Train.csv", "Test.csv")]
-)
-def test_biq2021_keeps_the_official_split(tmp_path: Path, names: tuple[str, str]) -> None:
-    (tmp_path / names[0]).write_text("Image Name,MOS\nss03 (3753).jpg,0.83292\nss03 (2190).jpg,-0.00468\n", "utf-8")
-    (tmp_path / names[1]).write_text("Image Name,MOS\nss01 (151).jpg,0.1931\n", "utf-8")
-    for name in ("ss03 (3753)", "ss03 (2190)", "ss01 (151)"):
-        picture(tmp_path / "Images" / f"{name}.jpg")
-    samples = list(load("biq2021", tmp_path))
-    assert [s.split for s in samples] == ["train", "train", "test"]
-    assert (samples[0].id, samples[0].mos, samples[0].mos_range) == ("biq2021/ss03 (3753)", 0.83292, (0, 1))
-    assert samples[2].metadata == {"subset": "ss01"}
+@pytest.mark.parametrize("miniature", MINIATURES, ids=lambda miniature: miniature.dataset)
+def test_a_release_whose_labels_are_text(tmp_path: Path, miniature: Miniature) -> None:
+    check(miniature, tmp_path)
 
 
 def test_a_workbook_without_the_headers_is_refused(tmp_path: Path) -> None:
     workbook(tmp_path / "DatabaseGrades.xlsx", ("Image", "Grade"), (1, 2))
-    with pytest.raises(DataError, match="no row holds the headers Image Number, Average Subjective Grade"):
+    with pytest.raises(DataError, match="line 2: has no 'Image Number' but Image, Grade"):
         list(load("bid", tmp_path))
     workbook(tmp_path / "DatabaseGrades.xlsx", ("Image Number", "Average Subjective Grade"), (1, "good"))
-    with pytest.raises(DataError, match="row 1 below the header: Average Subjective Grade 'good' is no number"):
+    with pytest.raises(DataError, match="line 2: mos 'good' is no number"):
         list(load("bid", tmp_path))
 
 
@@ -151,7 +121,7 @@ def test_an_unknown_set_is_refused(tmp_path: Path) -> None:
     text = "image_name,MOS,SD,set\n1.jpg,70,0.5,spare\n"
     (tmp_path / "koniq10k_distributions_sets.csv").write_text(text, "utf-8")
     (tmp_path / "1024x768").mkdir()
-    with pytest.raises(DataError, match="line 2: set 'spare' is none of training, validation, test"):
+    with pytest.raises(DataError, match="line 2: split 'spare' is none of train, training, validation"):
         list(load("koniq10k", tmp_path))
 
 

@@ -91,16 +91,6 @@ def test_references_and_other_images(tmp_path: Path) -> None:
     assert len(list((tmp_path / "images").iterdir())) == 2
 
 
-def test_a_saved_dataset_with_splits(tmp_path: Path) -> None:
-    import datasets
-
-    saved = datasets.DatasetDict({"train": dataset(mos=[1.0, 2.0]), "dev": dataset(mos=[3.0, 4.0])})
-    saved.save_to_disk(str(tmp_path / "saved"))
-    samples = list(load("huggingface", tmp_path / "saved", images=tmp_path / "images"))
-    assert [s.split for s in samples] == ["train", "train", "validation", "validation"]
-    assert len(list((tmp_path / "images").iterdir())) == 2
-
-
 def test_an_image_folder(tmp_path: Path) -> None:
     folder = tmp_path / "folder/test"
     folder.mkdir(parents=True)
@@ -132,7 +122,7 @@ def test_without_an_image_column_it_says_which_there_are(tmp_path: Path) -> None
     import datasets
 
     datasets.Dataset.from_dict({"a": [1], "b": [2]}).to_parquet(tmp_path / "rows.parquet")
-    with pytest.raises(DataError, match=r"has no image column '' but a, b; name it with --columns image=NAME"):
+    with pytest.raises(DataError, match=r"has no image but split, a, b; fill it in, or name its column"):
         list(load("huggingface", tmp_path / "rows.parquet", images=tmp_path / "images"))
 
 

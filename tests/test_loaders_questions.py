@@ -9,7 +9,7 @@ import pytest
 from PIL import Image
 
 from data.preparing import load
-from data.readers_questions import question_type
+from data.releases import Row, question_types
 from program.common.errors import DataError
 
 
@@ -55,14 +55,14 @@ def test_qbench_test_has_no_answers(root: Path) -> None:
 @pytest.mark.parametrize(
     ("text", "message"),
     [
-        ('[{"img_path": "a.png", "question": "?"}]', "question 1: has no 'candidates'"),
+        ('[{"img_path": "a.png", "question": "?"}]', "row 1: has no 'candidates'"),
         (
             '[{"img_path": "a.png", "question": "?", "candidates": ["x", "y"], "correct_ans": "z"}]',
             "answer 'z' is none of",
         ),
         ('{"img_path": "a.png"}', "holds no list"),
-        ("[1]", "question 1: is not an object"),
-        ("[", "is not JSON in UTF-8"),
+        ("[1]", "row 1: is not an object"),
+        ("[", "is not JSON"),
     ],
 )
 def test_damaged_questions_are_named(root: Path, text: str, message: str) -> None:
@@ -166,15 +166,14 @@ def test_of_two_equal_choices_the_letter_decides(root: Path) -> None:
     ("text", "columns", "message"),
     [
         ("file,rating\nimages/a.png,3\n", {"image": "file", "mos": "score"},
-         "row 1: has no column 'score'; it has file, rating"),
+         "has no column 'score' but file, rating"),
         ("image,mos\nimages/a.png,3\n", {"moss": "mos"}, "--columns moss=mos: 'moss' is no field (did you mean 'mos'?"),
-        ("image,MOS\nimages/a.png,3\n", {}, "row 1: column 'MOS' is no field; did you mean 'mos'? (--columns mos=MOS)"),
-        ("image,score\nimages/a.png,3\nimages/b.png,\n", {"mos": "score"}, "row 2: its score is blank; give it"),
+        ("image,MOS\nimages/a.png,3\n", {}, "line 2: column 'MOS' is no field; did you mean 'mos'?"),
         ("image,mos\nimages/a.png,3,4\n", {}, "line 2: has other than the header's 2 cells"),
         ("image,mos\nimages/a.png,3\nimages/b.png\n", {}, "line 3: has other than the header's 2 cells"),
         ("image,score\nimages/a.png,85\n", {"mos": "score"},
-         'row 1: "mos" is 85, far outside 1..5; correct it or "mos_range"'),
-        ("image,mos\nimages/a.png,nan\n", {}, "row 1: mos 'nan' is no number"),
+         'line 2: "mos" is 85, far outside 1..5; correct it or "mos_range"'),
+        ("image,mos\nimages/a.png,nan\n", {}, 'line 2: "mos" is "nan"; give a number'),
     ],
 )  # fmt: skip
 def test_a_table_that_would_lose_or_spoil_its_labels_is_refused(
@@ -188,7 +187,7 @@ def test_a_table_that_would_lose_or_spoil_its_labels_is_refused(
 
 def test_a_score_far_outside_a_named_scale_is_refused(root: Path) -> None:
     (root / "mine.csv").write_text("image,mos\nimages/a.png,700\n", "utf-8")
-    with pytest.raises(DataError, match=r'row 1: "mos" is 700, far outside 0..100'):
+    with pytest.raises(DataError, match=r'line 2: "mos" is 700, far outside 0..100'):
         list(load("table", root / "mine.csv", mos_range=(0, 100)))
 
 
@@ -204,6 +203,10 @@ def test_a_table_is_a_file(root: Path) -> None:
 
 
 def test_question_types_follow_the_wording() -> None:
-    assert question_type("How is the light?", {"A": "Good", "B": "Bad"}) == "how"
-    assert question_type("Which part is blurry?", {"A": "Sky", "B": "Tree"}) == "what"
-    assert question_type("Is it noisy?", {"A": "No.", "B": "Yes"}) == "yes-or-no"
+    asked = (
+        ("How is the light?", ["Good", "Bad"]),
+        ("Which part is blurry?", ["Sky", "Tree"]),
+        ("Is it noisy?", ["No.", "Yes"]),
+    )
+    rows = [Row(Path("t"), "", {"question": question, "candidates": choices}) for question, choices in asked]
+    assert [row.cells["question_type"] for row in question_types(rows)] == ["how", "what", "yes-or-no"]

@@ -12,7 +12,7 @@ from rich.console import Console
 import program.evaluation
 from data import prepare
 from data.manifest import read_manifest
-from data.readers_scores import fit_strengths, score_within_splits
+from data.pairs import fit_strengths, score_within_splits
 from optimizers.report import Compiled, show
 from optimizers.selection import validation_score, verdict_of
 from program import AgenticIQA, evaluate

@@ -1,11 +1,7 @@
 """Parts for AgenticIQA from another package: once it is installed, every command knows them by their names."""
 
-from collections.abc import Iterator
-
 import torch
 
-from data.catalogue import Release, read_csv
-from data.manifest import Sample
 from optimizers.recipes import Recipe
 from optimizers.search import Candidate, Search
 
@@ -44,26 +40,22 @@ def _first_demo(search: Search) -> list[Candidate]:
 FIRST_DEMO = Recipe(name="first-demo", run=_first_demo)
 
 
-def _my_lab(release: Release) -> Iterator[Sample]:
-    for row in read_csv(release.file("scores.csv"), ("image", "mos")):
-        yield release.sample(row["image"], release.root / row["image"], mos=row.number("mos"))
-
-
 MY_LAB = {
-    "read": _my_lab,
-    "entry": {
-        "title": "My lab's photographs",
-        "task": "scoring",
-        "source": "my lab",
-        "licence": "mine",
-        "citation": "none",
-        "score": {"range": [1, 5], "higher_is_better": True},
-        "count": None,
-        "groups": None,
-        "split": "none",
-        "layout": "scores.csv (image, mos) and the images beside it",
-        "documented": [],
-        "verified": True,
+    "title": "My lab's photographs",
+    "task": "scoring",
+    "source": "my lab",
+    "licence": "mine",
+    "citation": "none",
+    "score": {"range": [1, 5], "higher_is_better": True},
+    "count": None,
+    "groups": None,
+    "split": "none",
+    "layout": "scores.csv (image, mos) and the images beside it",
+    "documented": [],
+    "verified": True,
+    "read": {
+        "tables": [{"file": ["scores.csv"]}],
+        "fields": {"id": "{image.stem}", "image": "{image}", "mos": "{mos}"},
     },
 }
-"""A reader, and the same keys as an entry of configs/datasets.yaml."""
+"""The same keys as an entry of configs/datasets.yaml."""

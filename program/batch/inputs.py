@@ -10,7 +10,7 @@ from itertools import chain
 from pathlib import Path, PurePosixPath
 
 from data.manifest import Layout, scan_manifest
-from data.tables import HUB, is_manifest, scan_rows
+from data.tables import HUB, is_manifest, table_rows
 from program.common.errors import DataError, InputError
 from program.common.files import (
     IdSet,
@@ -56,7 +56,8 @@ class Items:
         """Return how many there are before equal ones are left out; None where only reading a stream would tell."""
         if any(source.startswith(HUB) for source in self.sources):
             return None
-        each = (scan_rows(place_of(name), {}) if is_manifest(name) else self._of(name) for name in self.sources)
+        header = [self.columns.get("image", "image")]
+        each = (table_rows(place_of(name), header) if is_manifest(name) else self._of(name) for name in self.sources)
         return sum(1 for _ in chain.from_iterable(each))
 
     def _all(self) -> Iterator[Request]:

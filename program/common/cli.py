@@ -279,13 +279,24 @@ def add_program_flags(parser: argparse.ArgumentParser, *, replaces: str = "") ->
     parser.add_argument("--force", action="store_true", help="; ".join(filter(None, (replaces, forced))))
 
 
-def add_layout_flags(parser: argparse.ArgumentParser, *, columns: str, scale: str = "") -> None:
+def add_layout_flags(
+    parser: argparse.ArgumentParser, *, columns: str = "", scale: str = "", raters: bool = True
+) -> None:
     """Add the flags that say how a table is read; `columns` and `scale` begin with which tables these are for."""
     parser.add_argument("--columns", metavar="FIELD=COLUMN,...", type=column_names, default={},
                         help=f"{columns}which column is which field, such as image=img,mos=score")  # fmt: skip
     parser.add_argument("--mos-range", metavar="LOW,HIGH", type=numbers(2), help=f"{scale}scale of the scores "
                         "(default: what the rows say, else 1,5)")  # fmt: skip
     parser.add_argument("--lower-is-better", action="store_true", help=f"{scale}low scores are good")
+    if raters:
+        parser.add_argument(
+            "--raters", metavar="NAME,NAME", nargs="?", const=(), type=_names, default=None,
+            help="average several people's scores: the columns of these names, or, of no names, all rows of an image",
+        )  # fmt: skip
+
+
+def _names(text: str) -> tuple[str, ...]:
+    return tuple(name for each in text.split(",") if (name := each.strip()))
 
 
 def add_remote_flag(
@@ -370,7 +381,7 @@ def _set_up_logging(verbose: int) -> None:
     levels = dict.fromkeys(("program", "optimizers", "data"), level)
     # What costs a run, time or comparability is always said: a broken store, a cache that cannot be used, a program
     # that is loaded by force.
-    always = ("program.tracking", "optimizers.command", "program.common.cache", "program.evaluation.evaluating")
+    always = ("program.tracking", "optimizers.command", "program.common.cache", "program.evaluation")
     levels |= dict.fromkeys((*always, "program.agent.saving"), min(level, logging.WARNING))
     if level > logging.DEBUG:
         # Every repeat to a server that is down; what comes of them is told by who asked.

@@ -10,6 +10,7 @@ import sqlite3
 import stat
 import tempfile
 import time
+import unicodedata
 import uuid
 from collections.abc import Collection, Iterable, Iterator
 from pathlib import Path, PurePosixPath
@@ -281,10 +282,11 @@ def join_place(folder: Place, name: str) -> Place:
     if is_remote(name):
         return place_of(name)
     if isinstance(folder, Path):
-        path = Path(os.path.normpath(folder / name))
-        # A table that was written on Windows.
-        other = path if exists(path) else Path(os.path.normpath(folder / name.replace("\\", "/")))
-        return other if exists(other) else path
+        # As it is written; with the folders of Windows; and with accents composed, or apart as macOS may keep them.
+        slashed = name.replace("\\", "/")
+        spelt = (name, slashed, unicodedata.normalize("NFC", slashed), unicodedata.normalize("NFD", slashed))
+        places = [Path(os.path.normpath(folder / each)) for each in dict.fromkeys(spelt)]
+        return next(filter(exists, places), places[0])
     return joined(folder, name)
 
 

@@ -2,6 +2,7 @@
 
 import datetime
 import itertools
+import logging
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from pathlib import Path, PurePosixPath
 from typing import TYPE_CHECKING, Any, NamedTuple
@@ -11,7 +12,7 @@ from numpy.typing import NDArray
 
 from data.catalogue import resolve_dataset
 from data.distortions import category_named
-from data.manifest import GENERATED, Layout, Sample, manifest_sha256, read_manifest
+from data.manifest import GENERATED, Layout, Sample, check_scale, manifest_sha256, read_manifest
 from program.common.errors import ImageError, InputError, SettingsError, ToolError
 from program.common.files import Place, is_remote, remove_leftovers, write_whole
 from program.common.pool import in_order
@@ -40,6 +41,8 @@ from signatures.schemas import DISTORTION_CATEGORIES, DistortionCategory
 if TYPE_CHECKING:
     import pandas as pd
     from rich.table import Table
+
+logger = logging.getLogger(__name__)
 
 AUTHENTIC = (None, "authentic")
 """What a manifest calls the distortion of a photograph as it was taken."""
@@ -77,7 +80,9 @@ class LabelledSet(NamedTuple):
 
         `remote` are the kinds of address that its rows may name (see `data.manifest.Layout`).
         """
-        manifest = resolve_dataset(name, cache_dir)
+        manifest, layout = resolve_dataset(name, cache_dir), Layout(remote=remote)
+        if doubt := check_scale(manifest, layout):
+            logger.warning("%s", doubt)
         # Several questions on one image are one image.
         distinct = {
             (s.image, s.reference): LabelledImage(
@@ -86,7 +91,7 @@ class LabelledSet(NamedTuple):
                 # The quickstart's score of an image is KADID-10k's mean over others, and its deviation is among those.
                 s.metadata.get("label_std", 0.0) if name in GENERATED else 0.0,
             )
-            for s in read_manifest(manifest, Layout(remote=remote))
+            for s in read_manifest(manifest, layout)
             if split in ("all", s.split) and s.quality is not None and not s.is_made_up
         }  # fmt: skip
         if not distinct:

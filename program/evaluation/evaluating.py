@@ -14,7 +14,17 @@ from typing import Any, Self, TypeAlias, get_args
 from pydantic import JsonValue
 
 from data.catalogue import resolve_dataset
-from data.manifest import GENERATED, Layout, Sample, ScaleDoubt, Split, left_out, manifest_sha256, read_manifest
+from data.manifest import (
+    GENERATED,
+    LABELS,
+    Layout,
+    Sample,
+    Split,
+    check_scale,
+    left_out,
+    manifest_sha256,
+    read_manifest,
+)
 from data.splits import check_leaks
 from program.agent.assessment import Assessment
 from program.agent.loop import AgenticIQA
@@ -259,6 +269,8 @@ class ManifestSplit:
     size: int
     dataset: Dataset
     """Its name is the dataset's own, or the manifest's with the folder it lies in."""
+    doubt: str = ""
+    """A warning that its scores may be on another scale."""
 
     def __len__(self) -> int:
         return self.size
@@ -280,10 +292,10 @@ def samples_of(
     """
     manifest = resolve_dataset(data, settings.cache_dir, progress=progress)
     layout = replace(layout or Layout(), remote=settings.images.remote)
+    doubt = check_scale(manifest, layout)
     if split is not None:
         check_leaks(read_manifest(manifest, layout))
-    doubt, samples = ScaleDoubt(), read_manifest(manifest, layout)
-    every = (sample for sample in map(doubt.add, samples) if split in {None, sample.split})
+    every = (sample for sample in read_manifest(manifest, layout) if split in {None, sample.split})
     chosen = Counter("bare" if s.is_bare else s.judge if s.is_labelled else "none" for s in every)
     judges, bare = sorted(chosen.keys() - {"bare", "none"}), chosen["bare"]
     if not chosen:
@@ -292,18 +304,17 @@ def samples_of(
         raise InputError(f"manifest {str(manifest)!r}: no sample in split {split!r}; give --split {mend}")
     if not judges:
         raise InputError(
-            f"manifest {str(manifest)!r}: no sample {f'of split {split!r} ' if split else ''}has a label; "
-            'give "mos" (another column: --columns mos=NAME), or "options" with an "answer"'
+            f"manifest {str(manifest)!r}: no sample {f'of split {split!r} ' if split else ''}has a label; give {LABELS}"
         )
     if bare:
         logger.warning("%s: %s", str(manifest), left_out(bare, chosen.total()))
-    if doubt.question:
-        logger.warning("%s: %s", str(manifest), doubt.question)
+    if doubt:
+        logger.warning("%s", doubt)
     path = manifest.resolve() if isinstance(manifest, Path) else PurePosixPath(manifest)
     name = str(data) if str(data) in GENERATED else "/".join(path.parts[-2:])
     # Of several judges, people come first.
     dataset = Dataset(name=name, manifest_sha256=manifest_sha256(manifest), split=split, judge=judges[0])
-    return ManifestSplit(manifest, layout, chosen.total() - bare, dataset)
+    return ManifestSplit(manifest, layout, chosen.total() - bare, dataset, doubt)
 
 
 def evaluate(
