@@ -244,7 +244,7 @@ def test_title_rows_and_empty_rows_of_a_csv_table_are_passed_over(tmp_path, caps
     assert [(p["kind"], p["line"]) for p in report["problems"]] == [("missing", 5), ("line", 7), ("missing", 8)]
     assert report["lines"] == 3
     unnamed = table(tmp_path / "u.csv", "Scores, of May 2026", "", "file;mos", "a.png;3,5", "b.png;2,5")
-    assert "line 4: has no \"image\" but file, mos; give it" in refusal("evaluate", unnamed, capsys)
+    assert 'line 4: has no "image" but file, mos; give it' in refusal("evaluate", unnamed, capsys)
 
 
 @pytest.mark.spec("issue-68/parquet")
