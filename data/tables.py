@@ -12,7 +12,7 @@ from itertools import chain
 from pathlib import Path
 from typing import Any
 
-from program.common.addresses import kinds_elsewhere
+from program.common.addresses import kind_elsewhere
 from program.common.cells import plain_cell
 from program.common.errors import DataError, one_line
 from program.common.files import Place, check_text, exists, is_folder, is_remote, open_file, place_of, system_of
@@ -65,7 +65,7 @@ def _said(row: dict[str, Any], columns: Mapping[str, str], source: Place) -> dic
     for name in {"image", "reference"} & said.keys():
         # As it was named where `assess` ran, which may be elsewhere than the table.
         text = str(said[name])
-        if isinstance(source, Path) and not is_remote(text) and not kinds_elsewhere(text):
+        if isinstance(source, Path) and not is_remote(text) and not kind_elsewhere(text):
             named = Path(place_of(text))
             if not exists(source.parent / named) and exists(named):
                 said[name] = str(named.resolve())
@@ -248,7 +248,7 @@ def check_card(folder: Path) -> None:
         if (path := folder / ".huggingface.yaml").is_file():
             card |= yaml.safe_load(path.read_text("utf-8")) or {}
     for text in _texts(card.get("configs")):
-        if kinds_elsewhere(text):
+        if kind_elsewhere(text):
             raise DataError(f"dataset {str(folder)!r}: its card names {text[:200]!r}; download that, and name the file")
 
 

@@ -16,7 +16,7 @@ from pathlib import Path, PurePosixPath
 from typing import IO, Any
 from urllib.parse import unquote
 
-from program.common.addresses import DATA, FILE, URI, WEB, is_below, joined, kinds_elsewhere, parent, path_in
+from program.common.addresses import CHAIN, DATA, FILE, URI, WEB, is_below, joined, kind_elsewhere, parent, path_in
 from program.common.errors import InputError, one_line
 
 CONFIGS = Path(__file__).resolve().parents[2] / "configs"
@@ -26,7 +26,7 @@ CONFIGS = Path(__file__).resolve().parents[2] / "configs"
 PARTIAL = re.compile(r"\..{1,50}\.[0-9a-f]{8}\.agentic-iqa\.tmp", re.DOTALL)
 """Names of files that are being written, and that a kill leaves."""
 _ABANDONED_S = 24 * 60 * 60
-"""Age from which such a file is a killed run's where the system has no locks."""
+"""Age from which such a file is a killed run's."""
 
 
 @contextlib.contextmanager
@@ -39,47 +39,23 @@ def whole_file(path: Path) -> Iterator[Path]:
 
 @contextlib.contextmanager
 def _partial_file(path: Path) -> Iterator[Path]:
-    """Yield an empty file beside `path`, which goes with the block unless it was renamed.
-
-    It is locked meanwhile, so that no other run takes it for one that a kill left.
-    """
-    while True:
-        partial = path.with_name(f".{path.name[:50]}.{uuid.uuid4().hex[:8]}.agentic-iqa.tmp")
-        with partial.open("xb") as file:
-            with contextlib.suppress(OSError):  # a file system without locks
-                lock_file(file, wait=True)
-            if os.name == "nt":  # renames no open file
-                file.close()
-            elif not partial.exists():  # another run took it for a left one before it was locked
-                continue
-            try:
-                yield partial
-            finally:
-                with contextlib.suppress(OSError):
-                    partial.unlink()
-            return
+    """Yield an empty file beside `path`, which goes with the block unless it was renamed."""
+    partial = path.with_name(f".{path.name[:50]}.{uuid.uuid4().hex[:8]}.agentic-iqa.tmp")
+    partial.open("xb").close()
+    try:
+        yield partial
+    finally:
+        with contextlib.suppress(OSError):
+            partial.unlink()
 
 
 def remove_leftovers(folder: Path) -> None:
-    """Remove the half-written files that killed runs left in a folder; not those of runs that go on."""
+    """Remove the half-written files that runs left in a folder when they were killed, a day ago or earlier."""
     with contextlib.suppress(OSError), os.scandir(folder) as entries:
         for entry in entries:
             if PARTIAL.fullmatch(entry.name) and entry.is_file(follow_symlinks=False):
-                _remove_left(Path(entry.path))
-
-
-def _remove_left(partial: Path) -> None:
-    with contextlib.suppress(OSError), open(partial, "rb", opener=plain_file) as file:
-        try:
-            is_left = lock_file(file, wait=False)
-        except BlockingIOError:
-            return
-        except OSError:  # a file system without locks
-            is_left = False
-        if is_left or time.time() - os.fstat(file.fileno()).st_mtime > _ABANDONED_S:
-            if os.name == "nt":  # removes no open file
-                file.close()
-            partial.unlink()
+                if time.time() - entry.stat().st_mtime > _ABANDONED_S:
+                    os.unlink(entry.path)
 
 
 def write_whole(path: Path, content: str | bytes) -> None:
@@ -105,23 +81,15 @@ def new_file(path: Path) -> Iterator[IO[bytes]]:
         with partial.open("wb") as file:
             yield file
             sync(file)
-        _take_name(partial, path)
-
-
-def _take_name(partial: Path, path: Path) -> None:
-    """Give a file a name that is free. Raises FileExistsError where it is taken."""
-    try:
-        os.link(partial, path)
-        return
-    except FileExistsError:
-        raise
-    except OSError:
-        # FAT and exFAT, of cameras' cards, know no hard links. A file that appears just now would be replaced below,
-        # but taking the name with an empty file first would leave that behind after a kill.
-        pass
-    if os.path.lexists(path):
-        raise FileExistsError(errno.EEXIST, os.strerror(errno.EEXIST), str(path))
-    os.rename(partial, path)
+        try:
+            os.link(partial, path)
+        except FileExistsError:
+            raise
+        except OSError:
+            # FAT and exFAT, of cameras' cards, know no hard links: there a file that appears just now is replaced.
+            if os.path.lexists(path):
+                raise FileExistsError(errno.EEXIST, os.strerror(errno.EEXIST), str(path)) from None
+            os.rename(partial, path)
 
 
 @contextlib.contextmanager
@@ -202,8 +170,9 @@ Place = Path | str
 
 def is_remote(place: Place) -> bool:
     """Tell whether a name is the URI of a file that is not local, or an image itself as a data: URI."""
-    named = isinstance(place, str) and (URI.match(place) is not None or DATA.match(place) is not None)
-    return named and FILE.match(str(place)) is None
+    if not isinstance(place, str) or FILE.match(place):
+        return False
+    return URI.match(place) is not None or DATA.match(place) is not None
 
 
 def place_of(name: Place) -> Place:
@@ -216,31 +185,33 @@ def place_of(name: Place) -> Place:
         return Path(path.removeprefix("/") if re.match("/[A-Za-z]:", path) else path)  # file:///C:/photos
     if isinstance(name, Path) or not is_remote(name):
         return Path(name)
-    if WEB.intersection(kinds_elsewhere(name)):
+    if DATA.match(name):
+        return name
+    if kind_elsewhere(name) in WEB:
         raise InputError(f"file {name[:200]!r}: is a URL; download it and give its path")
-    return URI.sub(lambda kind: kind[0].casefold(), name, count=1) if URI.match(name) else name
+    return URI.sub(lambda kind: kind[0].casefold(), name, count=1)
 
 
 def named_in(folder: Place, name: str, allowed: Collection[str] | None = ()) -> Place:
     """Return the image that data calls `name` in a folder: a table's cell, an agent's argument, a file in a listing.
 
     Such a name leads to a file of this machine, to a data: URI, or, from a folder elsewhere, below that folder. It
-    leads elsewhere only where the user `allowed` each kind of address on the way; None: no user can. Raises InputError
-    for any other name, before anything is opened.
+    leads elsewhere only where the user `allowed` its kind of address; None: no user can. Raises InputError for any other
+    name, before anything is opened.
     """
-    kinds = kinds_elsewhere(name)
-    if not kinds and (isinstance(folder, Path) or DATA.match(name)):
+    kind = kind_elsewhere(name)
+    if not kind and (isinstance(folder, Path) or DATA.match(name)):
         return join_place(folder, str(place_of(name)))
     place = join_place(folder, str(place_of(path_in(name))))
     if isinstance(folder, str) and isinstance(place, str) and is_below(place, folder):
         return place
-    fault = "is on another machine" if kinds else "leads out of the table's folder"
-    kinds = kinds or kinds_elsewhere(str(place))
+    fault = "is on another machine" if kind else "leads out of the table's folder"
+    kind = kind or kind_elsewhere(str(place))
     if allowed is None:
         raise InputError(f"image {name[:200]!r}: {fault}; download it and give its path")
-    if set(kinds) <= set(allowed):
+    if kind in allowed:
         return place
-    mend = f"allow its kind with --remote {','.join(dict.fromkeys(kinds))} (images.remote), or download it"
+    mend = f"allow its kind with --remote {kind} (images.remote), or download it"
     raise InputError(f"image {name[:200]!r}: {fault}; {mend}")
 
 
@@ -391,7 +362,7 @@ def list_files(folder: str, *, recursive: bool) -> Iterator[tuple[str, Place | I
         found = sorted(system.find(path, maxdepth=None if recursive else 1))
     for each in found:
         below = each.removeprefix(path.rstrip("/")).lstrip("/")
-        if "::" in below:  # it would be read as a chain of links, which may lead anywhere
+        if CHAIN in below:
             yield below, InputError(f"image {below[:200]!r}: has '::' in its name, which no address can; rename it")
         else:
             yield below, joined(folder, below)
@@ -438,6 +409,8 @@ def system_of(place: Place) -> tuple[Any, str]:
     """Return fsspec's file system of a file and the file's name there. Raises InputError for an unknown kind."""
     from fsspec.core import url_to_fs
 
+    if CHAIN in str(place):
+        raise InputError(f"file {str(place)[:200]!r}: is a chain of addresses (::); download it and give its path")
     try:
         system, path = url_to_fs(str(place))
     except (ImportError, ValueError) as error:

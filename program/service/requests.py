@@ -19,7 +19,7 @@ from starlette.datastructures import UploadFile
 from starlette.exceptions import HTTPException
 from starlette.requests import Request as HttpRequest
 
-from program.common.addresses import kinds_elsewhere
+from program.common.addresses import kind_elsewhere
 from program.common.backends import Frozen
 from program.common.errors import UNSHOWABLE, ImageError, InputError, first_fault
 from program.common.files import from_base64, name_of, named_in, open_file, plain_file
@@ -124,7 +124,7 @@ class Sources:
     def file(self, named: str) -> Sent:
         """Return a file of an allowed folder. Symbolic links are followed first, then judged by where they lead."""
         what = f"path {named[:200]!r}"
-        if self._local and kinds_elsewhere(named):
+        if self._local and kind_elsewhere(named):
             return self._elsewhere(named, what)
         for path in self._found(named):
             if path.is_file():
@@ -137,7 +137,7 @@ class Sources:
 
     def folder(self, named: str) -> Path:
         """Return a folder that may be looked into. Raises Refused."""
-        if kinds_elsewhere(named):
+        if kind_elsewhere(named):
             raise Refused(422, "path", f"folder {named[:200]!r}: is on another machine; name a folder of this one")
         for path in self._found(named):
             if path.is_dir():
@@ -173,7 +173,7 @@ class Sources:
         return Sent(data, shown_name(name_of(place)))
 
     def _found(self, named: str) -> Iterator[Path]:
-        if kinds_elsewhere(named):  # even to look would ask the other machine
+        if kind_elsewhere(named):  # even to look would ask the other machine
             return
         for folder in self._folders:
             with suppress(OSError, ValueError, RuntimeError):  # missing, a zero byte, a loop of links
