@@ -159,7 +159,6 @@ class Settings(Section):
     seed: int = Field(ge=0)
     cache_dir: Path
     cache: bool
-    shared_cache: str | None
     mlruns_dir: Path
     programs_dir: Path
     images: ImageSettings
@@ -200,11 +199,10 @@ class Settings(Section):
 _NO_YAML = (yaml.YAMLError, ValueError, LookupError, AttributeError, RecursionError)
 """What reading YAML raises: a date or tagged value that is none, and text nested too deep, raise no YAMLError."""
 
-PLACES = ("cache_dir", "cache", "shared_cache", "mlruns_dir", "programs_dir")
+PLACES = ("cache_dir", "cache", "mlruns_dir", "programs_dir")
 """Settings that say where things lie, if anywhere; no result depends on them."""
 _ENVIRONMENT = {
     "AGENTICIQA_CACHE_DIR": ("cache_dir",),
-    "AGENTICIQA_SHARED_CACHE": ("shared_cache",),
     "AGENTICIQA_MLRUNS_DIR": ("mlruns_dir",),
     "AGENTICIQA_PARAMS_DIR": ("tools", "params_dir"),
     "AGENTICIQA_DEVICE": ("tools", "device"),
