@@ -7,12 +7,9 @@ import re
 import traceback
 from collections.abc import Iterable, Mapping
 from functools import lru_cache
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from program.common.errors import EndpointError
-
-if TYPE_CHECKING:
-    from pydantic import BaseModel
 
 _NAME = re.compile(
     r"(?:^|_)(?:API_?KEY|KEY|TOKEN|SECRET|PAT)(?:$|_)|PASSWORD|PASSWD|PASSPHRASE|(?<=_)PWD$", re.IGNORECASE
@@ -87,10 +84,11 @@ def usable_options(options: Mapping[str, Any], owner: str) -> dict[str, Any]:
     """
     cut: dict[str, Any] = {}
     for name, value in options.items():
+        where = f"{name} of {owner}"
         if name == "api_key" and isinstance(value, str):
-            cut[name] = usable_key(f"{name} of {owner}", value)
+            cut[name] = usable_key(where, value)
         elif name.endswith("headers") and isinstance(value, Mapping):
-            cut[name] = {header: _usable_header(f"{name} of {owner}: {header}", text) for header, text in value.items()}
+            cut[name] = {header: _usable_header(f"{where}: {header}", text) for header, text in value.items()}
     return {name: value for name, value in cut.items() if value != options[name]}
 
 
@@ -124,8 +122,8 @@ def keys_among(options: Mapping[str, Any]) -> dict[str, str]:
 
                 keys[f"password of {name}"] = unquote(user[0][:-1].partition(":")[2] or user[0][:-1])
         elif name.endswith("headers") and isinstance(value, Mapping):
-            # A scheme ("Bearer") goes before the key.
-            keys |= {str(header): words[-1] for header, text in value.items() if (words := str(text).split())}
+            for header, text in value.items():
+                keys[str(header)] = " ".join(str(text).split()[-1:])  # a scheme ("Bearer") goes before the key
     cut = {name: value.strip(_BLANKS + _QUOTES) for name, value in keys.items()}
     return {name: key for name, key in cut.items() if len(key) >= _SHORTEST}
 
@@ -217,28 +215,12 @@ def _base64(key: str, shift: int) -> str:
     return whole[(shift * 8 + 5) // 6 : (shift + len(data)) * 8 // 6]
 
 
-_ENTITIES = {"&": "amp", "<": "lt", ">": "gt", '"': "quot"}
-_LETTERS = {"\n": "n", "\r": "r", "\t": "t", "\b": "b", "\f": "f"}
-
-
 def _spelled(character: str) -> str:
-    """Return a pattern of a character as it is, escaped by backslashes, percent-encoded, or as HTML; several times."""
+    """Return a pattern of a character as it is, or escaped: by backslashes, percent-encoded, as HTML; several times."""
     if re.fullmatch(r"[A-Za-z0-9]", character):
         return character
-    code = ord(character)
-    units = character.encode("utf-16-be", "surrogatepass").hex()
-    forms = [
-        r"\\{0,8}" + re.escape(character),
-        "".join(rf"(?:%(?:25){{0,3}}|\\{{1,8}}x){byte:02x}" for byte in character.encode("utf-8", "surrogateescape")),
-        "".join(rf"\\{{1,8}}u{units[at : at + 4]}" for at in range(0, len(units), 4)),
-        rf"\\{{1,8}}(?:x{code:02x}|U{code:08x})",
-        rf"&(?:amp;){{0,3}}(?:#0*{code}|#x0*{code:x}|{_ENTITIES.get(character, 'apos')});",
-    ]
-    if character in _LETTERS:
-        forms.append(rf"\\{{1,8}}{_LETTERS[character]}")
-    if character.isspace():
-        forms.append(r"(?:\s|\+){1,8}")
-    return f"(?i:{'|'.join(forms)})"
+    itself = r"[\s+]{1,8}" if character.isspace() else re.escape(character)
+    return rf"(?:\\{{0,8}}{itself}|[\\%&][\\%&;#\w]{{1,40}}?)"
 
 
 def _cleared(value: Any, keys: _Keys) -> Any:
@@ -258,11 +240,8 @@ def _cleared(value: Any, keys: _Keys) -> Any:
         emptied.clear()
         emptied.update(entries)
         return emptied
-    if isinstance(value, type):
-        return value
-    if hasattr(value, "__dataclass_fields__"):
-        return _record_cleared(value, keys)
-    return _model_cleared(value, keys) if hasattr(value, "__pydantic_private__") else value
+    is_record = hasattr(value, "__dataclass_fields__") or hasattr(value, "__pydantic_private__")
+    return _record_cleared(value, keys) if is_record and not isinstance(value, type) else value
 
 
 def _entries_cleared(entries: Mapping[Any, Any], keys: _Keys) -> dict[Any, Any] | None:
@@ -281,19 +260,18 @@ def _entries_cleared(entries: Mapping[Any, Any], keys: _Keys) -> dict[Any, Any] 
 
 
 def _record_cleared(record: Any, keys: _Keys) -> Any:
-    import dataclasses  # it would take 5 ms of every start
+    """Return a dataclass or a pydantic model without keys, not validated again."""
+    from dataclasses import fields
 
-    fields = {field.name: getattr(record, field.name) for field in dataclasses.fields(record) if field.init}
-    entries = _entries_cleared(fields, keys)
-    return record if entries is None else dataclasses.replace(record, **entries)
-
-
-def _model_cleared(model: "BaseModel", keys: _Keys) -> "BaseModel":
-    """Return a pydantic model without keys, not validated again; LiteLLM's have private parts with the headers."""
-    cleared = model.model_copy()
-    places = ("__dict__", "__pydantic_extra__", "__pydantic_private__")
-    changed = {place: _entries_cleared(getattr(model, place) or {}, keys) for place in places}
-    for place, entries in changed.items():
-        if entries is not None:
-            object.__setattr__(cleared, place, entries)
-    return cleared if any(entries is not None for entries in changed.values()) else model
+    if hasattr(record, "__pydantic_private__"):  # LiteLLM's have private parts with the headers
+        names = ["__dict__", "__pydantic_extra__", "__pydantic_private__"]
+    else:
+        names = [field.name for field in fields(record)]
+    parts = {name: getattr(record, name) for name in names}
+    entries = _entries_cleared(parts, keys)
+    if entries is None:
+        return record
+    cleared = copy.copy(record)
+    for name, part in entries.items():
+        object.__setattr__(cleared, name, part)
+    return cleared

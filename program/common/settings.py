@@ -2,6 +2,7 @@
 
 import copy
 import functools
+import json
 import os
 import reprlib
 from collections.abc import Mapping
@@ -198,6 +199,7 @@ class Settings(Section):
 
 _NO_YAML = (yaml.YAMLError, ValueError, LookupError, AttributeError, RecursionError)
 """What reading YAML raises: a date or tagged value that is none, and text nested too deep, raise no YAMLError."""
+_LOADER = getattr(yaml, "CSafeLoader", yaml.SafeLoader)
 
 PLACES = ("cache_dir", "cache", "mlruns_dir", "programs_dir")
 """Settings that say where things lie, if anywhere; no result depends on them."""
@@ -215,17 +217,10 @@ def load_settings(path: Path | None = None, overrides: Mapping[str, Any] | None 
     `path` (or AGENTICIQA_CONFIG) is a YAML file with the keys to change; `overrides` has the tree's shape.
     """
     origin = "configs/default.yaml"
-    tree = _read((CONFIGS / "default.yaml").read_text("utf-8"), origin)
-    for key, name in (("models", "model_backends.yaml"), ("optimizers", "optimizers.yaml")):
-        tree[key] = _read((CONFIGS / name).read_text("utf-8"), f"configs/{name}")
-    chosen = path or (Path(os.environ["AGENTICIQA_CONFIG"]) if os.environ.get("AGENTICIQA_CONFIG") else None)
-    if chosen is not None:
-        try:
-            text = chosen.read_text("utf-8")
-        except (OSError, UnicodeDecodeError) as error:
-            raise SettingsError(f"settings file {str(chosen)!r}: cannot be read ({error}); check the path") from error
+    tree = copy.deepcopy(_shipped())
+    if chosen := path or os.environ.get("AGENTICIQA_CONFIG"):
         origin = str(chosen)
-        _merge(tree, _read(text, origin))
+        _merge(tree, _read(Path(chosen)))
     for name, keys in _ENVIRONMENT.items():
         if value := os.environ.get(name):
             _merge(tree, {keys[0]: {keys[1]: value} if keys[1:] else value})
@@ -255,20 +250,29 @@ def _apply_model_environment(models: Any) -> None:
             role["api_base"] = api_base
 
 
-def _read(text: str, origin: str) -> dict[str, Any]:
-    return copy.deepcopy(_parsed(text, origin))
-
-
-@functools.lru_cache(maxsize=16)
-def _parsed(text: str, origin: str) -> dict[str, Any]:
-    """Return what a YAML text holds; kept, as PyYAML takes 10 ms for the shipped files."""
-    try:
-        tree = yaml.safe_load(text) or {}
-    except _NO_YAML as error:
-        raise SettingsError(f"settings {origin!r}: not valid YAML ({one_line(error)[:300]}); correct it") from error
-    if not isinstance(tree, dict):
-        raise SettingsError(f"settings {origin!r}: holds {type(tree).__name__}; give keys and values")
+@functools.cache
+def _shipped() -> dict[str, Any]:
+    tree = _read(CONFIGS / "default.yaml")
+    tree["models"] = _read(CONFIGS / "model_backends.yaml")
+    tree["optimizers"] = _read(CONFIGS / "optimizers.yaml")
     return tree
+
+
+def _read(path: Path, kind: str = "settings file", mend: str = "correct the file") -> dict[str, Any]:
+    """Return what a file of YAML or JSON holds. Raises SettingsError, which begins with `kind`, for any other file."""
+    name = f"{kind} {str(path)!r}"
+    is_json = path.suffix == ".json"
+    try:
+        text = path.read_text("utf-8")
+        tree = json.loads(text) if is_json else yaml.load(text, _LOADER)  # noqa: S506 - a safe one
+    except (OSError, UnicodeDecodeError) as error:
+        raise SettingsError(f"{name}: cannot be read ({error}); {mend}") from error
+    except _NO_YAML as error:
+        fault = f"not valid {'JSON' if is_json else 'YAML'}"
+        raise SettingsError(f"{name}: {fault} ({one_line(error)[:300]}); {mend}") from error
+    if not isinstance(tree or {}, dict):
+        raise SettingsError(f"{name}: holds {type(tree).__name__}; give keys and values")
+    return tree or {}
 
 
 def _merge(tree: dict[str, Any], changes: Mapping[str, Any]) -> None:
@@ -310,17 +314,10 @@ class ConfigFile(Frozen):
     @classmethod
     def _read(cls, path: Path | None) -> Self:
         origin = str(path) if path else f"configs/{cls.FILE}"
-        name = f"{Path(cls.FILE).stem} file {origin!r}"
-        is_json = cls.FILE.endswith(".json")
+        kind = f"{Path(cls.FILE).stem} file"
+        tree = _read(path or CONFIGS / cls.FILE, kind, cls.MEND)
         try:
-            text = (path or CONFIGS / cls.FILE).read_text("utf-8")
-            tree = None if is_json else yaml.load(text, getattr(yaml, "CSafeLoader", yaml.SafeLoader))  # noqa: S506 - both are safe
-        except (OSError, UnicodeDecodeError) as error:
-            raise SettingsError(f"{name}: cannot be read ({error}); check the path, or {cls.MEND}") from error
-        except _NO_YAML as error:
-            raise SettingsError(f"{name}: not valid YAML ({one_line(error)}); {cls.MEND}") from error
-        try:
-            content = cls.model_validate_json(text) if is_json else cls.model_validate(tree)
+            content = cls.model_validate(tree)
         except ValidationError as error:
-            raise SettingsError(f"{name}: {first_fault(error, 'the file')}; {cls.MEND}") from error
+            raise SettingsError(f"{kind} {origin!r}: {first_fault(error, 'the file')}; {cls.MEND}") from error
         return content.model_copy(update={"origin": origin})
