@@ -61,9 +61,10 @@ def judge(
 ) -> None:
     """Judge the items; `take` gets every row as it comes. With `out`, write their table, in the items' order.
 
-    A run that was killed goes on with what it wrote: a log beside the table (of one elsewhere: in the cache folder) has
-    a row and its image's stamp on each line; `take` gets those of an earlier run too. Rows with an error are tried
-    again. Raises InputError where the table cannot be written.
+    A run that was killed goes on with what it wrote: a log beside the table (of one elsewhere: in
+    the cache folder) has a row and its image's stamp on each line; `take` gets those of an earlier
+    run too. Rows with an error are tried again. Raises InputError where the table cannot be
+    written.
     """
     work = Judging(program, query, options)
     go = partial(run, work, items, lambda _, row: take(row), workers=workers, engine=engine, progress=progress)

@@ -34,7 +34,8 @@ _NO_PHOTOGRAPHS = frozenset({
     "#recycle", "#snapshot", "$recycle.bin", "@eadir", "@recycle", "@tmp", "__macosx", "lost+found",
     "system volume information", "_thumbnails", "_thumbs", "thumb", "thumbnail", "thumbnails", "thumbs",
 })  # fmt: skip
-"""Folders that storage boxes, systems and galleries keep among photographs: what was deleted, and small copies."""
+"""Folders that storage boxes, systems and galleries keep among photographs: what was deleted, and
+small copies."""
 
 
 @dataclass(frozen=True)
@@ -137,12 +138,13 @@ def find_items(
 ) -> Items:
     """Return the items in order: images as given, a folder's by name, a manifest's (.jsonl, .csv, .parquet) by line.
 
-    Sources are paths or URIs, or hf:NAME:SPLIT for a dataset of Hugging Face's; nothing is held in memory. `globs` keep
-    files of folders whose name or path below the folder fits one; "!*.gif" leaves such files out. `reference` is one
-    image for all, or a folder with one of the same name for each. `columns` says which column of a manifest is which
-    field. Sources and the reference are the user's own word; what a manifest names elsewhere than below itself is an
-    error of its row, unless `remote` holds its kind ("s3"). Raises InputError for a source that is not there, and when
-    nothing is left to judge.
+    Sources are paths or URIs, or hf:NAME:SPLIT for a dataset of Hugging Face's; nothing is held in
+    memory. `globs` keep files of folders whose name or path below the folder fits one; "!*.gif"
+    leaves such files out. `reference` is one image for all, or a folder with one of the same name
+    for each. `columns` says which column of a manifest is which field. Sources and the reference
+    are the user's own word; what a manifest names elsewhere than below itself is an error of its
+    row, unless `remote` holds its kind ("s3"). Raises InputError for a source that is not there,
+    and when nothing is left to judge.
     """
     items = Items(sources, recursive, globs, reference, columns or {}, remote)
     for source in sources:
@@ -159,8 +161,8 @@ def _of_folder(
 ) -> Iterator[tuple[str, Place | OSError | InputError, str | None]]:
     """Yield a folder's files by their names below it, and the folders below it that are not looked into.
 
-    Beside each stands why it is no image to judge, as `_why_not` says it. A folder that cannot be read comes with its
-    error, last. Hidden folders are passed over.
+    Beside each stands why it is no image to judge, as `_why_not` says it. A folder that cannot be
+    read comes with its error, last. Hidden folders are passed over.
     """
     if not isinstance(folder, Path):
         yield from _of_folder_elsewhere(folder, recursive, globs)

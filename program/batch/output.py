@@ -34,10 +34,12 @@ PART_ROWS = 10_000
 """Of one Parquet file in the folder; each is written as soon as its rows are judged."""
 _ROWS_AT_ONCE = 1000
 _NAMES = {"id", "file", "image", "reference", "group", "split"}
-"""Columns that rows are found and joined by: reading their cells again gives the same names (`cells.plain_cell`)."""
+"""Columns that rows are found and joined by: reading their cells again gives the same names
+(`cells.plain_cell`)."""
 
 _SCORES, _DECIMALS = {"score", "low", "high", "tool_mean"}, 6
-"""Columns on the scale, and their decimals in a CSV: those of the beliefs that scores are made of."""
+"""Columns on the scale, and their decimals in a CSV: those of the beliefs that scores are made
+of."""
 
 
 def format_of(out: Place) -> str:
@@ -51,8 +53,8 @@ def format_of(out: Place) -> str:
 def write_rows(out: Place | str, rows: Iterable[Row], first: int = 0, kind: type[Row] = Row) -> None:
     """Write the table: a file whole or not at all, a folder of Parquet files (.parquet) part by part from one on.
 
-    The rows are of one `kind`; in Parquet, of the plain one. Raises InputError for an unknown suffix or where it cannot
-    be written.
+    The rows are of one `kind`; in Parquet, of the plain one. Raises InputError for an unknown
+    suffix or where it cannot be written.
     """
     out, suffix = place_of(out), format_of(out)
     if suffix == ".parquet":
@@ -246,7 +248,8 @@ class Tally:
     ) -> None:
         self.minimum, self.sure, self._sum, self.limits = minimum, sure, 0.0, limits or {}
         self.counts: Counter[str] = Counter()
-        """Images, scored, answered, failed, lm_calls; below, not sure and faulty by the gate; under the minimum."""
+        """Images, scored, answered, failed, lm_calls; below, not sure and faulty by the gate; under
+        the minimum."""
         self.levels: Counter[str] = Counter()
         self.cost_usd = 0.0
         self.worst: list[Row] = []

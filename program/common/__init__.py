@@ -1,6 +1,7 @@
 """What every room shares: settings, errors, files, progress and command lines. It imports none of the rooms.
 
-Here stands what is imported when it is asked for: names of our own packages, and what other packages offer.
+Here stands what is imported when it is asked for: names of our own packages, and what other
+packages offer.
 """
 
 import contextlib

@@ -16,7 +16,8 @@ ROLES = ("planner", "executor", "summarizer", "reflection")
 SERVER_PROVIDERS = frozenset(
     {"openai", "vllm", "hosted_vllm", "ollama", "ollama_chat", "lm_studio", "llamacpp", "llamafile", "server"}
 )
-"""Providers that `--api-base` is meant for: each speaks OpenAI's protocol at an address of its user's."""
+"""Providers that `--api-base` is meant for: each speaks OpenAI's protocol at an address of its
+user's."""
 
 ApiBase = Annotated[str | None, AfterValidator(lambda value: checked_api_base(value))]
 ImageFormat = Literal["png", "jpeg", "webp", "gif", "bmp", "tiff"]
@@ -67,11 +68,13 @@ class RoleSettings(Section):
     """The language model that plays one role."""
 
     backend: str
-    """`provider/model`, `provider.model`, or a name from `backends`; `perceptual/expert` is the embedded one."""
+    """`provider/model`, `provider.model`, or a name from `backends`; `perceptual/expert` is the
+    embedded one."""
     temperature: float = Field(0.0, ge=0)
     max_tokens: int = Field(1024, gt=0)
     api_base: ApiBase = None
-    """An OpenAI-compatible server, as http://127.0.0.1:8000/v1; for another provider, a gateway to it."""
+    """An OpenAI-compatible server, as http://127.0.0.1:8000/v1; for another provider, a gateway to
+    it."""
     entry: BackendSettings | None = None
     """What `backend` names in `backends`; filled in, not written."""
     images: ImageLimits | None = None
@@ -117,8 +120,9 @@ class LanguageModels(Section):
     def replace(self, names: Mapping[str, str], api_base: str | None) -> "LanguageModels":
         """Return the models with others in some roles, by role; a new role starts as the summarizer.
 
-        `api_base` is the server of every model whose name leaves it open. Without it a model chosen again is on the
-        server that was set for its role, else on the environment's; a hosted one on none.
+        `api_base` is the server of every model whose name leaves it open. Without it a model chosen
+        again is on the server that was set for its role, else on the environment's; a hosted one on
+        none.
         """
         if not names and api_base is None:
             return self
@@ -199,7 +203,8 @@ class WireImage(Record):
     height: int
     size_bytes: int
     change: str | None = None
-    """How it differs from the original ("bmp as png", "scaled from 9000x6000 to 8000x5333"); None: original bytes."""
+    """How it differs from the original ("bmp as png", "scaled from 9000x6000 to 8000x5333"); None:
+    original bytes."""
 
 
 class StageUsage(Record):
@@ -227,8 +232,11 @@ class Usage(StageUsage):
     seconds: dict[str, float] = Field(default_factory=dict)
     """Wall time by stage: planner, executor, tools (part of the executor), summarizer, total."""
     wire_images: list[WireImage] = Field(default_factory=list)
-    """Images that went to a model's service; answers from a cache and the embedded expert send none."""
+    """Images that went to a model's service; answers from a cache and the embedded expert send
+    none."""
     wire_notes: list[str] = Field(default_factory=list)
-    """What a model's service refused or was sent otherwise than asked, as its JSON schema or log-probabilities."""
+    """What a model's service refused or was sent otherwise than asked, as its JSON schema or
+    log-probabilities."""
     kept_tokens: SkipJsonSchema[int] = Field(0, exclude=True, repr=False)
-    """Tokens of the answers that a cache gave: nothing was paid for them, and they say what an answer takes."""
+    """Tokens of the answers that a cache gave: nothing was paid for them, and they say what an
+    answer takes."""

@@ -22,7 +22,8 @@ logger = logging.getLogger(__name__)
 
 _T = TypeVar("_T")
 _FAULTS = (OSError, sqlite3.Error, zlib.error, ValueError, RecursionError)
-"""What a folder that is read-only, full, locked or damaged raises; ValueError is JSON that cannot be read."""
+"""What a folder that is read-only, full, locked or damaged raises; ValueError is JSON that cannot
+be read."""
 _ANSWERS_IN_MEMORY = 10_000
 """DSPy would keep a million, some KB each; those put out are still on disk."""
 _TABLE = "CREATE TABLE IF NOT EXISTS entries (id INTEGER PRIMARY KEY, key TEXT NOT NULL UNIQUE, value BLOB NOT NULL)"
@@ -37,8 +38,9 @@ _PATIENCE_S = 10.0
 class PlainCache:
     """JSON values by key in a folder. Where the folder cannot be used there is none: that is said once, and no error.
 
-    Bounded: over `size_limit_mb` MiB the entries stored longest ago go. A connection lasts for one operation, so
-    threads, processes and forks need no care, and a kill loses nothing that was stored. A damaged file is made again.
+    Bounded: over `size_limit_mb` MiB the entries stored longest ago go. A connection lasts for one
+    operation, so threads, processes and forks need no care, and a kill loses nothing that was
+    stored. A damaged file is made again.
     """
 
     def __init__(self, folder: Path, *, size_limit_mb: int = 512) -> None:
@@ -131,9 +133,10 @@ def _answer_cache() -> type["Cache"]:
 def use_lm_cache(folder: Path) -> None:
     """Let DSPy keep language models' answers under `folder`, unless a cache was configured for it before.
 
-    The cache is one as DSPy's documentation has users write them. It stores pickles; they are read back in DSPy's
-    restricted mode, which makes plain data and the reply types of LiteLLM and OpenAI and nothing else. DSPy's own
-    default would unpickle whatever lies there. Where the folder cannot be used answers are kept in memory alone.
+    The cache is one as DSPy's documentation has users write them. It stores pickles; they are read
+    back in DSPy's restricted mode, which makes plain data and the reply types of LiteLLM and OpenAI
+    and nothing else. DSPy's own default would unpickle whatever lies there. Where the folder cannot
+    be used answers are kept in memory alone.
     """
     import dspy
     from dspy.clients import DISK_CACHE_LIMIT

@@ -5,8 +5,9 @@ import re
 from typing import Any
 
 _GUARDED = re.compile(r"'*[\s=+\-@＝＋－＠]")
-"""How a formula begins: spreadsheets skip spaces before it, and so do readers of CSV; after an apostrophe it is text.
-A text that begins with apostrophes before such a mark would be read as ours."""
+"""How a formula begins: spreadsheets skip spaces before it, and so do readers of CSV; after an
+apostrophe it is text. A text that begins with apostrophes before such a mark would be read as
+ours."""
 _CONTROL = re.compile(r"[\x00-\x08\x0b-\x1f\x7f-\x9f]")
 """Marks that have no place in a table of text: all controls but tab and newline."""
 

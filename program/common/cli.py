@@ -179,8 +179,8 @@ def _ending_on_signals() -> Iterator[list[signal.Signals]]:
 def run_command(body: Callable[[], int], *, kept: str = "") -> int:
     """Run a command's body and return its exit code: input errors become one line on stderr and 2.
 
-    `kept` says what is left of a run that is stopped in the middle (Ctrl-C: exit code 130, SIGTERM: 143), and how to
-    go on.
+    `kept` says what is left of a run that is stopped in the middle (Ctrl-C: exit code 130, SIGTERM:
+    143), and how to go on.
     """
     from signatures import require_docstrings
 
@@ -322,7 +322,8 @@ def check_outputs(
 ) -> None:
     """Raise InputError where a file that `flag` has written is an input, or is there and --force was not given.
 
-    An input is whatever file another argument names, or one of `read`. `begun` says that this work began the file.
+    An input is whatever file another argument names, or one of `read`. `begun` says that this work
+    began the file.
     """
     from program.common.files import check_output
 

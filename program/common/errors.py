@@ -37,7 +37,8 @@ class EndpointError(ModelError):
     """A model's service cannot be used as it is addressed: address, key, model or context. The next question fails."""
 
     is_repeated = False
-    """Whether the service failed like this before, with no answer since: a run over many images ends here."""
+    """Whether the service failed like this before, with no answer since: a run over many images
+    ends here."""
 
 
 class ImagesRefused(ModelError):  # noqa: N818 (it says what happened)
@@ -96,8 +97,8 @@ def fault_and_mend(error: Exception) -> tuple[str, str]:
 def first_fault(error: "ValidationError", whole: str, model: "type[BaseModel] | None" = None) -> str:
     """Return on one line where pydantic finds the first fault (`whole`: in no part), and which; not what was given.
 
-    A name that is unknown goes before all others: a misspelt field is missing as well. Of a `model` the nearest field
-    is named, or all of them.
+    A name that is unknown goes before all others: a misspelt field is missing as well. Of a `model`
+    the nearest field is named, or all of them.
     """
     errors = error.errors(include_input=False, include_url=False)
     first = next((each for each in errors if each["type"] == "extra_forbidden"), errors[0])
@@ -119,7 +120,8 @@ def keys_at(section: Any, location: tuple[int | str, ...]) -> list[str]:
 
 
 UNSHOWABLE = re.compile(r"[\x00-\x08\x0b-\x1f\x7f-\x9f\u200b-\u200f\u2028-\u202e\u2066-\u2069\ud800-\udfff]")
-"""Marks that have no place in a line of text: controls but tab and newline, directions, half characters."""
+"""Marks that have no place in a line of text: controls but tab and newline, directions, half
+characters."""
 
 
 def showable(text: str) -> str:

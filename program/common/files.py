@@ -20,7 +20,8 @@ from program.common.addresses import CHAIN, DATA, FILE, URI, WEB, is_below, join
 from program.common.errors import InputError, one_line
 
 CONFIGS = Path(__file__).resolve().parents[2] / "configs"
-"""What the program ships with, found by its place: a working folder may hold a package `configs` of its own."""
+"""What the program ships with, found by its place: a working folder may hold a package `configs` of
+its own."""
 
 
 PARTIAL = re.compile(r"\..{1,50}\.[0-9a-f]{8}\.agentic-iqa\.tmp", re.DOTALL)
@@ -74,8 +75,8 @@ def sync(file: IO[bytes]) -> None:
 def new_file(path: Path) -> Iterator[IO[bytes]]:
     """Yield a file that takes the name `path` where the block ends well; it is on disk by then.
 
-    FileExistsError where the name is taken, even if only meanwhile: nothing is replaced. OSError where it cannot be
-    written.
+    FileExistsError where the name is taken, even if only meanwhile: nothing is replaced. OSError
+    where it cannot be written.
     """
     with _partial_file(path) as partial:
         with partial.open("wb") as file:
@@ -121,7 +122,8 @@ def remove_database(path: Path) -> None:
 def lock_file(file: IO[bytes], *, wait: bool) -> bool:
     """Lock an open file until it is closed and return True; False where the system cannot.
 
-    Raises OSError where another has it and `wait` is False, and where the file system knows no locks.
+    Raises OSError where another has it and `wait` is False, and where the file system knows no
+    locks.
     """
     try:
         import fcntl
@@ -195,9 +197,9 @@ def place_of(name: Place) -> Place:
 def named_in(folder: Place, name: str, allowed: Collection[str] | None = ()) -> Place:
     """Return the image that data calls `name` in a folder: a table's cell, an agent's argument, a file in a listing.
 
-    Such a name leads to a file of this machine, to a data: URI, or, from a folder elsewhere, below that folder. It
-    leads elsewhere only where the user `allowed` its kind of address; None: no user can. Raises InputError for any other
-    name, before anything is opened.
+    Such a name leads to a file of this machine, to a data: URI, or, from a folder elsewhere, below
+    that folder. It leads elsewhere only where the user `allowed` its kind of address; None: no user
+    can. Raises InputError for any other name, before anything is opened.
     """
     kind = kind_elsewhere(name)
     if not kind and (isinstance(folder, Path) or DATA.match(name)):
@@ -269,7 +271,8 @@ def path_mend(name: Place, other: str = "check the path") -> str:
 def plain_file(path: str, flags: int) -> int:
     """Open a file without ever waiting for it: the `opener` of `open`.
 
-    Raises OSError (EINVAL, "not a plain file") for a pipe, a socket or a device, which may send nothing or never end.
+    Raises OSError (EINVAL, "not a plain file") for a pipe, a socket or a device, which may send
+    nothing or never end.
     """
     # A pipe is not opened even for a moment: who writes to it would take that for its reader.
     mode = os.stat(path).st_mode
@@ -281,8 +284,8 @@ def plain_file(path: str, flags: int) -> int:
 def read_bounded(path: Path, most: int) -> bytes:
     """Return the bytes of a plain file, whatever lies there in its place.
 
-    Raises OSError where it cannot be read, as `plain_file` does, and for one of over `most` bytes, of which no more are
-    read (EFBIG).
+    Raises OSError where it cannot be read, as `plain_file` does, and for one of over `most` bytes,
+    of which no more are read (EFBIG).
     """
     with open(path, "rb", opener=plain_file) as file:
         data = file.read(most + 1)
@@ -371,7 +374,8 @@ def list_files(folder: str, *, recursive: bool) -> Iterator[tuple[str, Place | I
 def check_output(flag: str, out: Place, inputs: Iterable[Place], *, force: bool) -> None:
     """Raise InputError where writing to `out` would destroy an input, or, without `force`, what is there already.
 
-    That is so with `force`, too, for a link, which a file would replace, and for a pipe or a device.
+    That is so with `force`, too, for a link, which a file would replace, and for a pipe or a
+    device.
     """
     if isinstance(out, Path):
         check_plain(out, f"{flag} {str(out)!r}")

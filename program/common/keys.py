@@ -38,7 +38,8 @@ class KeyFormError(EndpointError):
 def usable_key(name: str, value: str) -> str:
     r"""Return a key as a header takes it: the blanks at its ends cut.
 
-    Raises KeyFormError, which names the key and quotes nothing of it, where it holds anything but visible ASCII.
+    Raises KeyFormError, which names the key and quotes nothing of it, where it holds anything but
+    visible ASCII.
 
     >>> usable_key("OPENAI_API_KEY", " sk-1234\r\n")
     'sk-1234'
@@ -106,8 +107,8 @@ def _usable_header(name: str, value: Any) -> Any:
 def keys_among(options: Mapping[str, Any]) -> dict[str, str]:
     """Return the keys among a language model's options or the environment, by name: headers' and URLs' too.
 
-    Blanks and quotes at their ends are cut: a text may hold a key without them. Keys of fewer than 8 characters are
-    left out.
+    Blanks and quotes at their ends are cut: a text may hold a key without them. Keys of fewer than
+    8 characters are left out.
 
     >>> keys_among({"api_key": "abcdefgh", "seed": 1, "extra_headers": {"Authorization": "Bearer ijklmnop"}})
     {'api_key': 'abcdefgh', 'Authorization': 'ijklmnop'}
@@ -131,8 +132,9 @@ def keys_among(options: Mapping[str, Any]) -> dict[str, str]:
 def redact(text: str, secrets: Mapping[str, str] | None = None) -> str:
     """Return a text with every key of the environment, and passwords in URLs, replaced by what they are.
 
-    `secrets` are further keys, by the name to put in their place. A key is found as it is and as it is escaped in JSON,
-    Python, HTML, URLs and base64. Redact before a text is cut: of a key cut in half the rest would stay.
+    `secrets` are further keys, by the name to put in their place. A key is found as it is and as it
+    is escaped in JSON, Python, HTML, URLs and base64. Redact before a text is cut: of a key cut in
+    half the rest would stay.
 
     >>> redact("no such key: abcdefgh", {"LAB": "abcdefgh"}), redact("http://me:pass@host/v1")
     ('no such key: <LAB>', 'http://<password>@host/v1')
@@ -143,8 +145,8 @@ def redact(text: str, secrets: Mapping[str, str] | None = None) -> str:
 def without_keys(value: Any, secrets: Mapping[str, str] | None = None) -> Any:
     """Return a value with every text in it redacted: lists, mappings, dataclasses and pydantic models of texts, too.
 
-    What holds no key is returned itself. Where an answer's text held one its `logprobs` are dropped: their tokens spell
-    the key in pieces.
+    What holds no key is returned itself. Where an answer's text held one its `logprobs` are
+    dropped: their tokens spell the key in pieces.
     """
     return _cleared(value, _in_force(secrets))
 

@@ -1,8 +1,8 @@
 """What may be replaced or removed in a folder that is written into: only what this program wrote there itself.
 
-Such a folder holds a record, `.agentic-iqa.json`: the names of what was written, each with its SHA-256, or with null
-while it is being written and for a log, which grows. A record can never say more than the names do, and nothing that it
-names is looked for: only what lies in the folder is.
+Such a folder holds a record, `.agentic-iqa.json`: the names of what was written, each with its
+SHA-256, or with null while it is being written and for a log, which grows. A record can never say
+more than the names do, and nothing that it names is looked for: only what lies in the folder is.
 """
 
 import hashlib
@@ -56,7 +56,8 @@ PROGRAM = Kind(
     growing=("candidates.jsonl",),
     alone=True,
 )
-"""A program with the files of its compile, and of an evaluation that was told to write its report there."""
+"""A program with the files of its compile, and of an evaluation that was told to write its report
+there."""
 REPORT = Kind(re.compile(r"report\.html|record\.json"))
 GALLERY = Kind(
     re.compile(r"gallery\.(html|csv|jsonl)"),
@@ -69,8 +70,8 @@ TABLE = Kind(re.compile(r"part-\d{6,}\.parquet"))
 def check_outputs_in(folder: Path, kind: Kind) -> None:
     """Raise InputError, naming the first, where something in a folder's way was not written by this program.
 
-    That is what has a name of the kind and is of others, was changed since, or is a link or a pipe; and whatever else
-    lies in a folder that is to hold nothing else.
+    That is what has a name of the kind and is of others, was changed since, or is a link or a pipe;
+    and whatever else lies in a folder that is to hold nothing else.
     """
     if not os.path.lexists(folder):
         return
@@ -89,8 +90,9 @@ def check_outputs_in(folder: Path, kind: Kind) -> None:
 def replacing(folder: Path, kind: Kind, names: Iterable[str]) -> Iterator[None]:
     """Let the block write, replace and remove files of these names; they are recorded as written by this program.
 
-    Raises InputError, before the block, as `check_outputs_in` does for these names alone. OSError where the record
-    cannot be written. A kill inside leaves names that the next run knows as its own.
+    Raises InputError, before the block, as `check_outputs_in` does for these names alone. OSError
+    where the record cannot be written. A kill inside leaves names that the next run knows as its
+    own.
     """
     chosen, written = sorted(set(names)), _written(folder)
     for name in chosen:

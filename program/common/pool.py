@@ -26,8 +26,9 @@ def progress(
 ) -> Iterator[Callable[..., None]]:
     """Yield what moves the progress on; `total` None is unknown.
 
-    It takes `steps` that are done (1 by default) and `facts`, a few words that stand behind the count (none).
-    Without a terminal a line is written every 15 s, and a last one where there were any or there are facts.
+    It takes `steps` that are done (1 by default) and `facts`, a few words that stand behind the
+    count (none). Without a terminal a line is written every 15 s, and a last one where there were
+    any or there are facts.
     """
     if not shown or total == 0:
         yield lambda steps=1, facts="": None
@@ -84,7 +85,8 @@ _LIMITS: list[threadpool_limits] = []
 def one_blas_thread() -> Iterator[None]:
     """Keep BLAS calls in the threads that make them, until the last such block ends; of the libraries loaded by then.
 
-    BLAS's own threads spin while they wait: beside threads that judge images they took a sixth of the processor.
+    BLAS's own threads spin while they wait: beside threads that judge images they took a sixth of
+    the processor.
     """
     with _LOCK:
         _LIMITS.append(threadpool_limits(1, user_api="blas"))
@@ -131,9 +133,9 @@ def interrupts_held() -> Iterator[None]:
 def map_unordered(work: Callable[[T], R], items: Iterable[T], *, workers: int) -> Iterator[tuple[T, R]]:
     """Yield (item, work(item)) as results come; of a stream of items, two for each worker are read ahead.
 
-    Each call runs in a copy of the caller's context. An exception of `work`, Ctrl-C and SIGTERM begin nothing else:
-    what is in flight is waited for and yielded, as it may be paid for, and then the exception is raised. A signal that
-    comes while the caller works on a result waits for that.
+    Each call runs in a copy of the caller's context. An exception of `work`, Ctrl-C and SIGTERM
+    begin nothing else: what is in flight is waited for and yielded, as it may be paid for, and then
+    the exception is raised. A signal that comes while the caller works on a result waits for that.
     """
     with one_blas_thread():
         yield from _map_unordered(work, items, workers)

@@ -183,8 +183,8 @@ class Settings(Section):
     ) -> "Settings":
         """Return the settings with one model in every role, but for the roles that `roles` gives their own.
 
-        `api_base` is the server of every model whose name leaves it open (openai/NAME, vllm/NAME, ...). Raises
-        SettingsError where there is none, or where the address cannot be used.
+        `api_base` is the server of every model whose name leaves it open (openai/NAME, vllm/NAME,
+        ...). Raises SettingsError where there is none, or where the address cannot be used.
         """
         names = {role: name for role, name in (roles or {}).items() if name is not None}
         if backend is not None:
@@ -198,7 +198,8 @@ class Settings(Section):
 
 
 _NO_YAML = (yaml.YAMLError, ValueError, LookupError, AttributeError, RecursionError)
-"""What reading YAML raises: a date or tagged value that is none, and text nested too deep, raise no YAMLError."""
+"""What reading YAML raises: a date or tagged value that is none, and text nested too deep, raise no
+YAMLError."""
 _LOADER = getattr(yaml, "CSafeLoader", yaml.SafeLoader)
 
 PLACES = ("cache_dir", "cache", "mlruns_dir", "programs_dir")
@@ -214,7 +215,8 @@ _ENVIRONMENT = {
 def load_settings(path: Path | None = None, overrides: Mapping[str, Any] | None = None) -> Settings:
     """Return the settings tree. Raises SettingsError naming the file or variable and the key.
 
-    `path` (or AGENTICIQA_CONFIG) is a YAML file with the keys to change; `overrides` has the tree's shape.
+    `path` (or AGENTICIQA_CONFIG) is a YAML file with the keys to change; `overrides` has the tree's
+    shape.
     """
     origin = "configs/default.yaml"
     tree = copy.deepcopy(_shipped())

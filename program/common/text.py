@@ -15,10 +15,11 @@ _THOUGHT = re.compile(
 """Where a thought begins and ends: Qwen and DeepSeek, Magistral, Kimi, gpt-oss."""
 _QUOTES = "[\"'“”‘’`*]"
 _STRING = r'"(?:[^"\\\n]|\\.|\n(?![ \t]{0,8}\{)|"(?!\s*[,:}\]]|[ \t]*(?:\n|\Z)))*+(?:"|\Z|(?=\n))'
-"""A string in an object. A quote that nothing of an object follows is its text's ("the "soft" edges"); one that breaks
-off ends where the next object begins."""
+"""A string in an object. A quote that nothing of an object follows is its text's ("the "soft"
+edges"); one that breaks off ends where the next object begins."""
 _LONGEST = 50_000
-"""An answer is looked for in so many of a text's last characters: what runs on for longer is none."""
+"""An answer is looked for in so many of a text's last characters: what runs on for longer is
+none."""
 
 
 _ENDED = re.compile(r"[.!?:…。！？：][\"'”’)）\]]*\Z")
@@ -60,7 +61,8 @@ def _tagged(text: str, name: str) -> str | None:
 def answer_span(text: str, names: Collection[str] = ()) -> tuple[int, int]:
     """Return where the final answer begins and ends: the last object with the most of these fields, else all said.
 
-    What stands in a thought is no answer, unless nothing follows the thought and it ends with an object.
+    What stands in a thought is no answer, unless nothing follows the thought and it ends with an
+    object.
     """
     if names and _holds(text, names):
         return 0, len(text)
@@ -249,9 +251,10 @@ def listed_options(query: str) -> dict[str, str] | None:
 def letter_options(options: Mapping[str, str] | Sequence[str]) -> dict[str, str]:
     """Return options by capital letter, in the letters' order, each text on one line.
 
-    They come as a mapping (any letters A..Z), a sequence (A, B, C...) or text ("A. Yes B. No"). Raises ValueError when
-    there are not two or more, or one is empty, or two of a sequence are the same but for case: of two equal texts under
-    letters, as published questions have them, the letter decides.
+    They come as a mapping (any letters A..Z), a sequence (A, B, C...) or text ("A. Yes B. No").
+    Raises ValueError when there are not two or more, or one is empty, or two of a sequence are the
+    same but for case: of two equal texts under letters, as published questions have them, the
+    letter decides.
     """
     if isinstance(options, str):
         options = options_shown(options) or parse_options(options) or [options]
@@ -299,7 +302,8 @@ _ORDINALS = ("first", "second", "third", "fourth", "fifth", "sixth", "seventh", 
 _CHINESE_NUMBERS = "一二三四五六七八"
 
 _MASKS = "\ue000-\ue0ff"
-"""What stands for an option's text while an answer is read: no word or letter of it counts as anything else."""
+"""What stands for an option's text while an answer is read: no word or letter of it counts as
+anything else."""
 _ENDS = r"\n.,;:!?，。；：！？"
 _CLAUSE_END = re.compile(rf"[{_ENDS}]|\b(?:but|however|although|though|while|whereas)\b|而(?!且)|但", re.IGNORECASE)
 _SENTENCE_END = re.compile(r"[\n.!?。！？]")
@@ -341,9 +345,9 @@ _TAGGED = re.compile(
 def normalise_choice(answer: str, options: Mapping[str, str]) -> str | None:
     r"""Return the letter of the option an answer names, or None when it names none or several.
 
-    Accepts the option's text, `\boxed{B}` or `<answer>B</answer>`, a letter on the first line, "the answer is B",
-    "B. text", "(B)", "the second", 2 or "第二个", and an option's text in a sentence, in that order. An option that is
-    denied, asked about or listed among others is no choice.
+    Accepts the option's text, `\boxed{B}` or `<answer>B</answer>`, a letter on the first line, "the
+    answer is B", "B. text", "(B)", "the second", 2 or "第二个", and an option's text in a sentence, in
+    that order. An option that is denied, asked about or listed among others is no choice.
 
     >>> normalise_choice(" b. noise", {"A": "Blur", "B": "Noise"})
     'B'

@@ -63,7 +63,8 @@ _RANGE = re.compile(
     r"|[(（][^()（）]{0,80}?\d\s?[=:：][^()（）]{0,80}[)）]\s?[:：]?",
     re.IGNORECASE,
 )
-"""A scale ("1-5", "on a scale of 1 (bad) to 5", "(1 = bad, 5 = excellent)") or two levels: not the number it opens."""
+"""A scale ("1-5", "on a scale of 1 (bad) to 5", "(1 = bad, 5 = excellent)") or two levels: not the
+number it opens."""
 _COUNT = re.compile(
     r"(?<![\d.])\d{1,6}(?:\.\d{1,6})?[\s-]?(?:[%％‰°×张幅个处种项倍]|像素|(?:MP|megapixels?|px|pixels?|dpi|bits?|bpp|dB|stops?"
     r"|[mc]m|[KMG]B|EV|Hz|fps|x|times|seconds?|degrees?|images|photos|photographs|pictures|frames|shots|regions|areas"
@@ -88,7 +89,8 @@ _TOKEN_VALUE = re.compile(
 _ALONE = re.compile(r"[ \t]*(?:[.)\]:,\"'`*\n]|\Z)")
 _OPENING = " \n\t\"'`*([{"
 _SHORTEST_PREFIX = 2
-"""A level word may be split into several tokens; two letters tell the five words apart from most others."""
+"""A level word may be split into several tokens; two letters tell the five words apart from most
+others."""
 _ROUNDING = 1e-3
 """Servers round: a log-probability this little above zero still means certainty."""
 
@@ -126,9 +128,10 @@ def softmax(logits: Mapping[int, float]) -> dict[int, float]:
 def level_in_text(text: str) -> int | None:
     """Return the quality level (1..5) a text names, or None if it names none, several, or refuses.
 
-    The text is a level on its own (word, letter A..E = 5..1, number 1..5) or holds one after a word such as
-    "quality", "rating" or "level". Fractions go to the nearest level, halves up. English and Chinese. Thoughts, scales
-    ("1-5"), counts ("4 images") and numbers with a unit ("2 px") name none.
+    The text is a level on its own (word, letter A..E = 5..1, number 1..5) or holds one after a word
+    such as "quality", "rating" or "level". Fractions go to the nearest level, halves up. English
+    and Chinese. Thoughts, scales ("1-5"), counts ("4 images") and numbers with a unit ("2 px") name
+    none.
 
     >>> level_in_text("B. Good"), level_in_text("I would rate the quality as poor."), level_in_text("I cannot rate it")
     (4, 2, None)
@@ -193,14 +196,15 @@ def _short(value: Any) -> str:
 def level_masses(content: Sequence[Any]) -> dict[int, float]:
     """Return the probability of each quality level 1..5 where an answer names its level; they sum to one.
 
-    `content` holds an answer's tokens in order, each with `token`, `logprob` and `top_logprobs` (its alternatives,
-    with `token` and `logprob`), as attributes or keys. The level is the value of "quality_level" in the final
-    answer's JSON, what that answer begins with, or what follows a lead-in ("Rating: "): a letter (A..E = 5..1), a
-    number or a word. Spellings of one level (" C", "c") are added up and other tokens ignored: a softmax over the
-    five levels, as Q-Align's (Wu et al., 2023), over the alternatives that the server returns. A level outside them
-    is at most as likely as the least likely of them, and the levels outside share at most what is left over: it gets
-    the smaller of both.
-    Raises ValueError where no level is found, or a log-probability on the way is not one.
+    `content` holds an answer's tokens in order, each with `token`, `logprob` and `top_logprobs`
+    (its alternatives, with `token` and `logprob`), as attributes or keys. The level is the value of
+    "quality_level" in the final answer's JSON, what that answer begins with, or what follows a
+    lead-in ("Rating: "): a letter (A..E = 5..1), a number or a word. Spellings of one level (" C",
+    "c") are added up and other tokens ignored: a softmax over the five levels, as Q-Align's (Wu et
+    al., 2023), over the alternatives that the server returns. A level outside them is at most as
+    likely as the least likely of them, and the levels outside share at most what is left over: it
+    gets the smaller of both. Raises ValueError where no level is found, or a log-probability on the
+    way is not one.
 
     >>> chosen = {"token": "C", "logprob": math.log(0.5), "top_logprobs": [{"token": "B", "logprob": math.log(0.25)}]}
     >>> {level: round(mass, 4) for level, mass in level_masses([chosen]).items()}

@@ -45,16 +45,18 @@ _PHRASES: Mapping[str, tuple[str, str]] = {
 class ScoreFusion:
     """Fuse calibrated tool scores (1..5) with a belief over the five quality levels.
 
-    With the tools' mean m, alpha_c = softmax_c(-eta (m - c)^2) and level probabilities p_c, the score is
-    sum(alpha_c p_c c) / sum(alpha_c p_c): the mean of the product of the two beliefs.
-    `normalize=False` gives the formula as the paper prints it, sum(alpha_c p_c c), clipped to [1, 5]; it leaves the
-    scale (uniform alpha and p give 0.6), and is kept for comparison.
-    `tool_weights="reliability"`: where each score comes with its precision g (what the tool's calibration says that
-    it adds, as 1 / variance), m = sum(g s) / sum(g), and eta is multiplied by sum(g) / 2: alpha is a normal density of
-    that precision. A tool with g = 0 is left out; where all are, the model's opinion stands alone.
+    With the tools' mean m, alpha_c = softmax_c(-eta (m - c)^2) and level probabilities p_c, the
+    score is sum(alpha_c p_c c) / sum(alpha_c p_c): the mean of the product of the two beliefs.
+    `normalize=False` gives the formula as the paper prints it, sum(alpha_c p_c c), clipped to [1,
+    5]; it leaves the scale (uniform alpha and p give 0.6), and is kept for comparison.
+    `tool_weights="reliability"`: where each score comes with its precision g (what the tool's
+    calibration says that it adds, as 1 / variance), m = sum(g s) / sum(g), and eta is multiplied by
+    sum(g) / 2: alpha is a normal density of that precision. A tool with g = 0 is left out; where
+    all are, the model's opinion stands alone.
 
-    A language model's belief is mixed with an even spread by `smoothing` (0 .. 1), so that no level that it rules out
-    is lost, and raised to `model_weight` (0: the tools alone decide, 1: as it is); both only where tools speak too.
+    A language model's belief is mixed with an even spread by `smoothing` (0 .. 1), so that no level
+    that it rules out is lost, and raised to `model_weight` (0: the tools alone decide, 1: as it
+    is); both only where tools speak too.
 
     >>> fusion = ScoreFusion()
     >>> p = fusion.extract_vlm_probabilities({1: -3.2, 2: -0.5, 3: -0.1, 4: -2.1, 5: -4.5})
@@ -99,7 +101,8 @@ class ScoreFusion:
     def compute_perceptual_weights(self, tool_scores: Scores, precisions: Precisions = None) -> dict[int, float]:
         """Return alpha_c for the mean of `tool_scores` (each 1..5); uniform when there are none, or none says anything.
 
-        `precisions`: one per score, finite and not below 0; they count with `tool_weights="reliability"` only.
+        `precisions`: one per score, finite and not below 0; they count with
+        `tool_weights="reliability"` only.
         """
         if not tool_scores:
             return dict.fromkeys(LEVELS, 1 / len(LEVELS))
@@ -110,18 +113,19 @@ class ScoreFusion:
     def extract_vlm_probabilities(self, vlm_output: Any, mode: Mode = "auto") -> dict[int, float]:
         """Return level probabilities (sum 1) from what a model answered.
 
-        `vlm_output`: a mapping or list of probabilities, percents or log-probabilities (any negative value
-        means log-probabilities); a mapping with `quality_probs` or `quality_level`; an object with
-        `by_level()`; or text (JSON, or a level's word, letter or number). A missing level has no mass.
-        `mode` "probabilities" or "classification" accepts only that kind. Raises ValueError for NaN, infinity, no mass
-        or nothing readable: no opinion is invented.
+        `vlm_output`: a mapping or list of probabilities, percents or log-probabilities (any
+        negative value means log-probabilities); a mapping with `quality_probs` or `quality_level`;
+        an object with `by_level()`; or text (JSON, or a level's word, letter or number). A missing
+        level has no mass. `mode` "probabilities" or "classification" accepts only that kind. Raises
+        ValueError for NaN, infinity, no mass or nothing readable: no opinion is invented.
         """
         return level_probabilities(vlm_output, mode)
 
     def fuse_scores(self, tool_scores: Scores, vlm_probabilities: Belief, precisions: Precisions = None) -> float:
         """Return the fused score in [1, 5], mapped; `precisions` as in `compute_perceptual_weights`.
 
-        Without probabilities: the tools' mean. Without tools: the expected level. Raises ValueError with neither.
+        Without probabilities: the tools' mean. Without tools: the expected level. Raises ValueError
+        with neither.
         """
         return self.map_score(self.unmapped_score(tool_scores, vlm_probabilities, precisions))
 
@@ -305,10 +309,11 @@ FIELDS = ("eta", "model_weight", "curve")
 class FittedFusion(ScoreFusion):
     """A score fusion with three fitted parts, each that of the fusion it is built on by default.
 
-    `eta` is the width of the tools' belief; the model's level probabilities are raised to `model_weight` (0: the tools
-    alone decide, 1: as they are, more: the model is trusted more); `curve` maps the fused score to the scale of the
-    people who rated: increasing knots (x, y) on 1..5, straight lines between them, so the order of images stays;
-    `kind` says what sort of fit they were taken from.
+    `eta` is the width of the tools' belief; the model's level probabilities are raised to
+    `model_weight` (0: the tools alone decide, 1: as they are, more: the model is trusted more);
+    `curve` maps the fused score to the scale of the people who rated: increasing knots (x, y) on
+    1..5, straight lines between them, so the order of images stays; `kind` says what sort of fit
+    they were taken from.
 
     >>> fitted = FittedFusion(ScoreFusion(), curve=[(1, 2), (5, 4)])
     >>> fitted.fuse_scores([3.0], None)

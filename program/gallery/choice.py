@@ -1,15 +1,17 @@
 """Which pictures are of one shot, which of them is the best, what becomes of the others, and what a person decided.
 
-Two pictures are the farther apart the more of their hashes' 256 bits differ (ImageHash's pHash, Zauner 2010) and the
-smaller the cosine of their `appearance` is: a hash tells scenes of a kind apart, the network forgives a moved camera,
-and their sum is right more often than either (benchmarks/gallery_bursts.py). Pictures without times may lie as far
-apart as those of one burst where one, moved over the other, shows the same. No picture joins a group unless it is near
-to all others in it (complete linkage).
+Two pictures are the farther apart the more of their hashes' 256 bits differ (ImageHash's pHash,
+Zauner 2010) and the smaller the cosine of their `appearance` is: a hash tells scenes of a kind
+apart, the network forgives a moved camera, and their sum is right more often than either
+(benchmarks/gallery_bursts.py). Pictures without times may lie as far apart as those of one burst
+where one, moved over the other, shows the same. No picture joins a group unless it is near to all
+others in it (complete linkage).
 
-Two scores' intervals say little of two pictures of one shot: their errors are the same. So pictures of a group are
-compared by what differs between them: detail at full size, the expert's severities, whether the subject is sharp,
-clipped light, and how far the exposure lies from the group's middle. Each picture gets a sum of these merits, and a
-logistic function of the difference of two sums is the probability that the first is the better picture.
+Two scores' intervals say little of two pictures of one shot: their errors are the same. So pictures
+of a group are compared by what differs between them: detail at full size, the expert's severities,
+whether the subject is sharp, clipped light, and how far the exposure lies from the group's middle.
+Each picture gets a sum of these merits, and a logistic function of the difference of two sums is
+the probability that the first is the better picture.
 """
 
 from collections.abc import Iterator, Mapping, Sequence
@@ -34,11 +36,13 @@ from program.running.row import side_of_minimum
 Grouping = Literal["auto", "time", "look", "off"]
 _BITS = 256
 _ALIKE, _IN_A_BURST, _APART = 0.77, 1.0, 0.6
-"""Distances up to which two pictures are of one shot: by their look alone, taken within one burst, and at other times
-(a copy, another version). On bursts of 60 of CLIVE's train photographs among 200 others."""
+"""Distances up to which two pictures are of one shot: by their look alone, taken within one burst,
+and at other times (a copy, another version). On bursts of 60 of CLIVE's train photographs among 200
+others."""
 _SAME, _FARTHEST = 0.89, 4
-"""Correlation from which a moved frame shows the same, and the farthest that it is moved, in pixels of a frame: on
-shifted bursts of 20 of CLIVE's train photographs among 100 others, and of 15 of BIQ2021's validation ones among 60."""
+"""Correlation from which a moved frame shows the same, and the farthest that it is moved, in pixels
+of a frame: on shifted bursts of 20 of CLIVE's train photographs among 100 others, and of 15 of
+BIQ2021's validation ones among 60."""
 _ROWS = 512
 _MOST = 4000
 """Pictures that are clustered together: the matrix of their distances takes 128 MB."""
@@ -193,8 +197,8 @@ class Decisions(Frozen):
     def updated(self, newer: "Decisions", hashes: Mapping[str, str | None], now_ms: int) -> "Decisions":
         """Return these with newer ones in their places; what those do not name stays.
 
-        `hashes` are of the pictures by their names: a decision on other bytes replaces none on these. Decisions
-        without a time get `now_ms`.
+        `hashes` are of the pictures by their names: a decision on other bytes replaces none on
+        these. Decisions without a time get `now_ms`.
         """
         pictures = dict(self.pictures)
         for name, decision in newer.pictures.items():
@@ -226,8 +230,8 @@ def read_decisions(path: Path) -> Decisions:
 
 
 REJECTED, KEPT_STARS = -1, 3
-"""The rating of a rejected picture, as XMP has it, and the stars from which a person's rating keeps a picture: fewer
-decide nothing, for darktable gives one to all that it imports."""
+"""The rating of a rejected picture, as XMP has it, and the stars from which a person's rating keeps
+a picture: fewer decide nothing, for darktable gives one to all that it imports."""
 
 
 class Opinion(NamedTuple):
@@ -276,15 +280,16 @@ MERITS: Mapping[str, tuple[str, str]] = {
 """What pictures of a group are compared by, in words for the better and the worse."""
 _DETAIL, _SUBJECT, _CLIPPED, _PIXELS, _STOP = 1.5, 0.1, 0.05, 1.0, 5.0
 _SEVERITY: Mapping[str, float] = {"Blurs": 1.0, "Brightness change": 4.0, "Noise": 4.0, "Compression": 8.0}
-"""What counts how much: a doubling of detail, of the odds of a sharp subject, of clipped light and of pixels, a stop
-away from the group's middle exposure, and one level of each severity. In round figures, by bursts made of CLIVE's train
-photographs, and the two of exposure by some of its and BIQ2021's validation ones."""
+"""What counts how much: a doubling of detail, of the odds of a sharp subject, of clipped light and
+of pixels, a stop away from the group's middle exposure, and one level of each severity. In round
+figures, by bursts made of CLIVE's train photographs, and the two of exposure by some of its and
+BIQ2021's validation ones."""
 _LEAST_CLIPPED = 0.002
 _NOTABLE = np.array(
     [{"highlights": 0.1, "shadows": 0.1, "noise": 0.75, "compression": 0.75}.get(name, 0.4) for name in MERITS]
 )
-"""Differences of merits that a reason names: clipped light counts little, and is easily seen; less than a fifth of a
-level of noise or a tenth of compression is seen by nobody."""
+"""Differences of merits that a reason names: clipped light counts little, and is easily seen; less
+than a fifth of a level of noise or a tenth of compression is seen by nobody."""
 
 
 class Choosing(NamedTuple):
@@ -329,8 +334,9 @@ def choose(
 ) -> list[Picture]:
     """Return the pictures with group, rank, verdict and reason; `groups` are of places, of two pictures or more.
 
-    What a person decided stands before what was measured. The best of a group is never rejected but by a person.
-    What a person keeps of a group counts for none of the `Choosing.keep` pictures that are suggested.
+    What a person decided stands before what was measured. The best of a group is never rejected but
+    by a person. What a person keeps of a group counts for none of the `Choosing.keep` pictures that
+    are suggested.
     """
     chosen = list(pictures)
     mine = [opinion_of(picture, decisions.of(picture.id, picture.sha256)) for picture in pictures]

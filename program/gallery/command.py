@@ -310,8 +310,8 @@ def page(
 ) -> str:
     """Return the page of a gallery in the folder `out`.
 
-    `paths` are the pictures' files by their ids, `preview` the longer side of the larger copies in pixels, 0 for none.
-    With `single` the thumbnails are inside, and it shows nothing larger.
+    `paths` are the pictures' files by their ids, `preview` the longer side of the larger copies in
+    pixels, 0 for none. With `single` the thumbnails are inside, and it shows nothing larger.
     """
     static = files("program.gallery").joinpath("static")
     parts = {name: static.joinpath(f"gallery.{name}").read_text("utf-8") for name in ("html", "css", "js")}

@@ -1,8 +1,9 @@
 """XMP packets: what one says of a picture, a new one, and one of another program's with more in it.
 
-What is merged into a packet is a description of its own behind those that are there. Every other byte stays as it was,
-but for a rating of 0, which means "unrated". Any packet costs time and memory in proportion to its length: expat takes
-names as they are written, for it would copy a namespace's whole address to each of them.
+What is merged into a packet is a description of its own behind those that are there. Every other
+byte stays as it was, but for a rating of 0, which means "unrated". Any packet costs time and memory
+in proportion to its length: expat takes names as they are written, for it would copy a namespace's
+whole address to each of them.
 """
 
 import re
@@ -50,7 +51,8 @@ class Fields:
     rating: int | None = None
     """1..5, or -1 for a picture that a person rejected."""
     is_suggested: bool = False
-    """Whether the rating is the program's: as long as nobody changes it, it is not read as a person's."""
+    """Whether the rating is the program's: as long as nobody changes it, it is not read as a
+    person's."""
     label: str | None = None
     keywords: Sequence[str] = ()
 
@@ -78,7 +80,8 @@ class Packet:
     places: dict[Name, list[_Place]] = field(default_factory=dict)
     """Of the rating, and of the mark of one that was suggested."""
     prefixes: dict[str, str] = field(default_factory=dict)
-    """Of the namespaces of RDF and the properties: Adobe's XMP Toolkit refuses a packet with two for one of them."""
+    """Of the namespaces of RDF and the properties: Adobe's XMP Toolkit refuses a packet with two
+    for one of them."""
     roots: list[_Place] = field(default_factory=list)
     """The elements of RDF that descriptions stand in."""
     is_read_only: bool = False
@@ -109,7 +112,8 @@ def new_packet(fields: Fields) -> bytes:
 def merged(data: bytes, fields: Fields) -> bytes | None:
     """Return a packet with the fields that it lacks; None where it lacks none.
 
-    Raises ValueError, saying why, where it cannot be read, is read-only, or would not hold the same afterwards.
+    Raises ValueError, saying why, where it cannot be read, is read-only, or would not hold the same
+    afterwards.
     """
     packet = read_packet(data)
     changes = _changes(fields, packet)

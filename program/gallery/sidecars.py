@@ -1,7 +1,7 @@
 """What is written beside pictures: XMP sidecars for Lightroom, darktable and digiKam, and verified copies.
 
-What another program wrote stays: `new` makes a sidecar only where there is none, `merge` adds what one lacks and leaves
-every other byte as it is, as `packets` says.
+What another program wrote stays: `new` makes a sidecar only where there is none, `merge` adds what
+one lacks and leaves every other byte as it is, as `packets` says.
 """
 
 import hashlib
@@ -56,7 +56,8 @@ def _is_empty(facts: os.stat_result) -> bool:
 def read_sidecar(path: Path, folder: Path) -> bytes:
     """Return what a sidecar of a picture below `folder` holds.
 
-    Raises InputError, one line, for a link out of the folder, what is no plain file, over 16 MiB or cannot be read.
+    Raises InputError, one line, for a link out of the folder, what is no plain file, over 16 MiB or
+    cannot be read.
     """
     if leads_out(path, folder):
         raise _fault(path, "is a link out of the folder", "put a copy in its place")
@@ -71,8 +72,9 @@ def write_sidecar(
 ) -> str:
     """Write a picture's sidecar and return what became of it: "written", "merged" or "kept".
 
-    With `dry` nothing is written. Raises InputError, one line, where the sidecar that is there cannot be read or added
-    to, is a link, is read-only or has two names, and OSError where it cannot be written.
+    With `dry` nothing is written. Raises InputError, one line, where the sidecar that is there
+    cannot be read or added to, is a link, is read-only or has two names, and OSError where it
+    cannot be written.
     """
     there = sidecars_of(picture, naming)
     path = there[0] if there else sidecar_of(picture, naming)
@@ -149,9 +151,9 @@ _BLOCK = 2**20
 def copy_picture(source: Path, target: Path, sha256: str, companions: Iterable[Path] = (), *, dry: bool) -> Copied:
     """Copy a picture, and its sidecars beside it; "there" where the same bytes are there already.
 
-    What is written is read back and compared with the hash of the picture that was judged. With `dry` all is checked
-    and nothing written. Raises InputError for a picture that changed and for a name that is taken, OSError where it
-    cannot be read or written.
+    What is written is read back and compared with the hash of the picture that was judged. With
+    `dry` all is checked and nothing written. Raises InputError for a picture that changed and for a
+    name that is taken, OSError where it cannot be read or written.
     """
     if _is_copy(target, sha256):
         return "there"

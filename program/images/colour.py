@@ -1,8 +1,9 @@
 """What colours an image's numbers stand for, by what its file states, and their conversion to sRGB by lcms.
 
-The first of these that can be used counts: in a PNG cICP, iCCP, sRGB, gAMA and cHRM (PNG specification, third edition,
-4.3), elsewhere the ICC profile, then AVIF's and HEIF's nclx. Each becomes an ICC profile, and a profile counts by what
-it does, whatever it is called: where it moves no colour by more than 1 of 255, the numbers are sRGB's already.
+The first of these that can be used counts: in a PNG cICP, iCCP, sRGB, gAMA and cHRM (PNG
+specification, third edition, 4.3), elsewhere the ICC profile, then AVIF's and HEIF's nclx. Each
+becomes an ICC profile, and a profile counts by what it does, whatever it is called: where it moves
+no colour by more than 1 of 255, the numbers are sRGB's already.
 """
 
 import io

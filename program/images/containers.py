@@ -1,8 +1,9 @@
 """What the files around pictures state: AVIF and HEIF in boxes, WebP in chunks, TIFF and raw files in directories.
 
-Boxes: ISO/IEC 14496-12, 23008-12. Decoders read a picture from zeros, too: a download whose middle was never written
-looks whole to them. Tags of directories by their numbers in TIFF 6.0, its supplement 1 (SubIFDs), TIFF/EP and the DNG
-specification: raw files and others begin with a small preview of the photograph.
+Boxes: ISO/IEC 14496-12, 23008-12. Decoders read a picture from zeros, too: a download whose middle
+was never written looks whole to them. Tags of directories by their numbers in TIFF 6.0, its
+supplement 1 (SubIFDs), TIFF/EP and the DNG specification: raw files and others begin with a small
+preview of the photograph.
 """
 
 import struct
@@ -11,7 +12,8 @@ from typing import NamedTuple
 
 _MOST_BOXES = 4096
 _ZEROS = 64
-"""Zeros on end that no coded picture holds: the most in 38 encoded ones, flat ones among them, were 6."""
+"""Zeros on end that no coded picture holds: the most in 38 encoded ones, flat ones among them, were
+6."""
 _FLAT_PER_ZERO = 8192
 """Pixels of a flat picture to a zero in lossy WebP: it takes 10,300 of them to leave one."""
 _CODED = {b"av01", b"hvc1", b"hev1", b"avc1", b"jpeg"}

@@ -1,7 +1,8 @@
 """Decoding in a process of its own, bounded in processor time, memory and waiting: no file stalls or ends the program.
 
-A worker starts with the first image and stays for the next ones; one that was ended is replaced. It is sent a file's
-bytes and sends back pixels. No key of the environment reaches it, and it ends with the program.
+A worker starts with the first image and stays for the next ones; one that was ended is replaced. It
+is sent a file's bytes and sends back pixels. No key of the environment reaches it, and it ends with
+the program.
 """
 
 import atexit
@@ -31,12 +32,14 @@ from program.images.refs import Area
 logger = logging.getLogger(__name__)
 
 _MEMORY = 7 * 2**28
-"""Bytes of address space, in proportion for images over MAX_PIXELS: a WebP takes 25 a pixel, others 4 to 8."""
+"""Bytes of address space, in proportion for images over MAX_PIXELS: a WebP takes 25 a pixel, others
+4 to 8."""
 _PER_PIXEL_S = 120e-9
 _COUNTS = hasattr(signal, "setitimer")
 """Whether a worker ends itself by the processor time that it took."""
 _STUCK_S = 900.0
-"""Waiting after which such a worker is ended: beside 25 busy processes one of low priority got 1 % of a core."""
+"""Waiting after which such a worker is ended: beside 25 busy processes one of low priority got 1 %
+of a core."""
 _MOST_WORKERS = 4
 _PIPE_BYTES = 2**20
 _LARGE = 2**22
@@ -59,7 +62,8 @@ def decode_bounded(
 ) -> DecodedImage:  # fmt: skip
     """Decode as `decode` does, in a worker. Raises ImageError also for what takes too long or ends the worker.
 
-    Where no interpreter can be started, as in a program that embeds one, that is said once and nothing is bounded.
+    Where no interpreter can be started, as in a program that embeds one, that is said once and
+    nothing is bounded.
     """
     options: dict[str, Any] = {"at_most": at_most, "area": area, "detailed": detailed, "max_pixels": max_pixels}
     try:

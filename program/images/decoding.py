@@ -30,9 +30,11 @@ from program.images.jpeg import whole_jpeg
 from program.images.refs import Area, reduced_size, reduction
 
 READING_RULES = 4
-"""Raised whenever the same bytes may give other pixels than before: part of the key of everything measured."""
+"""Raised whenever the same bytes may give other pixels than before: part of the key of everything
+measured."""
 MAX_PIXELS = 120_000_000
-"""Larger images are refused before they are decoded, unless told otherwise: decoding takes 4 bytes a pixel."""
+"""Larger images are refused before they are decoded, unless told otherwise: decoding takes 4 bytes
+a pixel."""
 _MOST_WEBP = MAX_PIXELS // 2
 """Decoding a WebP takes 25 bytes a pixel. Where `max_pixels` is raised: half of that."""
 
@@ -44,8 +46,8 @@ _SUFFIX_OF_FORMAT = {
 _ORIENTATION = 0x0112
 _BITS, _PHOTOMETRIC, _SAMPLE_FORMAT = 258, 262, 339
 _TURNED, _MIRRORED, _UPSIDE_DOWN = {5, 6, 7, 8}, {2, 3, 6, 7}, {3, 4, 7, 8}
-"""EXIF orientations (CIPA DC-008, table 4.6.4) whose stored rows are columns, as displayed, and those whose columns or
-rows then run from right to left or upwards."""
+"""EXIF orientations (CIPA DC-008, table 4.6.4) whose stored rows are columns, as displayed, and
+those whose columns or rows then run from right to left or upwards."""
 
 _BACKGROUND = 255
 """What transparent pixels are laid over: white."""
@@ -81,10 +83,11 @@ def decode(
 
     With `detailed` the whole image's detail is measured as well, while its pixels are at hand.
 
-    Memory: the file, 4 bytes for each of its pixels (25 of a WebP) and what is returned. `opened` gets the number of
-    pixels before they are decoded. A file can be made to take any time and memory here: `bounded` sees to that. Raises
-    ImageError naming the image when it is truncated, has more than `max_pixels`, holds pixels of no known range
-    (floating-point, integers of 32 bits or with a sign) or is not an image.
+    Memory: the file, 4 bytes for each of its pixels (25 of a WebP) and what is returned. `opened`
+    gets the number of pixels before they are decoded. A file can be made to take any time and
+    memory here: `bounded` sees to that. Raises ImageError naming the image when it is truncated,
+    has more than `max_pixels`, holds pixels of no known range (floating-point, integers of 32 bits
+    or with a sign) or is not an image.
     """
     if raw := raw_kind(data):
         raise ImageError(
@@ -125,8 +128,8 @@ def decode(
 def tags_of(data: bytes, opened: Callable[[int], None] = lambda pixels: None) -> tuple[dict[int, int | str], bytes]:
     """Return an image file's EXIF tags that are numbers or text, those of its Exif part among them, and its XMP packet.
 
-    Both empty where there are none, or none that can be read. `opened` as `decode` has it: a file can be made to take
-    any time and memory here, too.
+    Both empty where there are none, or none that can be read. `opened` as `decode` has it: a file
+    can be made to take any time and memory here, too.
     """
     try:
         with _opened(data) as image:
@@ -143,7 +146,8 @@ def tags_of(data: bytes, opened: Callable[[int], None] = lambda pixels: None) ->
 def _loaded(image: Image.Image, data: bytes, *, known: bool) -> tuple[Image.Image, tuple[str, ...]]:
     """Return an opened image, decoded, and what there is to note; `known`: it is known to be whole.
 
-    Raises ValueError, saying why, where a part of it is not there; what Pillow raises for other faults.
+    Raises ValueError, saying why, where a part of it is not there; what Pillow raises for other
+    faults.
     """
     if image.format in {"JPEG", "MPO"}:
         return whole_jpeg(data, known=known)

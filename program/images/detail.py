@@ -1,7 +1,7 @@
 """How much detail, noise and clipped light a picture has at its full size, tile by tile. Pure numpy and Pillow.
 
-For pictures of one scene: what they show is the same, so what differs is how well it was caught. Of each tile the
-middle half of its rows is read.
+For pictures of one scene: what they show is the same, so what differs is how well it was caught. Of
+each tile the middle half of its rows is read.
 """
 
 from collections.abc import Callable, Iterator
@@ -18,22 +18,25 @@ _TILES = 16
 _LEAST = 8
 """Pixels of a tile's side below which a scale says nothing."""
 _SHARP, _FLAT = 90, 5
-"""Percentiles of the tiles: the sharpest part is what was focused on, the flattest shows noise alone."""
+"""Percentiles of the tiles: the sharpest part is what was focused on, the flattest shows noise
+alone."""
 _SAMPLED = 2**20
 """Pixels that clipped light is counted on."""
 _WHITE, _BLACK = 254, 2
 _UNIT = 0.01
 """Mean square of a difference, of 255, that counts as no detail."""
 _NEAR = 0.25
-"""Of the sides, around the middle. In 160 of CLIVE's train photographs with boxed subjects the tile lies in the box in
-90 %, the middle in 92 %; but 4 % of a picture is sharper than the tile, and 34 % than the middle."""
+"""Of the sides, around the middle. In 160 of CLIVE's train photographs with boxed subjects the tile
+lies in the box in 90 %, the middle in 92 %; but 4 % of a picture is sharper than the tile, and 34 %
+than the middle."""
 
 
 class Detail(NamedTuple):
     """What one picture's pixels say of how it was taken."""
 
     sharp: tuple[float, ...]
-    """Per scale: log2 of the mean square difference of neighbours in the sharpest tiles, less that of the flattest."""
+    """Per scale: log2 of the mean square difference of neighbours in the sharpest tiles, less that
+    of the flattest."""
     noise: float
     """Mean square difference of neighbours in the flattest tiles, of 255, at full size."""
     light: float

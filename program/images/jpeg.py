@@ -1,9 +1,10 @@
 """Whether a JPEG holds its whole picture: libjpeg fills in silently what its scans lack.
 
-Where one scan holds all, the decoder itself tells: it is handed the scan up to its end and no further, so that it
-finds too little there, or is done too early. Of several scans, or with restarts between, what follows each part is
-decoded once more with other bytes behind it: a part that was whole does not read them, and the pixels stay the same.
-Sections and tables by their numbers in ITU-T T.81.
+Where one scan holds all, the decoder itself tells: it is handed the scan up to its end and no
+further, so that it finds too little there, or is done too early. Of several scans, or with restarts
+between, what follows each part is decoded once more with other bytes behind it: a part that was
+whole does not read them, and the pixels stay the same. Sections and tables by their numbers in
+ITU-T T.81.
 """
 
 import io
@@ -23,7 +24,8 @@ _TABLES, _INTERVAL, _START_OF_SCAN = 0xC4, 0xDD, 0xDA
 _END_OF_SCAN = re.compile(rb"\xff\xff*[^\x00\xff\xd0-\xd7]")  # "\xff+" is five times as slow: it begins with no literal
 _RESTART = re.compile(rb"\xff([\xd0-\xd7])")
 _ONES = b"\xff\x00"
-"""Eight bits that no code begins with twice in a row (annex C): the decoder reads no picture from them."""
+"""Eight bits that no code begins with twice in a row (annex C): the decoder reads no picture from
+them."""
 _LOOKAHEAD = 8 * _ONES
 """The decoder wants up to 64 bits more than it needs."""
 _OTHER = bytes(range(1, 65))
@@ -74,9 +76,9 @@ class _Frame:
 def whole_jpeg(data: bytes, *, known: bool = False) -> tuple[JpegImageFile, tuple[str, ...]]:
     """Return a JPEG, decoded, and what there is to note of it.
 
-    Raises ValueError, saying why, where a part of the picture is not there; what Pillow raises for other faults. One
-    that lacks its last bytes is whole as long as these hold no more than a few blocks. `known`: it was found whole
-    before, and is only decoded.
+    Raises ValueError, saying why, where a part of the picture is not there; what Pillow raises for
+    other faults. One that lacks its last bytes is whole as long as these hold no more than a few
+    blocks. `known`: it was found whole before, and is only decoded.
     """
     frame = _frame(data)
     closed = data if frame is None or frame.ended else data[: frame.scans[-1].end] + END

@@ -15,13 +15,15 @@ from program.common.errors import ImageError
 from program.images.store import IMAGES, ImageRef
 
 CACHE_MB = 24
-"""Most memory that encoded images may take; every demo travels with every call, so they are kept for a while."""
+"""Most memory that encoded images may take; every demo travels with every call, so they are kept
+for a while."""
 
 _FORMATS = {".jpg": "jpeg", ".tif": "tiff"}
 """The others are called as their suffix."""
 _PNG_SIGNATURE = b"\x89PNG\r\n\x1a\n"
 _MARGIN = 0.95
-"""A scaled picture that is still too large is scaled again, this much below what its size calls for."""
+"""A scaled picture that is still too large is scaled again, this much below what its size calls
+for."""
 
 
 @dataclass(frozen=True, slots=True)

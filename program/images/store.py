@@ -33,10 +33,12 @@ __all__ = ("HOST", "Box", "ImageRef", "parse_url")
 
 _WEB = re.compile("(?:.*::)?https?:/", re.IGNORECASE)
 LARGE = 2**21
-"""Pixels of an image that is looked at as it is, full HD among them; more are averaged down where a caller allows it.
-Tools take up to 3 KB of memory a pixel, and the images they are calibrated on have at most 0.4 million."""
+"""Pixels of an image that is looked at as it is, full HD among them; more are averaged down where a
+caller allows it. Tools take up to 3 KB of memory a pixel, and the images they are calibrated on
+have at most 0.4 million."""
 LARGEST = 2**23
-"""The same for what averages an image down itself: the embedded model, and tools that read the network as it does."""
+"""The same for what averages an image down itself: the embedded model, and tools that read the
+network as it does."""
 
 ImageSource: TypeAlias = str | PathLike[str] | bytes | Image.Image | NDArray[np.uint8] | ImageRef
 
@@ -46,7 +48,8 @@ _PixelsKey: TypeAlias = tuple[str, int, Area]
 _BORROWED: ContextVar[set[str] | None] = ContextVar("agentic_iqa_borrowed_images", default=None)
 
 _DECODED_BYTES, _MOST_DECODED = 2**27, 64
-"""One image's tools follow each other: the pixels of more images, however small, would only fill the memory."""
+"""One image's tools follow each other: the pixels of more images, however small, would only fill
+the memory."""
 
 
 @dataclass(slots=True)
@@ -61,8 +64,8 @@ class _Entry:
 class ImageStore:
     """Where the bytes behind references are: files by path, or bytes a caller gave. Thread-safe.
 
-    Bounded memory: decoded images up to 128 MiB, a caller's bytes up to `held_mb`; bytes beyond that go to a temporary
-    folder, which is removed when the process ends.
+    Bounded memory: decoded images up to 128 MiB, a caller's bytes up to `held_mb`; bytes beyond
+    that go to a temporary folder, which is removed when the process ends.
     """
 
     def __init__(self, *, held_mb: int = 256) -> None:
@@ -78,7 +81,8 @@ class ImageStore:
     def borrow(self) -> Iterator[None]:
         """Forget the images that were added inside the block when it ends, except those that others still use.
 
-        For a service: what was sent with a request must not stay. What was added outside any such block stays.
+        For a service: what was sent with a request must not stay. What was added outside any such
+        block stays.
         """
         borrowed: set[str] = set()
         token = _BORROWED.set(borrowed)
@@ -93,9 +97,10 @@ class ImageStore:
     def add(self, source: ImageSource, *, max_pixels: int = MAX_PIXELS, detailed: bool = False) -> ImageRef:
         """Check an image and return its reference; `detailed`: its `detail` is asked for next.
 
-        A path, the URI of a file elsewhere (s3://, gs://, ...), encoded bytes or a base64 data URI (kept as they are),
-        or a PIL image / H x W x 3 uint8 array (stored losslessly as PNG). Raises ImageError naming the image when it is
-        missing, empty, truncated, over `max_pixels`, of floating-point pixels or not an image.
+        A path, the URI of a file elsewhere (s3://, gs://, ...), encoded bytes or a base64 data URI
+        (kept as they are), or a PIL image / H x W x 3 uint8 array (stored losslessly as PNG).
+        Raises ImageError naming the image when it is missing, empty, truncated, over `max_pixels`,
+        of floating-point pixels or not an image.
         """
         if isinstance(source, ImageRef):
             self._entry(source.sha256)
@@ -141,8 +146,9 @@ class ImageStore:
     def pixels(self, ref: ImageRef, box: Box | None = None, *, at_most: int | None = None) -> NDArray[np.uint8]:
         """Decode an image, or a box of it, to H x W x 3 uint8 sRGB, upright, transparency laid over white.
 
-        Read-only; cached. With more than `at_most` pixels it is averaged down by the smallest whole factor that suits
-        (see `decoding`). For a box a large image is not decoded as a whole; raises ImageError as `whole_pixels` does.
+        Read-only; cached. With more than `at_most` pixels it is averaged down by the smallest whole
+        factor that suits (see `decoding`). For a box a large image is not decoded as a whole;
+        raises ImageError as `whole_pixels` does.
         """
         whole, size = (0, 0, ref.width, ref.height), ref.width * ref.height
         left, top, right, bottom = area = whole if box is None else whole_pixels(box, ref.width, ref.height)
@@ -300,10 +306,12 @@ IMAGES = ImageStore()
 
 _GRID = (16, 16)
 _ALIKE = 0.55
-"""Correlation of the grids from which two images show the same. Of 7,140 pairs of CLIVE's train photographs nine in ten
-lie below it; of the 24 generated distortions at level 5 none does on four photographs."""
+"""Correlation of the grids from which two images show the same. Of 7,140 pairs of CLIVE's train
+photographs nine in ten lie below it; of the 24 generated distortions at level 5 none does on four
+photographs."""
 _LOOKED_AT, _FARTHEST, _LEAST = 512, 32, 32
-"""Pixels of the middle that a shift is looked for in, the farthest one, and the least that shows any."""
+"""Pixels of the middle that a shift is looked for in, the farthest one, and the least that shows
+any."""
 _EXPLAINED = 0.8
 """Share of what the two do not have in common that may be left once a shift is taken back."""
 
@@ -323,7 +331,8 @@ def show_the_same(one: ImageRef, other: ImageRef) -> bool:
 def shift_of(image: ImageRef, reference: ImageRef) -> tuple[int, int]:
     """Return by how many pixels an image lies to the right and below its reference; (0, 0) where no shift explains it.
 
-    Phase correlation of their middles (Kuglin & Hines 1975; Guizar-Sicairos et al. 2008), in pixels as they are judged.
+    Phase correlation of their middles (Kuglin & Hines 1975; Guizar-Sicairos et al. 2008), in pixels
+    as they are judged.
     """
     if image.size != reference.size or min(image.width, image.height) < _LEAST or image.sha256 == reference.sha256:
         return 0, 0

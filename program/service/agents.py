@@ -77,8 +77,8 @@ class AgentTools:
     ) -> Annotated[CallToolResult, Row]:  # fmt: skip
         """Judge the quality of one image on 1..5, or answer a question about it.
 
-        `options` are choices for the question; `regions` names boxes in pixels (left, top, right, bottom). `heatmap`
-        adds a picture of where quality is lost.
+        `options` are choices for the question; `regions` names boxes in pixels (left, top, right,
+        bottom). `heatmap` adds a picture of where quality is lost.
         """
 
         def judged(job: Request) -> tuple[Assessment, bytes | None]:

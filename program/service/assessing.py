@@ -123,8 +123,8 @@ class Assessor:
     ) -> "list[T | BaseException]":
         """Return what the work (`assess`, `draw`, ...) makes of each job, or its error; Refused (504) when time is up.
 
-        A job that was refused is its own error. A thread cannot be stopped: work begun is finished and thrown away, and
-        its place stays taken till then.
+        A job that was refused is its own error. A thread cannot be stopped: work begun is finished
+        and thrown away, and its place stays taken till then.
         """
 
         def worked(job: W | Refused) -> T:

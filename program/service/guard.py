@@ -113,7 +113,8 @@ _DRAIN_S = 1.0
 class Bodies:
     """Those that are not whole yet. They hold no place of those that are worked on, but memory, and that is bounded.
 
-    Beyond it the one that has been coming longest is given up: whoever sends slowly keeps nobody else out.
+    Beyond it the one that has been coming longest is given up: whoever sends slowly keeps nobody
+    else out.
     """
 
     def __init__(self, settings: ServeSettings) -> None:

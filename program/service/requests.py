@@ -382,9 +382,9 @@ def assess_rows(
 ) -> list[dict[str, Any]]:
     """Return one answer a row, in order, as a line of a table and whole; one without an assessment says why.
 
-    A row's image is base64 (plain, URL-safe or a data: URL) in `image`, bytes in `image_bytes`, or a file or URL that
-    the settings under `serve` allow (with `local` any file, and addresses of `images.remote`); `options` and `regions`
-    are JSON. The reference likewise.
+    A row's image is base64 (plain, URL-safe or a data: URL) in `image`, bytes in `image_bytes`, or
+    a file or URL that the settings under `serve` allow (with `local` any file, and addresses of
+    `images.remote`); `options` and `regions` are JSON. The reference likewise.
     """
     sources = Sources(settings.serve, local=local, remote=settings.images.remote)
     return [_assess(program, row, settings, sources) for row in rows]

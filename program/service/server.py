@@ -32,8 +32,9 @@ _GRACE_S = 2.0
 _HEAD_BYTES = 16 * 2**10
 _MAX_MESSAGE, _MAX_TRACE = 1000, 4000
 _M_ARENA_MAX, _ARENAS = -8, 2
-"""glibc's option for how many heaps threads share. Its default, 8 a core, leaves freed memory scattered: a service grew
-by 9 % in half an hour with it, by 3 % with two, and answered no slower."""
+"""glibc's option for how many heaps threads share. Its default, 8 a core, leaves freed memory
+scattered: a service grew by 9 % in half an hour with it, by 3 % with two, and answered no
+slower."""
 
 
 class JsonLines(logging.Formatter):

@@ -1,7 +1,8 @@
 """Files of figures by tool: how strong it is, and maps of its raw values to scores 1..5, with how sure these are.
 
-A map is the regression of the human score on the raw value, so it also says how much a tool knows: a tool that
-tells little gets scores close to the mean, and a mean over tools is not dragged about by it.
+A map is the regression of the human score on the raw value, so it also says how much a tool knows:
+a tool that tells little gets scores close to the mean, and a mean over tools is not dragged about
+by it.
 """
 
 import math
@@ -26,14 +27,16 @@ PAPER = "paper"
 _FARTHEST = 1e6
 """Standardised raw values are cut here, so that no finite raw value overflows."""
 IDENTITY_SLACK = 1e-5
-"""A raw value this close to the identity's (times it, where that is above 1) is it: piq's HaarPSI is up to 6e-6 off."""
+"""A raw value this close to the identity's (times it, where that is above 1) is it: piq's HaarPSI
+is up to 6e-6 off."""
 CATEGORY_WEIGHT = 0.5
-"""Weight of the map fitted on one distortion category against the tool's general map. The general one (0) shifts
-categories against each other, the category's own (1) rests on few kinds of distortion. Tool chosen by category,
-SRCC at 0, 0.5, 1: 0.838, 0.889, 0.904 with each quickstart train photograph left out in turn (the same distortions
-in both parts, so 1 is flattered)."""
+"""Weight of the map fitted on one distortion category against the tool's general map. The general
+one (0) shifts categories against each other, the category's own (1) rests on few kinds of
+distortion. Tool chosen by category, SRCC at 0, 0.5, 1: 0.838, 0.889, 0.904 with each quickstart
+train photograph left out in turn (the same distortions in both parts, so 1 is flattered)."""
 ASSUMED_CORRELATION = 0.8
-"""Of the errors of two tools that were not fitted on the same images; measured ones are 0.3 to 0.8."""
+"""Of the errors of two tools that were not fitted on the same images; measured ones are 0.3 to
+0.8."""
 LEAST_RMSE = 0.1
 """No tool is surer than this: people's own mean scores are not."""
 FEWEST = 8
@@ -192,7 +195,8 @@ class Residual(Frozen):
     spread: FiniteFloat = Field(ge=0)
     """Standard deviation of the human scores: the residual of a tool that knows nothing."""
     label_sd: FiniteFloat = Field(0.0, ge=0)
-    """Where the human score is a mean over other images (the quickstart's): how far one image lies from it."""
+    """Where the human score is a mean over other images (the quickstart's): how far one image lies
+    from it."""
 
     @property
     def precision(self) -> float:
@@ -230,13 +234,15 @@ class ToolCalibration(Frozen):
     residual: Residual
     """Over all readings it was fitted on, identities left out."""
     authentic: Residual | None = None
-    """On photographs as they were taken, whose distortions nobody knows, where it was fitted on some."""
+    """On photographs as they were taken, whose distortions nobody knows, where it was fitted on
+    some."""
     srcc: FiniteFloat
     """Spearman correlation of raw values (in the tool's direction) with the human scores."""
     raw_range: tuple[FiniteFloat, FiniteFloat]
     """Lowest and highest raw value seen in the fit."""
     correlations: dict[str, float] = Field(default_factory=dict)
-    """How its errors go with those of other tools on the same images: sum(e f) / sqrt(sum(e^2) sum(f^2)), by tool."""
+    """How its errors go with those of other tools on the same images: sum(e f) / sqrt(sum(e^2)
+    sum(f^2)), by tool."""
     map: MapParameters
     """Over all distortions."""
     by_category: dict[DistortionCategory, CategoryMap] = Field(default_factory=dict)
@@ -249,10 +255,10 @@ class ToolCalibration(Frozen):
     def error(self, category: str | None = None) -> Residual:
         """Return the residual that counts for a distortion category, if one is known.
 
-        Without a category, a tool that was also fitted on photographs as they were taken has its residual on those.
-        With one it has the larger of that and the category's, because the category is a guess. Against the larger one
-        throughout, SRCC .806 (before .769) on CLIVE's validation photographs, .680 (.672) on BIQ2021's, .903 (.888) on
-        the quickstart's.
+        Without a category, a tool that was also fitted on photographs as they were taken has its
+        residual on those. With one it has the larger of that and the category's, because the
+        category is a guess. Against the larger one throughout, SRCC .806 (before .769) on CLIVE's
+        validation photographs, .680 (.672) on BIQ2021's, .903 (.888) on the quickstart's.
         """
         own = self._own(category)
         if own is None:
@@ -275,8 +281,8 @@ class Calibration(Figures):
     def score(self, tool_name: str, raw: float, category: str | None = None) -> float:
         """Return the score 1..5 of a raw value; `category` is the distortion the tool was taken for, if any.
 
-        Rising in the tool's direction, 5 for an FR tool's identity. Raises ToolError for a tool without a map or a
-        raw value that is not finite.
+        Rising in the tool's direction, 5 for an FR tool's identity. Raises ToolError for a tool
+        without a map or a raw value that is not finite.
         """
         entry = self.tools.get(tool_name)
         if entry is None:
@@ -294,10 +300,10 @@ class Calibration(Figures):
     def precisions(self, readings: Sequence[tuple[str, str | None]]) -> list[float | None]:
         """Return what each reading (tool, distortion category) of one image adds, as 1 / variance on 1..5.
 
-        The figures add up to the precision of the combination of scores with the least error variance: weights
-        w = argmin w' C w with sum(w) = 1, w >= 0 (Bates and Granger 1969), where C are the tools' error covariances.
-        A reading that the others make superfluous, or of a tool that knows nothing, adds 0; one of a tool without a
-        map is None.
+        The figures add up to the precision of the combination of scores with the least error
+        variance: weights w = argmin w' C w with sum(w) = 1, w >= 0 (Bates and Granger 1969), where
+        C are the tools' error covariances. A reading that the others make superfluous, or of a tool
+        that knows nothing, adds 0; one of a tool without a map is None.
         """
         errors = [self.tools[tool].error(category) if tool in self.tools else None for tool, category in readings]
         shares: list[float | None] = [None if error is None else 0.0 for error in errors]
@@ -322,7 +328,8 @@ class Calibration(Figures):
 def least_variance(covariance: NDArray[np.float64]) -> tuple[NDArray[np.float64], float]:
     """Return the weights (summing to 1, none negative) of the sum with the least variance, and that variance.
 
-    `covariance` is n x n with a positive diagonal. Items whose best weight is negative leave, the most negative first.
+    `covariance` is n x n with a positive diagonal. Items whose best weight is negative leave, the
+    most negative first.
 
     >>> weights, variance = least_variance(np.array([[1.0, 0.0], [0.0, 3.0]]))
     >>> weights.round(6).tolist(), round(variance, 6)

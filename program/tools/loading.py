@@ -34,8 +34,9 @@ logger = logging.getLogger(__name__)
 
 _T = TypeVar("_T")
 _SAFE = "TORCH_FORCE_WEIGHTS_ONLY_LOAD"
-"""torch's own switch. pyiqa 0.1.16 opens its weights with weights_only=False, which runs whatever a pickle holds; under
-this switch `torch.load` refuses anything but plain tensors, whoever calls it and however."""
+"""torch's own switch. pyiqa 0.1.16 opens its weights with weights_only=False, which runs whatever a
+pickle holds; under this switch `torch.load` refuses anything but plain tensors, whoever calls it
+and however."""
 _turn = threading.Lock()
 
 
@@ -49,15 +50,17 @@ class Overdue(Exception):  # noqa: N818 - it says what the work is
 
 _Job: TypeAlias = "tuple[Future[Any], Context, Callable[[], Any]]"
 _idle: "list[SimpleQueue[_Job | None]]" = []
-"""Of threads that wait for work: a new one would have to get its memory, and torch's, from the system each time."""
+"""Of threads that wait for work: a new one would have to get its memory, and torch's, from the
+system each time."""
 os.register_at_fork(after_in_child=_idle.clear)  # a forked child has none of its parent's threads
 
 
 def within(seconds: float, work: Callable[[], _T]) -> _T:
     """Return what `work` returns, or raise what it raises; Overdue when it takes longer than `seconds`.
 
-    Python cannot stop a thread: such work goes on, with whatever it holds, on a daemon thread that never keeps the
-    process from ending. Work in C code that holds the GIL cannot be left behind. Thread-safe.
+    Python cannot stop a thread: such work goes on, with whatever it holds, on a daemon thread that
+    never keeps the process from ending. Work in C code that holds the GIL cannot be left behind.
+    Thread-safe.
     """
     try:
         jobs = _idle.pop()
@@ -93,8 +96,9 @@ def load(
 ) -> Any:
     """Return a new model object of a tool; with `fetch`, what it lacks is downloaded to pyiqa's folder.
 
-    One tool at a time, with its library where it is the first. Raises ToolError when that fails, failed before, takes
-    longer than `seconds`, or while another's loading hangs: that cannot be stopped and holds the process's settings.
+    One tool at a time, with its library where it is the first. Raises ToolError when that fails,
+    failed before, takes longer than `seconds`, or while another's loading hangs: that cannot be
+    stopped and holds the process's settings.
     """
     with _turn:
         if fetch:
@@ -158,8 +162,8 @@ def _import(library: str) -> Any:
 def _building(spec: ToolSpec, parameters: Path | None, *, fetch: bool) -> Iterator[None]:
     """Hold the conditions under which pyiqa may build a tool, in its turn.
 
-    `torch.load` reads plain tensors only. Files beside `parameters` are shown to pyiqa as if it had downloaded them.
-    Unless `fetch`, a download is a ToolError that names the file.
+    `torch.load` reads plain tensors only. Files beside `parameters` are shown to pyiqa as if it had
+    downloaded them. Unless `fetch`, a download is a ToolError that names the file.
     """
     with ExitStack() as stack:
         # pyiqa prints what it loads; standard output belongs to the commands.
@@ -230,8 +234,9 @@ def evaluate(
 ) -> float:
     """Run the tool on H x W x 3 uint8 RGB pixels and return its raw value.
 
-    Same value as pyiqa's own metric on the files with the same number of torch threads. Thread-safe.
-    Raises ToolError when the tool cannot be loaded, returns no finite number or takes too long.
+    Same value as pyiqa's own metric on the files with the same number of torch threads.
+    Thread-safe. Raises ToolError when the tool cannot be loaded, returns no finite number or takes
+    too long.
     """
     device = device_of(tools.device, spec)
     images = [pixels for pixels in (image, reference) if pixels is not None]
@@ -266,9 +271,10 @@ def device_of(device: Device, spec: ToolSpec) -> str:
 def _keep_precision() -> None:
     """Keep convolutions on a CUDA device in full precision for the whole process: TensorFloat-32 has 11 bits.
 
-    pyiqa runs each metric under `cudnn.flags(deterministic=True)`, which allows TensorFloat-32 unless told otherwise:
-    PIQE and BRISQUE, which subtract means of squares, then moved by up to half. Threads leave such a block at different
-    times, so that what it sets has to hold outside it, too.
+    pyiqa runs each metric under `cudnn.flags(deterministic=True)`, which allows TensorFloat-32
+    unless told otherwise: PIQE and BRISQUE, which subtract means of squares, then moved by up to
+    half. Threads leave such a block at different times, so that what it sets has to hold outside
+    it, too.
     """
     import torch
 

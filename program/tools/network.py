@@ -35,10 +35,10 @@ Floats = NDArray[np.float32]
 def run(x: Floats, *, stages: bool = False) -> list[Floats]:
     """Return what 1 x 3 x H x W values, (RGB - 127) / 128, with sides of at least 32, make of the network.
 
-    2 x 8,960 standard deviations of what the filters of its 16 depthwise convolutions give: over all places, and over
-    those of the middle. With `stages` also the maps at the end of its seven stages, 1 x C x h x w. One thread of the
-    processor, the caller's, so that every process gets the same numbers. Thread-safe. Raises ToolError where the
-    network is absent or damaged.
+    2 x 8,960 standard deviations of what the filters of its 16 depthwise convolutions give: over
+    all places, and over those of the middle. With `stages` also the maps at the end of its seven
+    stages, 1 x C x h x w. One thread of the processor, the caller's, so that every process gets the
+    same numbers. Thread-safe. Raises ToolError where the network is absent or damaged.
     """
     session, names = _session(), None if stages else ["spreads"]
     if x.size <= _MUCH:
@@ -52,7 +52,8 @@ def run(x: Floats, *, stages: bool = False) -> list[Floats]:
 
 
 _MUCH, _ALONE = 2**20, threading.Lock()
-"""Values from which one thread runs the network at a time, and gives the memory back: 280 MB for 1024 x 683 pixels."""
+"""Values from which one thread runs the network at a time, and gives the memory back: 280 MB for
+1024 x 683 pixels."""
 
 
 @cached({}, condition=threading.Condition())  # made by one thread, awaited by the others
@@ -167,8 +168,9 @@ class _Graph:
     def variances(self, x: str, channels: int) -> str:
         """Add C variances over places, computed by a normalisation in training mode from differences to the mean.
 
-        One operation, as maps are large; of mean squares flat channels would drown in rounding. Deviations are exact to
-        2e-4 for maps of 256 x 256 places, as the mean is summed up in one go.
+        One operation, as maps are large; of mean squares flat channels would drown in rounding.
+        Deviations are exact to 2e-4 for maps of 256 x 256 places, as the mean is summed up in one
+        go.
         """
         scale, shift = (self.constant(np.full(channels, value, np.float32)) for value in (1, 0))
         # It overwrites the moments it is given: as constants they would be shared by all threads.
@@ -251,8 +253,8 @@ _CLIP = 4.0
 _SMALLEST = 32
 """Sides below this are padded by repetition: the deepest maps have one place for 32 x 32 pixels."""
 _LARGEST = 1024
-"""Longer sides are averaged down to this, as a viewer would: the regressions saw images of about 500 pixels, and 20
-megapixels would take 5 GB."""
+"""Longer sides are averaged down to this, as a viewer would: the regressions saw images of about
+500 pixels, and 20 megapixels would take 5 GB."""
 
 
 def _key(*images: Pixels) -> tuple[Any, ...]:
@@ -267,8 +269,8 @@ _LOCK = threading.Lock()
 def spreads(pixels: Pixels) -> NDArray[np.float32]:
     """Return 2 x `SPREADS` standard deviations over H x W x 3 RGB pixels, one for each filter; read-only.
 
-    Those over the whole image, and those over its middle: all but a quarter at each side. Raises ToolError when the
-    network is absent or damaged.
+    Those over the whole image, and those over its middle: all but a quarter at each side. Raises
+    ToolError when the network is absent or damaged.
     """
     (found,) = run(_shown(pixels))
     found.setflags(write=False)
@@ -320,8 +322,9 @@ def standardise(values: NDArray[Any], centre: NDArray[Any], spread: NDArray[Any]
 def blend(lines: NDArray[Any], middles: Sequence[float], widths: Sequence[float]) -> NDArray[Any]:
     """Return N scores of N x 4 values: as a photograph, as a distorted image, and two that tell which it is.
 
-    What lowers a score differs between both; one function for both would be worse on each. A distorted image is one for
-    both of the latter (-1 .. 1), each above its middle; `widths` are how fast that changes.
+    What lowers a score differs between both; one function for both would be worse on each. A
+    distorted image is one for both of the latter (-1 .. 1), each above its middle; `widths` are how
+    fast that changes.
     """
     signs = (lines[:, 2:] - np.array(middles)) / np.array(widths)
     share = np.prod(1 / (1 + np.exp(-np.clip(signs, -50, 50))), axis=1)
@@ -365,9 +368,10 @@ def no_reference(pixels: Pixels, fit: str) -> float:
 def full_reference(pixels: Pixels, reference: Pixels) -> float:
     """Return how far two images of H x W x 3 RGB pixels lie apart: 0 (equal) .. about 1.
 
-    1 - similarity of structure (Ding et al. 2020, eq. 4), mean over channels and over three stages: the first, which
-    sees the finest detail, and the last two. On LIVE's train and validation pairs and the quickstart's train pairs no
-    sum of other terms of DISTS and LPIPS agrees better with people.
+    1 - similarity of structure (Ding et al. 2020, eq. 4), mean over channels and over three stages:
+    the first, which sees the finest detail, and the last two. On LIVE's train and validation pairs
+    and the quickstart's train pairs no sum of other terms of DISTS and LPIPS agrees better with
+    people.
     """
     return float(np.mean([_differences(pixels, reference)[stage][0] for stage in (0, -2, -1)]))
 
@@ -379,8 +383,9 @@ DISTANCES = tuple(f"stage{i}_{kind}" for i in range(1, 8) for kind in ("structur
 def distances(pixels: Pixels, reference: Pixels) -> list[float]:
     """Return the `DISTANCES` of two images of H x W x 3 RGB pixels, all 0 for equal ones.
 
-    For each stage: 1 - similarity of structure, 1 - similarity of means (Ding et al. 2020, eq. 3 and 4), and the root
-    of the squared difference of unit channel vectors (Zhang et al. 2018, LPIPS, unweighted), means over channels.
+    For each stage: 1 - similarity of structure, 1 - similarity of means (Ding et al. 2020, eq. 3
+    and 4), and the root of the squared difference of unit channel vectors (Zhang et al. 2018,
+    LPIPS, unweighted), means over channels.
     """
     return [value for terms in _differences(pixels, reference) for value in terms]
 

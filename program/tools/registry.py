@@ -32,8 +32,9 @@ COSTS: tuple[Cost, ...] = ("cheap", "medium", "expensive")
 """Per 384 x 384 image on one CPU core: up to 0.1 s, up to 0.3 s, more. From cheapest to dearest."""
 
 GENERAL_SHARE = 0.5
-"""Weight of a no-reference tool's general strength in its strength for one category: PIQE finds generated blur as well
-as any tool, and knows nothing of blurred photographs (|SRCC| 0.28 with people on LIVE In the Wild)."""
+"""Weight of a no-reference tool's general strength in its strength for one category: PIQE finds
+generated blur as well as any tool, and knows nothing of blurred photographs (|SRCC| 0.28 with
+people on LIVE In the Wild)."""
 
 
 class Measurement(Record):
@@ -49,9 +50,11 @@ class Measurement(Record):
     cached: bool = False
     error: str | None = None
     box: Box | None = None
-    """The pixels measured (the box asked for, grown to the tool's minimum size), or None for the whole image."""
+    """The pixels measured (the box asked for, grown to the tool's minimum size), or None for the
+    whole image."""
     note: str | None = None
-    """What was measured, where it is not the image as it is: averaged down, or against a resampled reference."""
+    """What was measured, where it is not the image as it is: averaged down, or against a resampled
+    reference."""
 
 
 class ToolSpec(Frozen):
@@ -64,38 +67,45 @@ class ToolSpec(Frozen):
     piq: str | None = None
     """The function's name in piq, for a tool that piq measures instead."""
     python: str | None = Field(None, pattern=r"^[\w.]+:\w+$")
-    """`module:function` of a tool that neither has: it takes one or two images (the reference second) and the options,
-    and returns one value."""
+    """`module:function` of a tool that neither has: it takes one or two images (the reference
+    second) and the options, and returns one value."""
     takes: Literal["tensors", "pixels"] = "tensors"
-    """What that function takes images as: PyTorch's tensors, 1 x 3 x H x W in 0..1, on the device that is set, or
-    H x W x 3 uint8 arrays, which need no PyTorch; such a tool stays on the processor."""
+    """What that function takes images as: PyTorch's tensors, 1 x 3 x H x W in 0..1, on the device
+    that is set, or H x W x 3 uint8 arrays, which need no PyTorch; such a tool stays on the
+    processor."""
     package: str | None = None
-    """The distribution that `python` measures with; its version is part of every cached reading's key."""
+    """The distribution that `python` measures with; its version is part of every cached reading's
+    key."""
     stands_in_for: str | None = None
-    """The tool of pyiqa that this one measures in its own way; it takes that one's place where there is no pyiqa."""
+    """The tool of pyiqa that this one measures in its own way; it takes that one's place where
+    there is no pyiqa."""
     options: Mapping[str, bool | int | float | str] = Field(default_factory=dict)
     """What the library is called with besides the images."""
     mode: Mode
     """FR compares with a reference, NR looks at the image alone."""
     higher_is_better: bool
     identity: float | None = None
-    """FR: the raw value of an image equal to its reference; None for a network that has no fixed one."""
+    """FR: the raw value of an image equal to its reference; None for a network that has no fixed
+    one."""
     description: str = Field(min_length=1, max_length=200)
     """One line that a model reads when it chooses."""
     strengths: Mapping[DistortionCategory, Agreement] = Field(default_factory=dict)
-    """|SRCC| with human scores by distortion category, from the strengths file where it holds the tool."""
+    """|SRCC| with human scores by distortion category, from the strengths file where it holds the
+    tool."""
     general: Agreement = 0.0
-    """|SRCC| over all distortions together: measured, else as published, else 0, which is no claim."""
+    """|SRCC| over all distortions together: measured, else as published, else 0, which is no
+    claim."""
     published: Agreement | None = None
     """SRCC on TID2013 as its authors or pyiqa's publish it."""
     trained_on: tuple[str, ...] = ()
-    """Datasets whose human scores it was fitted on: it is neither measured nor calibrated on those."""
+    """Datasets whose human scores it was fitted on: it is neither measured nor calibrated on
+    those."""
     needs: Literal["none", "parameters", "weights"]
     """none; parameters: a small file; weights: a network's."""
     parameter_file: str | None = None
     weights: tuple[str, ...] = ()
-    """Network files by their place below torch's hub folder (pyiqa/..., checkpoints/..., clip/...), or `hf:` and a
-    Hugging Face repository."""
+    """Network files by their place below torch's hub folder (pyiqa/..., checkpoints/..., clip/...),
+    or `hf:` and a Hugging Face repository."""
     packages: Mapping[str, str] = Field(default_factory=dict)
     """Python modules it needs beside its library, each with what to install for it."""
     licence: str
@@ -186,7 +196,8 @@ class ToolRegistry:
     def find(self, name: str) -> ToolSpec | None:
         """Return the tool of this display or library name, whatever its case, hyphens or `_tool` suffix, or None.
 
-        A name that only pyiqa knows gives an unlisted entry. `clipiqa+` is not `CLIPIQA`: an exact name goes first.
+        A name that only pyiqa knows gives an unlisted entry. `clipiqa+` is not `CLIPIQA`: an exact
+        name goes first.
         """
         exact = name.strip().casefold()
         return self._by_name.get(exact) or unlisted_tool(exact) or self._by_key.get(_key(name))
@@ -203,7 +214,8 @@ class ToolRegistry:
     def best(category: str | None, ready: Sequence[ToolSpec]) -> ToolSpec:
         """Return the tool declared strongest for a category; ties go to general strength, then to the cheaper one.
 
-        `category` None (or no known category) asks for general strength. Raises ToolError when `ready` is empty.
+        `category` None (or no known category) asks for general strength. Raises ToolError when
+        `ready` is empty.
         """
         if not ready:
             raise ToolError("no tool is ready for this image; see `python -m program.tools` for what is missing")
@@ -251,14 +263,16 @@ def _key(name: str) -> str:
 Device: TypeAlias = Literal["auto", "cpu", "cuda"]
 
 HUGGING_FACE = "hf:"
-"""Begins the name of a Hugging Face repository among a tool's weights; the others lie below torch's hub folder."""
+"""Begins the name of a Hugging Face repository among a tool's weights; the others lie below torch's
+hub folder."""
 
 failures: dict[str, str] = {}
 """Why a library, or a tool by its key, is left out for the rest of the process."""
 loaded: set[str] = set()
 """Keys of tools that were loaded before: they need no loading."""
 hanging: dict[str, "Future[Any]"] = {}
-"""Loadings that nobody waits for any more, by the tool's name: they hold the process's settings for loading."""
+"""Loadings that nobody waits for any more, by the tool's name: they hold the process's settings for
+loading."""
 
 
 def left_out(spec: ToolSpec) -> str | None:
@@ -315,7 +329,8 @@ def hub_folder(variable: str = "TORCH_HOME", library: str = "torch") -> Path:
 def needed_files(spec: ToolSpec, folder: Path | None) -> dict[str, Path | None]:
     """Return, for each file of a tool, by its place below torch's hub folder, where it lies (None: nowhere).
 
-    `folder` holds files by name and goes before torch's hub folder. Hugging Face repositories have their own cache.
+    `folder` holds files by name and goes before torch's hub folder. Hugging Face repositories have
+    their own cache.
     """
     places = [f"pyiqa/{spec.parameter_file}"] if spec.parameter_file else list(spec.weights)
     return {place: _path_of(place, folder) for place in places}

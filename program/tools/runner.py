@@ -89,9 +89,9 @@ class ToolRunner:
     ) -> Measurement:
         """Measure an image, or a box (left, top, right, bottom in pixels) of it. Never raises: see `Measurement.error`.
 
-        An FR tool compares with `reference`, of the same size; an NR tool ignores it. `category` is the distortion
-        the tool was taken for: it sharpens the score, not the raw value. With a raw value but no calibration entry
-        for the tool, `raw` is set and the error says so.
+        An FR tool compares with `reference`, of the same size; an NR tool ignores it. `category` is
+        the distortion the tool was taken for: it sharpens the score, not the raw value. With a raw
+        value but no calibration entry for the tool, `raw` is set and the error says so.
         """
         with tool_span(tool_name, {"image": image.name, "box": box, "category": category}) as outputs:
             result = self._measured(tool_name, image, reference, box, category)
