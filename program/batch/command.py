@@ -31,7 +31,7 @@ from program.tracking import Tracker, experiment_name
 
 
 class Judging(Asking[Row]):
-    """From a request to its row; `query` and `options` are asked of each that brings no question of its own."""
+    """From a request to its row; `query` and `options` are for requests without a question."""
 
     kind = Row
 
@@ -59,7 +59,7 @@ def judge(
     progress: bool = True,
     engine: Engine | None = None,
 ) -> None:
-    """Judge the items; `take` gets every row as it comes. With `out`, write their table, in the items' order.
+    """Judge the items; `take` gets every row as it comes. With `out`, write their table in order.
 
     A run that was killed goes on with what it wrote: a log beside the table (of one elsewhere: in
     the cache folder) has a row and its image's stamp on each line; `take` gets those of an earlier
@@ -164,7 +164,7 @@ def _tally(arguments: argparse.Namespace) -> Tally:
 
 
 def _exit_code(tally: Tally) -> int:
-    """Return what --min-score, --sure and --fail-on say of judged rows, else whether all got what was asked for."""
+    """Return what --min-score, --sure and --fail-on say of the rows, else whether all were answered."""
     if tally.counts["below"] or tally.counts["faulty"]:
         return EXIT_BELOW_MINIMUM
     if tally.counts["not sure"]:
@@ -212,7 +212,7 @@ def _many(arguments: argparse.Namespace, settings: Settings) -> int:
 
 @contextmanager
 def _tracked(arguments: argparse.Namespace, settings: Settings, tally: Tally) -> Iterator[None]:
-    """Log the job inside the block as one MLflow run: what was asked, its pace, its failures and what it spent.
+    """Log the job inside the block as one MLflow run: what was asked, pace, failures and costs.
 
     A job that ends before its end has a run that failed, with its figures.
     """

@@ -54,7 +54,7 @@ class Items:
         return self._all() if len(self.sources) == 1 else self._distinct()
 
     def count(self) -> int | None:
-        """Return how many there are before equal ones are left out; None where only reading a stream would tell."""
+        """Return how many there are, equal ones too; None where only reading a stream would tell."""
         if any(source.startswith(HUB) for source in self.sources):
             return None
         each = (scan_rows(place_of(name), {}) if is_manifest(name) else self._of(name) for name in self.sources)
@@ -87,7 +87,7 @@ class Items:
                 yield _item(below, path, self.reference, paired=paired)
 
     def left_out(self) -> dict[str, int]:
-        """Return how many files and folders of the sources' folders are no items, by suffix or by why.
+        """Return how many files and folders of the sources are no items, by suffix or by why.
 
         What `globs` leave out is not among them, nor are hidden files.
         """
@@ -100,7 +100,7 @@ class Items:
         return dict(sorted(counts.items(), key=lambda each: (-each[1], each[0])))
 
     def _distinct(self) -> Iterator[Request]:
-        """Yield the items with distinct ids: each of two folders may hold an `a.png`, and an image be named twice."""
+        """Yield the items with distinct ids: each of two folders may hold an `a.png`."""
         with closing(IdSet()) as once, closing(IdSet()) as twice, closing(IdSet()) as yielded:
             for item in self._all():
                 if not once.add(item.id):
@@ -136,7 +136,7 @@ def find_items(
     columns: Mapping[str, str] | None = None,
     remote: Collection[str] = (),
 ) -> Items:
-    """Return the items in order: images as given, a folder's by name, a manifest's (.jsonl, .csv, .parquet) by line.
+    """Return the items in order: images as given, a folder's by name, a manifest's by line.
 
     Sources are paths or URIs, or hf:NAME:SPLIT for a dataset of Hugging Face's; nothing is held in
     memory. `globs` keep files of folders whose name or path below the folder fits one; "!*.gif"
@@ -159,7 +159,7 @@ def find_items(
 def _of_folder(
     folder: Place, recursive: bool, globs: Sequence[str]
 ) -> Iterator[tuple[str, Place | OSError | InputError, str | None]]:
-    """Yield a folder's files by their names below it, and the folders below it that are not looked into.
+    """Yield a folder's files by their names below it, and folders in it that are not looked into.
 
     Beside each stands why it is no image to judge, as `_why_not` says it. A folder that cannot be
     read comes with its error, last. Hidden folders are passed over.
@@ -213,7 +213,7 @@ def _beside(folder: str) -> str:
 
 
 def _why_not(below: str, globs: Sequence[str]) -> str | None:
-    """Return why a folder's file is none of the images to judge: its suffix, or "" where no more is to be said."""
+    """Return why a file is no image to judge: its suffix, or "" where no more is to be said."""
     name = PurePosixPath(below).name
 
     def fits(*patterns: str) -> bool:

@@ -51,7 +51,7 @@ def format_of(out: Place) -> str:
 
 
 def write_rows(out: Place | str, rows: Iterable[Row], first: int = 0, kind: type[Row] = Row) -> None:
-    """Write the table: a file whole or not at all, a folder of Parquet files (.parquet) part by part from one on.
+    """Write the table: a file whole or not at all, a folder of Parquet files part by part.
 
     The rows are of one `kind`; in Parquet, of the plain one. Raises InputError for an unknown
     suffix or where it cannot be written.
@@ -75,7 +75,7 @@ def write_rows(out: Place | str, rows: Iterable[Row], first: int = 0, kind: type
 
 
 def _write_parts(out: Place, first: int, rows: Iterable[Row]) -> None:
-    """Write the rows of a folder from one part on, and remove the parts that a longer table left behind them."""
+    """Write the rows of a folder from one part on, and remove the parts behind them."""
     left = iter(rows)
     for number in count(first):
         row = next(left, None)
@@ -139,7 +139,7 @@ _MARK = "_run.json"
 
 
 def is_begun(out: Place, cache_dir: Path) -> bool:
-    """Tell whether a run into this output was stopped before its end, so that the same command goes on."""
+    """Tell whether a run into this output was stopped before its end, and can go on."""
     return _log_of(out, cache_dir).exists() or (not isinstance(out, Path) and exists(join_place(out, _MARK)))
 
 
@@ -150,10 +150,10 @@ def _log_of(out: Place, cache_dir: Path) -> Path:
 
 
 class TableLog(Journal[Row]):
-    """The log of a run whose rows become a table. A folder's parts are written as soon as all their rows are there."""
+    """The log of a run whose rows become a table; a folder's parts are written once they are full."""
 
     def __init__(self, out: Place, cache_dir: Path, header: Mapping[str, Any]) -> None:
-        """Open or make the log, beside the table or, of one elsewhere, in the cache folder; see Journal.
+        """Open or make the log, beside the table or, of one elsewhere, in the cache folder.
 
         Raises InputError for a folder of parts where something else has the name of one.
         """
@@ -166,7 +166,7 @@ class TableLog(Journal[Row]):
             remove_leftovers(out if self._in_parts else out.parent)
 
     def resume(self) -> int:
-        """Take in what an earlier run finished, of a folder elsewhere also from another machine; see Journal."""
+        """Take in what an earlier run finished, of a folder elsewhere also another machine's."""
         if self._mark is not None and self.empty:
             self._sign(self._mark, json.dumps(self._header, sort_keys=True).encode())
         return super().resume()
@@ -185,7 +185,7 @@ class TableLog(Journal[Row]):
             self._number += 1
 
     def _sign(self, mark: Place, text: bytes) -> None:
-        """Say whose work the parts are, or go on with those that the same work wrote from another machine."""
+        """Say whose work the parts are, or go on with those of the same work from another machine."""
         import pyarrow.parquet
 
         if not exists(mark):
@@ -209,7 +209,7 @@ _ERRORS = 1000
 
 
 def limits_of(text: str | None) -> dict[str, str]:
-    """Return the least strength that fails an image, by fault, of `--fail-on`; slight where none is named.
+    """Return the least strength that fails an image, by fault, of `--fail-on`; slight by default.
 
     Raises InputError for what is no fault or no strength.
 
@@ -229,7 +229,7 @@ def limits_of(text: str | None) -> dict[str, str]:
 
 
 def faults_beyond(row: Row, limits: Mapping[str, str]) -> list[str]:
-    """Return a row's faults that are as strong as a limit or stronger, as "moderate defocus blur"."""
+    """Return a row's faults at a limit or beyond it, as "moderate defocus blur"."""
     if not limits:
         return []
     from program.expert import STRENGTHS
@@ -301,7 +301,7 @@ _STATUS_WORDS = {"degraded": "The answer rests on less than usual", "failed": "T
 
 
 def show(result: Assessment, *, sources: bool = False) -> None:
-    """Print one assessment: the answer and why; by region what was found; with `sources` all readings behind it."""
+    """Print one assessment: the answer and why, what was found by region; `sources`: all readings."""
     console = Console()
     console.print(f"[bold]{_escaped(result.headline)}[/bold]")
     if reasons := result.quality_reasoning if sources else result.summary:
@@ -336,7 +336,7 @@ def comparison_text(result: Comparison, names: Sequence[str]) -> str:
 
 
 def show_summary(tally: Tally, out: str | None, left_out: str) -> None:
-    """Print a batch's summary: the worst ten with reasons, the first ten answers, what failed, what was left out."""
+    """Print a batch's summary: the worst ten, the first ten answers, what failed or was left out."""
     console = Console()
     if tally.worst:
         lines = [(f"{row.score:.2f}", row.id, _faults(row)) for row in tally.worst]
@@ -379,12 +379,12 @@ def _answer(row: Row) -> str:
 
 
 def _escaped(text: str) -> str:
-    """Return a text of a file's or a model's for the console: it steers neither rich nor the terminal."""
+    """Return a foreign text for the console: it steers neither rich nor the terminal."""
     return markup.escape(showable(text))
 
 
 def _faults(row: Row) -> str:
-    """Say why in few words: the faults, else the distortions, else the start of the reasoning of a score."""
+    """Say why in few words: the faults, else the distortions, else the start of the reasoning."""
     text = "; ".join(f"{fault}: {strength}" for fault, strength in row.faults)
     return _short(text or row.distortions or ("" if row.option else row.reasoning) or "")
 

@@ -19,7 +19,7 @@ _SHARE = re.compile(r"\\\\" if os.sep == "/" else r"[\\/]{2}")
 
 
 def kind_elsewhere(name: str) -> str:
-    r"""Return by which kind of address a name leads away from this machine's files; "" where it does not.
+    r"""Return by which kind of address a name leads away from this machine; "" where it does not.
 
     "file" is a folder that another machine shares: file://host/folder, or \\host\folder of Windows.
 
@@ -36,7 +36,7 @@ def kind_elsewhere(name: str) -> str:
 
 
 def kind_of_address(text: str) -> str:
-    """Return a kind of address that may be opened, as it stands before ://. Raises ValueError for anything else.
+    """Return a kind of address that may be opened, as it stands before ://; or ValueError.
 
     >>> kind_of_address("S3")
     's3'
@@ -72,7 +72,7 @@ def parent(address: str) -> str:
 
 
 def is_below(address: str, folder: str) -> bool:
-    """Tell whether an address surely leads below a folder elsewhere, however its dots and slashes are written."""
+    """Tell whether an address surely leads below a folder elsewhere, however it is written."""
     start = _as_folder(folder)
     if start.endswith("://"):  # the file's own name could be a host
         return False

@@ -36,7 +36,7 @@ class Section(Frozen):
 
 
 class ImageLimits(Section):
-    """What images a service takes. Others are converted or scaled for its eyes only; tools measure the original."""
+    """What images a service takes; others are converted or scaled for it. Tools see the original."""
 
     formats: tuple[ImageFormat, ...] = ("png", "jpeg")
     """Sent as they are; every other format is sent as PNG, without loss."""
@@ -51,7 +51,7 @@ class ImageLimits(Section):
 
 
 class BackendSettings(Section):
-    """A service configured once, by name: then `--lm NAME` or `--lm NAME/MODEL`. docs/models.md explains each key."""
+    """A service configured by name: `--lm NAME` or `--lm NAME/MODEL`. docs/models.md has the keys."""
 
     provider: str = "openai"
     model: str | None = None
@@ -111,14 +111,14 @@ class LanguageModels(Section):
         return role.model_copy(update={"entry": entry, "images": images})
 
     def image_limits(self, provider: str, api_base: str | None, *own: ImageLimits | None) -> ImageLimits:
-        """Return what images a service takes; what is said of it alone goes before what is said of its kind."""
+        """Return what images a service takes; what is said of it alone goes first."""
         service = "server" if api_base and provider in SERVER_PROVIDERS else provider
         parts = (self.images.get("default"), self.images.get(service), *own)
         limits = {k: v for part in parts if part for k, v in part.model_dump(exclude_unset=True).items()}
         return ImageLimits.model_validate(limits)
 
     def replace(self, names: Mapping[str, str], api_base: str | None) -> "LanguageModels":
-        """Return the models with others in some roles, by role; a new role starts as the summarizer.
+        """Return the models with others in some roles; a new role starts as the summarizer.
 
         `api_base` is the server of every model whose name leaves it open. Without it a model chosen
         again is on the server that was set for its role, else on the environment's; a hosted one on
@@ -150,7 +150,7 @@ class LanguageModels(Section):
 
 
 def takes_api_base(backend: str, entries: Mapping[str, Any] | None = None) -> bool:
-    """Return whether a model's name leaves open where its server is; an entry of `backends` does not.
+    """Return whether a model's name leaves open where its server is; one of `backends` does not.
 
     >>> takes_api_base("openai/qwen-vl"), takes_api_base("perceptual/expert"), takes_api_base("anthropic/claude")
     (True, False, False)
@@ -159,7 +159,7 @@ def takes_api_base(backend: str, entries: Mapping[str, Any] | None = None) -> bo
 
 
 def checked_api_base(value: str | None) -> str | None:
-    """Return a server's address. ValueError where it is no http(s) URL or carries a secret; it names no secret.
+    """Return a server's address. ValueError where it is no http(s) URL or carries a secret.
 
     >>> checked_api_base("http://127.0.0.1:8000/v1/")
     'http://127.0.0.1:8000/v1'
@@ -221,7 +221,7 @@ class StageUsage(Record):
 
 
 class Usage(StageUsage):
-    """What one assessment cost: model calls, tokens, money where prices are known, and seconds per stage."""
+    """What one assessment cost: model calls, tokens, money, and seconds per stage."""
 
     stages: dict[str, StageUsage] = Field(default_factory=dict)
     """The calls by stage: planner, executor, summarizer."""

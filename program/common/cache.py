@@ -36,7 +36,7 @@ _PATIENCE_S = 10.0
 
 
 class PlainCache:
-    """JSON values by key in a folder. Where the folder cannot be used there is none: that is said once, and no error.
+    """JSON values by key in a folder; none, and no error, where the folder cannot be used.
 
     Bounded: over `size_limit_mb` MiB the entries stored longest ago go. A connection lasts for one
     operation, so threads, processes and forks need no care, and a kill loses nothing that was
@@ -117,7 +117,7 @@ class PlainCache:
 
 @functools.cache
 def _answer_cache() -> type["Cache"]:
-    """Return the class of the program's own cache of DSPy's: to define it takes DSPy itself, which loads slowly."""
+    """Return the class of the program's own cache of DSPy's; to define it loads DSPy, slowly."""
     from dspy.clients import Cache
 
     class AnswerCache(Cache):
@@ -131,7 +131,7 @@ def _answer_cache() -> type["Cache"]:
 
 
 def use_lm_cache(folder: Path) -> None:
-    """Let DSPy keep language models' answers under `folder`, unless a cache was configured for it before.
+    """Let DSPy keep models' answers under `folder`, unless a cache was configured before.
 
     The cache is one as DSPy's documentation has users write them. It stores pickles; they are read
     back in DSPy's restricted mode, which makes plain data and the reply types of LiteLLM and OpenAI

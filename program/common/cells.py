@@ -13,7 +13,7 @@ _CONTROL = re.compile(r"[\x00-\x08\x0b-\x1f\x7f-\x9f]")
 
 
 def text_cell(value: Any) -> Any:
-    r"""Return a text for people as a cell, on one line; what is no text as it is, None as an empty cell.
+    r"""Return a text for people as a cell, on one line; other values as they are, None as "".
 
     >>> text_cell("=1+1"), text_cell("-x"), text_cell(-1.5), text_cell("a\nb\x1b"), text_cell(None)
     ("'=1+1", "'-x", -1.5, 'a b\\x1b', '')
@@ -28,7 +28,7 @@ def text_cell(value: Any) -> Any:
 
 
 def name_cell(value: str | None) -> str:
-    r"""Return a name as a cell of which `plain_cell` makes the same name again; one with control marks as JSON.
+    r"""Return a name as a cell of which `plain_cell` makes the same name again.
 
     >>> name_cell("-a.png"), name_cell("'-a.png"), name_cell("a\x1b.png"), name_cell("'a'.png")
     ("'-a.png", "''-a.png", '"a\\u001b.png"', "'a'.png")
@@ -45,7 +45,7 @@ def name_cell(value: str | None) -> str:
 
 
 def plain_cell(text: str) -> str:
-    r"""Return what a cell stands for: without the apostrophe before a formula, and the name that JSON is of.
+    r"""Return what a cell stands for: without the apostrophe before a formula, or out of JSON.
 
     >>> plain_cell("'-a.png"), plain_cell("''-a.png"), plain_cell('"a\\u001b.png"'), plain_cell("'a'.png")
     ('-a.png', "'-a.png", 'a\x1b.png', "'a'.png")

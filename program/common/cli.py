@@ -48,7 +48,7 @@ _ROLE_FLAGS = {
 
 
 def _claim(*names: str) -> None:
-    """Give our packages their names: under `python -m` a `data.py` in the working folder would stand before them."""
+    """Give our packages their names, before a `data.py` in the working folder (`python -m`) does."""
     home = str(Path(__file__).resolve().parents[2])
     for name in names:
         spec = PathFinder.find_spec(name, [home])
@@ -61,7 +61,7 @@ _claim("configs", "data", "optimizers", "signatures")
 
 
 def as_started(text: str) -> str:
-    """Return a text with the commands it names written as the user starts them: `agentic-iqa data check`."""
+    """Return a text with the commands in it as the user starts them: `agentic-iqa data check`."""
     if not STARTED_AS.get():
         return text
     words = re.sub(r"python -m program\.(\w+)(?!\.?\w)", rf"{STARTED_AS.get()} \1", text)
@@ -69,7 +69,7 @@ def as_started(text: str) -> str:
 
 
 def _write_what_can_be_written() -> None:
-    r"""Let the output escape what its encoding (cp1252, ASCII) lacks, as \u2265: what JSON reads, too."""
+    r"""Let the output escape what its encoding (cp1252, ASCII) lacks, as JSON does: \u2265."""
 
     def escaped(error: UnicodeError) -> tuple[str, int]:
         if not isinstance(error, UnicodeEncodeError):
@@ -148,14 +148,14 @@ def column_names(text: str) -> dict[str, str]:
 
 
 def _leave_objects() -> None:
-    """Spare the end of a process half a second: looking through what the imports made, for nothing."""
+    """Spare the end of a process half a second of looking through what the imports made."""
     if "torch" not in sys.modules:  # a library of its own complains of objects that are left
         gc.freeze()
 
 
 @contextlib.contextmanager
 def _ending_on_signals() -> Iterator[list[signal.Signals]]:
-    """Let SIGTERM, and the end of the terminal, end the block as Ctrl-C does; yields those that came."""
+    """Let SIGTERM and SIGHUP end the block as Ctrl-C does; yields those that came."""
     came: list[signal.Signals] = []
 
     def stop(number: int, _frame: object) -> None:
@@ -258,14 +258,14 @@ def add_settings_flags(parser: argparse.ArgumentParser) -> None:
 
 
 def add_program_flags(parser: argparse.ArgumentParser, *, replaces: str = "") -> None:
-    """Add the flags that name a compiled program; `replaces` says which files --force replaces in this command."""
+    """Add the flags that name a compiled program; `replaces` says what --force replaces, too."""
     parser.add_argument("--program", metavar="DIR|URI", help="compiled program: its folder, or models:/NAME@champion")
     forced = "load a --program that was altered, or compiled with another revision of perceptual/expert"
     parser.add_argument("--force", action="store_true", help="; ".join(filter(None, (replaces, forced))))
 
 
 def add_layout_flags(parser: argparse.ArgumentParser, *, columns: str, scale: str = "") -> None:
-    """Add the flags that say how a table is read; `columns` and `scale` begin with which tables these are for."""
+    """Add the flags that say how a table is read; `columns` and `scale` begin with which tables."""
     parser.add_argument("--columns", metavar="FIELD=COLUMN,...", type=column_names, default={},
                         help=f"{columns}which column is which field, such as image=img,mos=score")  # fmt: skip
     parser.add_argument("--mos-range", metavar="LOW,HIGH", type=numbers(2), help=f"{scale}scale of the scores "
@@ -320,7 +320,7 @@ def check_installed(extra: str, *modules: str) -> None:
 def check_outputs(
     arguments: argparse.Namespace, flag: str, *written: "Place", read: "Iterable[Place]" = (), begun: bool = False
 ) -> None:
-    """Raise InputError where a file that `flag` has written is an input, or is there and --force was not given.
+    """Raise InputError where a file of `flag` is an input, or is there and without --force.
 
     An input is whatever file another argument names, or one of `read`. `begun` says that this work
     began the file.

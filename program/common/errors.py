@@ -34,7 +34,7 @@ class ModelError(InputError):
 
 
 class EndpointError(ModelError):
-    """A model's service cannot be used as it is addressed: address, key, model or context. The next question fails."""
+    """A model's service cannot be used as it is addressed; the next question fails, too."""
 
     is_repeated = False
     """Whether the service failed like this before, with no answer since: a run over many images
@@ -81,7 +81,7 @@ _MENDS_OF_SERVERS = _MENDS | {
 
 
 def fault_and_mend(error: Exception) -> tuple[str, str]:
-    """Return what an error of ours or of a model's service says is wrong, and what to do; empty where nothing is known.
+    """Return what an error of ours or of a model's service says is wrong, and what to do, or "".
 
     >>> fault_and_mend(InputError("image 'a.png': no such file; check the path"))
     ("image 'a.png': no such file", 'check the path')
@@ -95,7 +95,7 @@ def fault_and_mend(error: Exception) -> tuple[str, str]:
 
 
 def first_fault(error: "ValidationError", whole: str, model: "type[BaseModel] | None" = None) -> str:
-    """Return on one line where pydantic finds the first fault (`whole`: in no part), and which; not what was given.
+    """Return on one line where pydantic finds the first fault, and which; not what was given.
 
     A name that is unknown goes before all others: a misspelt field is missing as well. Of a `model`
     the nearest field is named, or all of them.
@@ -111,7 +111,7 @@ def first_fault(error: "ValidationError", whole: str, model: "type[BaseModel] | 
 
 
 def keys_at(section: Any, location: tuple[int | str, ...]) -> list[str]:
-    """Return the keys that a section of a tree, or a request, may hold; `location` may lead through named entries."""
+    """Return the keys that a part of a tree, or of a request, may hold."""
     for part in location:
         fields = getattr(section, "model_fields", {})
         kind = fields[str(part)].annotation if str(part) in fields else section
@@ -125,7 +125,7 @@ characters."""
 
 
 def showable(text: str) -> str:
-    r"""Return a text with what steers a terminal, or turns the direction of writing, shown by its code.
+    r"""Return a text with what steers a terminal, or turns the writing, shown by its code.
 
     >>> showable("a\x1b[2Jb.png")
     'a\\x1b[2Jb.png'

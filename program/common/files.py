@@ -32,7 +32,7 @@ _ABANDONED_S = 24 * 60 * 60
 
 @contextlib.contextmanager
 def whole_file(path: Path) -> Iterator[Path]:
-    """Yield the path of an empty file that takes the name `path` where the block ends well, else goes; or OSError."""
+    """Yield the path of an empty file that takes the name `path` where the block ends well."""
     with _partial_file(path) as partial:
         yield partial
         os.replace(partial, path)
@@ -51,7 +51,7 @@ def _partial_file(path: Path) -> Iterator[Path]:
 
 
 def remove_leftovers(folder: Path) -> None:
-    """Remove the half-written files that runs left in a folder when they were killed, a day ago or earlier."""
+    """Remove the half-written files in a folder that killed runs left a day ago or earlier."""
     with contextlib.suppress(OSError), os.scandir(folder) as entries:
         for entry in entries:
             if PARTIAL.fullmatch(entry.name) and entry.is_file(follow_symlinks=False):
@@ -60,7 +60,7 @@ def remove_leftovers(folder: Path) -> None:
 
 
 def write_whole(path: Path, content: str | bytes) -> None:
-    """Write a file, whole or not at all; texts as UTF-8, line ends as given. OSError where it cannot be written."""
+    """Write a file, whole or not at all; texts as UTF-8. OSError where it cannot be written."""
     with whole_file(path) as partial:
         partial.write_bytes(content.encode("utf-8") if isinstance(content, str) else content)
 
@@ -105,7 +105,7 @@ def path_lock(path: Path) -> Iterator[None]:
 
 
 def keep_private(path: Path) -> None:
-    """Let the owner alone read a file, which is made where there is none, or a folder; nothing where that cannot be."""
+    """Let the owner alone read a file, made where there is none, or a folder, where that can be."""
     with contextlib.suppress(OSError):
         if not path.exists():
             os.close(os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600))
@@ -114,7 +114,7 @@ def keep_private(path: Path) -> None:
 
 
 def remove_database(path: Path) -> None:
-    """Remove an SQLite file with what a killed process left beside it, which would be taken for the next one's."""
+    """Remove an SQLite file with what a killed process left beside it."""
     for suffix in ("", "-journal", "-wal", "-shm"):
         path.with_name(path.name + suffix).unlink(missing_ok=True)
 
@@ -134,7 +134,7 @@ def lock_file(file: IO[bytes], *, wait: bool) -> bool:
 
 
 def temporary_database(*tables: str) -> sqlite3.Connection:
-    """Return a database on disk that goes with its connection, and takes 16 MiB of memory at most. One thread's."""
+    """Return a database on disk that goes with its connection; 16 MiB of memory, one thread."""
     database = sqlite3.connect("", isolation_level=None, check_same_thread=False)
     database.execute("PRAGMA cache_size = -16384")
     for table in tables:
@@ -149,7 +149,7 @@ def digest_of(text: str) -> bytes:
 
 
 class IdSet:
-    """The texts that were added; of each 16 bytes are kept, in a temporary file once there are many. One thread."""
+    """The texts that were added: 16 bytes of each, on disk once there are many. One thread."""
 
     def __init__(self) -> None:
         self._ids = temporary_database("CREATE TABLE ids (id BLOB PRIMARY KEY) WITHOUT ROWID")
@@ -171,14 +171,14 @@ Place = Path | str
 
 
 def is_remote(place: Place) -> bool:
-    """Tell whether a name is the URI of a file that is not local, or an image itself as a data: URI."""
+    """Tell whether a name is the URI of a file elsewhere, or an image itself as a data: URI."""
     if not isinstance(place, str) or FILE.match(place):
         return False
     return URI.match(place) is not None or DATA.match(place) is not None
 
 
 def place_of(name: Place) -> Place:
-    """Return a name as a local path, or a URI with its kind in small letters. Raises InputError for a web page's.
+    """Return a name as a local path or a URI with its kind in small letters; InputError for a URL.
 
     It takes the user's word: `named_in` is for names that stand in data.
     """
@@ -195,7 +195,7 @@ def place_of(name: Place) -> Place:
 
 
 def named_in(folder: Place, name: str, allowed: Collection[str] | None = ()) -> Place:
-    """Return the image that data calls `name` in a folder: a table's cell, an agent's argument, a file in a listing.
+    """Return the image that data (a cell, an argument, a listing) calls `name` in a folder.
 
     Such a name leads to a file of this machine, to a data: URI, or, from a folder elsewhere, below
     that folder. It leads elsewhere only where the user `allowed` its kind of address; None: no user
@@ -223,7 +223,7 @@ def folder_of(place: Place) -> Place:
 
 
 def from_base64(text: str) -> bytes:
-    """Return the bytes of a base64 text: plain, URL-safe, or a data: address of whatever type; or ValueError."""
+    """Return the bytes of a base64 text: plain, URL-safe, or a data: address; or ValueError."""
     address = DATA.match(text)
     body = unquote(text[address.end() :]) if address else text
     compact = re.sub(r"\s+", "", body).rstrip("=").translate(str.maketrans("-_", "+/"))
@@ -245,7 +245,7 @@ def check_text(text: str, name: str = "") -> None:
 
 
 def readable(place: Place) -> str:
-    """Return a path as text that any encoding of the output holds: bytes that are no UTF-8 as backslash escapes."""
+    """Return a path as text of any encoding: bytes that are no UTF-8 as backslash escapes."""
     return os.fsencode(place.as_posix() if isinstance(place, Path) else place).decode("utf-8", "backslashreplace")
 
 
@@ -262,7 +262,7 @@ def join_place(folder: Place, name: str) -> Place:
 
 
 def path_mend(name: Place, other: str = "check the path") -> str:
-    """Return what to do about a file that is not there: mind its backslashes, or `other` where it has none."""
+    """Return what to do about a file that is not there: mind its backslashes, or `other`."""
     if "\\" in str(name) and os.sep == "/":
         return "a backslash separates folders on Windows only: write / instead"
     return other
@@ -303,7 +303,7 @@ def leads_out(path: Path, folder: Path) -> bool:
 
 
 def check_plain(path: Path, name: str) -> None:
-    """Raise InputError, beginning with `name`, where a file cannot be written: for a link, a pipe, a device.
+    """Raise InputError, beginning with `name`, where a file is a link, a pipe or a device.
 
     A folder passes, and a link to one.
     """
@@ -330,7 +330,7 @@ def open_file(place: Place) -> Iterator[IO[bytes]]:
 
 @contextlib.contextmanager
 def output_file(place: Place) -> Iterator[IO[bytes]]:
-    """Yield a file to write bytes into, which is there whole once the block ends well, or not at all; or OSError."""
+    """Yield a file to write bytes into, there whole once the block ends well; or OSError."""
     if isinstance(place, Path):
         with whole_file(place) as partial, partial.open("wb") as file:
             yield file
@@ -360,7 +360,7 @@ def is_folder(place: Place) -> bool:
 
 
 def list_files(folder: str, *, recursive: bool) -> Iterator[tuple[str, Place | InputError]]:
-    """Yield the files of a folder elsewhere in order, by their names below it; or why one cannot be addressed."""
+    """Yield the files of a folder elsewhere by their names below it; or why one has no address."""
     with _store_of(folder) as (system, path):
         found = sorted(system.find(path, maxdepth=None if recursive else 1))
     for each in found:
@@ -372,7 +372,7 @@ def list_files(folder: str, *, recursive: bool) -> Iterator[tuple[str, Place | I
 
 
 def check_output(flag: str, out: Place, inputs: Iterable[Place], *, force: bool) -> None:
-    """Raise InputError where writing to `out` would destroy an input, or, without `force`, what is there already.
+    """Raise InputError where `out` is an input, or, without `force`, is there already.
 
     That is so with `force`, too, for a link, which a file would replace, and for a pipe or a
     device.
@@ -410,7 +410,7 @@ def remove(place: Place) -> None:
 
 
 def system_of(place: Place) -> tuple[Any, str]:
-    """Return fsspec's file system of a file and the file's name there. Raises InputError for an unknown kind."""
+    """Return fsspec's file system of a file and its name there; InputError for an unknown kind."""
     from fsspec.core import url_to_fs
 
     if CHAIN in str(place):
@@ -425,7 +425,7 @@ def system_of(place: Place) -> tuple[Any, str]:
 
 @contextlib.contextmanager
 def _store_of(place: Place) -> Iterator[tuple[Any, str]]:
-    """Yield what `system_of` returns; what a store's own client raises inside is an OSError: each has its own kinds."""
+    """Yield what `system_of` returns; what a store's own client raises inside is an OSError."""
     try:
         yield system_of(place)
     except (OSError, InputError):

@@ -52,7 +52,7 @@ def usable_key(name: str, value: str) -> str:
 
 
 def use_keys(names: Iterable[str]) -> None:
-    """Cut these variables of the environment as `usable_key` does, where other libraries read them."""
+    """Cut these variables of the environment as `usable_key` does, for other libraries."""
     for name in names:
         value = os.environ.get(name)
         if value is not None and (key := usable_key(name, value)) != value:
@@ -69,7 +69,7 @@ def holds_key(name: str) -> bool:
 
 
 def keys_named_after(provider: str) -> list[str]:
-    """Return the variables of the environment that hold a provider's keys: of "together_ai" TOGETHER_API_KEY, ..."""
+    """Return the variables that hold a provider's keys: of "together_ai" TOGETHER_API_KEY, ..."""
     words = re.findall("[A-Z0-9]+", provider.upper())
     if not words:
         return []
@@ -79,7 +79,7 @@ def keys_named_after(provider: str) -> list[str]:
 
 
 def usable_options(options: Mapping[str, Any], owner: str) -> dict[str, Any]:
-    """Return those of a language model's options that have to be cut: its key, and the values of headers.
+    """Return those of a language model's options that have to be cut: key and headers.
 
     Raises KeyFormError, which names the option and the model (`owner`), for what no header holds.
     """
@@ -105,7 +105,7 @@ def _usable_header(name: str, value: Any) -> Any:
 
 
 def keys_among(options: Mapping[str, Any]) -> dict[str, str]:
-    """Return the keys among a language model's options or the environment, by name: headers' and URLs' too.
+    """Return the keys among a model's options or the environment, by name; headers' and URLs' too.
 
     Blanks and quotes at their ends are cut: a text may hold a key without them. Keys of fewer than
     8 characters are left out.
@@ -130,7 +130,7 @@ def keys_among(options: Mapping[str, Any]) -> dict[str, str]:
 
 
 def redact(text: str, secrets: Mapping[str, str] | None = None) -> str:
-    """Return a text with every key of the environment, and passwords in URLs, replaced by what they are.
+    """Return a text with every key of the environment, and passwords in URLs, replaced.
 
     `secrets` are further keys, by the name to put in their place. A key is found as it is and as it
     is escaped in JSON, Python, HTML, URLs and base64. Redact before a text is cut: of a key cut in
@@ -143,7 +143,7 @@ def redact(text: str, secrets: Mapping[str, str] | None = None) -> str:
 
 
 def without_keys(value: Any, secrets: Mapping[str, str] | None = None) -> Any:
-    """Return a value with every text in it redacted: lists, mappings, dataclasses and pydantic models of texts, too.
+    """Return a value with every text in it redacted, in lists, mappings, dataclasses and models.
 
     What holds no key is returned itself. Where an answer's text held one its `logprobs` are
     dropped: their tokens spell the key in pieces.
@@ -152,7 +152,7 @@ def without_keys(value: Any, secrets: Mapping[str, str] | None = None) -> Any:
 
 
 def strip_bytes(value: Any) -> Any:
-    """Return a value (text, or lists and mappings of it) without images' bytes and headers' values."""
+    """Return a value (text, or lists and mappings of it) without images and headers."""
     if isinstance(value, str):
         return _IMAGE_BYTES.sub(r"\1(left out)", value)
     if isinstance(value, Mapping):
@@ -211,14 +211,14 @@ def _spellings(key: str) -> tuple[re.Pattern[str], tuple[str, ...]]:
 
 
 def _base64(key: str, shift: int) -> str:
-    """Return the part of a text's base64 that a key in it determines, `shift` bytes (of three) after a boundary."""
+    """Return the part of a text's base64 that a key in it determines, at one of three shifts."""
     data = key.encode("utf-8", "surrogateescape")
     whole = binascii.b2a_base64(b"\0" * shift + data).decode("ascii")
     return whole[(shift * 8 + 5) // 6 : (shift + len(data)) * 8 // 6]
 
 
 def _spelled(character: str) -> str:
-    """Return a pattern of a character as it is, or escaped: by backslashes, percent-encoded, as HTML; several times."""
+    """Return a pattern of a character as it is, or escaped for JSON, Python, URLs or HTML."""
     if re.fullmatch(r"[A-Za-z0-9]", character):
         return character
     itself = r"[\s+]{1,8}" if character.isspace() else re.escape(character)

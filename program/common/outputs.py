@@ -68,7 +68,7 @@ TABLE = Kind(re.compile(r"part-\d{6,}\.parquet"))
 
 
 def check_outputs_in(folder: Path, kind: Kind) -> None:
-    """Raise InputError, naming the first, where something in a folder's way was not written by this program.
+    """Raise InputError for the first thing in a folder's way that this program did not write.
 
     That is what has a name of the kind and is of others, was changed since, or is a link or a pipe;
     and whatever else lies in a folder that is to hold nothing else.
@@ -88,7 +88,7 @@ def check_outputs_in(folder: Path, kind: Kind) -> None:
 
 @contextmanager
 def replacing(folder: Path, kind: Kind, names: Iterable[str]) -> Iterator[None]:
-    """Let the block write, replace and remove files of these names; they are recorded as written by this program.
+    """Let the block write, replace and remove files of these names; they are recorded as ours.
 
     Raises InputError, before the block, as `check_outputs_in` does for these names alone. OSError
     where the record cannot be written. A kill inside leaves names that the next run knows as its
@@ -144,7 +144,7 @@ def _is_partial(name: str) -> bool:
 
 
 def _names_in(folder: Path, kind: Kind) -> Iterator[str]:
-    """Yield the names in a folder, and in the folders below it that the kind has, in order; no link is followed."""
+    """Yield the names in a folder, and in the folders below it that the kind has; no links."""
     for name in sorted(os.listdir(folder)):
         yield name
         below = folder / name
@@ -193,7 +193,7 @@ def _sha256(path: Path) -> str:
 
 
 def _written(folder: Path) -> dict[str, str | None]:
-    """Return what this program wrote into a folder: names, each with its SHA-256 or None where it is not known."""
+    """Return what this program wrote into a folder: names, each with its SHA-256 or None."""
     path = folder / RECORD
     try:
         status = path.lstat()

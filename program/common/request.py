@@ -49,7 +49,7 @@ class Request(BaseModel):
         return cls.model_validate(json.loads(text))
 
     def stamp(self) -> list[Any]:
-        """Return JSON that changes when its images do: sizes and times in ns; zeros where there is no file."""
+        """Return JSON that changes when its images do: sizes and times in ns; zeros for no file."""
         stamp: list[Any] = []
         for place in (self.image, self.reference):
             try:

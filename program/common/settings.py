@@ -97,7 +97,7 @@ class TrackingSettings(Section):
 
 
 class ServeSettings(Section):
-    """What `python -m program.serve` admits. The token is no setting: it comes from AGENTICIQA_SERVE_TOKEN."""
+    """What the service admits. The token is no setting: AGENTICIQA_SERVE_TOKEN."""
 
     host: str
     port: int = Field(ge=0, le=65535)
@@ -118,7 +118,7 @@ class ServeSettings(Section):
 
 
 class RecipeSettings(Section):
-    """What one optimizer may spend; a recipe reads the keys it has a use for (see configs/optimizers.yaml)."""
+    """What one optimizer may spend; a recipe reads the keys it has a use for."""
 
     demos: int | None = Field(ge=0)
     role_demos: int = Field(ge=0)
@@ -175,13 +175,13 @@ class Settings(Section):
 
     @property
     def kept_dir(self) -> Path | None:
-        """Where readings, measurements and models' answers are kept; None: work out all again, and keep nothing."""
+        """Where readings and answers are kept; None: work out all again, and keep nothing."""
         return self.cache_dir if self.cache else None
 
     def with_model(
         self, backend: str | None, api_base: str | None = None, roles: Mapping[str, str] | None = None
     ) -> "Settings":
-        """Return the settings with one model in every role, but for the roles that `roles` gives their own.
+        """Return the settings with one model in every role but those that `roles` names.
 
         `api_base` is the server of every model whose name leaves it open (openai/NAME, vllm/NAME,
         ...). Raises SettingsError where there is none, or where the address cannot be used.
@@ -261,7 +261,7 @@ def _shipped() -> dict[str, Any]:
 
 
 def _read(path: Path, kind: str = "settings file", mend: str = "correct the file") -> dict[str, Any]:
-    """Return what a file of YAML or JSON holds. Raises SettingsError, which begins with `kind`, for any other file."""
+    """Return what a file of YAML or JSON holds. Raises SettingsError, which begins with `kind`."""
     name = f"{kind} {str(path)!r}"
     is_json = path.suffix == ".json"
     try:
@@ -305,7 +305,7 @@ class ConfigFile(Frozen):
 
     @classmethod
     def load(cls, path: Path | None = None) -> Self:
-        """Read a file (the shipped one by default). Raises SettingsError naming the file and the key."""
+        """Read a file (the shipped one by default). Raises SettingsError with file and key."""
         return cls._shipped() if path is None else cls._read(path)
 
     @classmethod

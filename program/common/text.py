@@ -26,7 +26,7 @@ _ENDED = re.compile(r"[.!?:…。！？：][\"'”’)）\]]*\Z")
 
 
 def in_sentences(*texts: str) -> str:
-    """Return texts one after the other; a model's that lacks a full stop gets one where another text follows.
+    """Return texts one after the other; one without a full stop gets one before the next.
 
     >>> in_sentences("The bottom is too dark", "", "Score 2.5."), in_sentences("Dark.", "Soft")
     ('The bottom is too dark. Score 2.5.', 'Dark. Soft')
@@ -37,7 +37,7 @@ def in_sentences(*texts: str) -> str:
 
 
 def final_answer(text: str, names: Collection[str] = ()) -> str:
-    r"""Return an answer's text without thoughts and, where an object or tags hold these fields, without all else.
+    r"""Return an answer without thoughts and, where an object or tags hold the fields, all else.
 
     >>> final_answer('<think>{"level": 1}?</think>\n```json\n{"level": 2}\n``` {sic}', ["level"])
     '{"level": 2}'
@@ -59,7 +59,7 @@ def _tagged(text: str, name: str) -> str | None:
 
 
 def answer_span(text: str, names: Collection[str] = ()) -> tuple[int, int]:
-    """Return where the final answer begins and ends: the last object with the most of these fields, else all said.
+    """Return where the final answer lies: the last object with most of these fields, else all.
 
     What stands in a thought is no answer, unless nothing follows the thought and it ends with an
     object.
@@ -87,7 +87,7 @@ def _holds(text: str, names: Collection[str]) -> bool:
 
 
 def _said(text: str) -> tuple[int, int, bool]:
-    """Return where the text after the last thought lies; without any, where that thought does, and True."""
+    """Return where the text after the last thought lies; or that thought, and True."""
     last, opened = None, 0
     for last in _THOUGHT.finditer(text):
         opened = last.end() if last["opens"] else opened
@@ -99,7 +99,7 @@ def _said(text: str) -> tuple[int, int, bool]:
 
 
 def _objects(text: str, start: int, stop: int, names: tuple[str, ...]) -> Iterator[tuple[int, int | None, int]]:
-    """Yield where each object begins and ends (None: it breaks off), and how many of the names are its keys."""
+    """Yield where each object begins and ends (None: it breaks off), and how many names it has."""
     opened: list[int] = []
     keys: list[frozenset[str]] = []
     position, tokens = max(start, stop - _LONGEST), _tokens(names)
@@ -119,7 +119,7 @@ def _objects(text: str, start: int, stop: int, names: tuple[str, ...]) -> Iterat
 
 @functools.lru_cache(maxsize=256)
 def _opening(names: tuple[str, ...]) -> re.Pattern[str]:
-    """Return what an object of these names begins with in prose: a brace before a key ("{edges}" is none)."""
+    """Return what an object of these names begins with in prose: a brace before a key."""
     return re.compile(rf"\{{(?=\s*(?:{_QUOTES}|(?:{'|'.join(map(re.escape, names))})\b))" if names else r"\{")
 
 
@@ -201,7 +201,7 @@ def asks_for_score(query: str) -> bool:
 
 
 def parse_options(query: str) -> dict[str, str] | None:
-    """Read lettered options (`A)`, `A.`, `A:`, `(A)`, `A、`) from a text, or None if there are not two or more.
+    """Read two or more lettered options (`A)`, `A.`, `A:`, `(A)`, `A、`) from a text, or None.
 
     >>> parse_options("Which is worst? A) Blur B) Noise C) Blocking")
     {'A': 'Blur', 'B': 'Noise', 'C': 'Blocking'}
@@ -239,7 +239,7 @@ def _labels(query: str, run: Sequence[re.Match[str]]) -> bool:
 
 
 def listed_options(query: str) -> dict[str, str] | None:
-    """Return the options of "choose from blur, noise or blocking" by letter, or None where none are listed."""
+    """Return the options of "choose from blur, noise or blocking" by letter, or None."""
     match = _LISTED_AFTER.search(query) or _LISTED.search(query)
     if match is None:
         return None
@@ -280,7 +280,7 @@ def _one_line(text: object) -> str:
 
 
 def options_text(options: Mapping[str, str]) -> str:
-    r"""Return options as a model is shown them: one a line, letter first. `options_shown` reads them back.
+    r"""Return options as a model is shown them, one a line; `options_shown` reads them back.
 
     >>> options_text({"A": "Not blurry: B. good", "C": "Very blurry"})
     'A. Not blurry: B. good\nC. Very blurry'
@@ -369,7 +369,7 @@ def normalise_choice(answer: str, options: Mapping[str, str]) -> str | None:
 
 
 def _masked(text: str, options: Mapping[str, str]) -> str:
-    """Return an answer without emphasis, each option's text in it as the masks of the letters that have this text."""
+    """Return an answer without emphasis, each option's text in it as masks of its letters."""
     text = re.sub(f"[{_MASKS}]", "", text).replace("’", "'")
     letters: dict[str, list[str]] = {}
     for letter, option in options.items():
@@ -386,7 +386,7 @@ def _masked(text: str, options: Mapping[str, str]) -> str:
 
 
 def _on_own_line(text: str, options: Mapping[str, str]) -> tuple[str | None, str]:
-    """Return the letter that stands on a line of its own, and the text without lines that only repeat an option."""
+    """Return the letter on a line of its own, and the text without lines that repeat an option."""
     lines = [line for line in text.splitlines() if line.strip()]
     own: list[tuple[str, bool, bool] | None] = []
     for line in lines:

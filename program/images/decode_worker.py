@@ -158,7 +158,7 @@ class _Worker:
 
 
 class _Workers:
-    """At most so many at a time, started as they are needed. Thread-safe; a fork begins with none."""
+    """At most so many at a time, started as needed. Thread-safe; a fork begins with none."""
 
     def __init__(self) -> None:
         self._begin()
@@ -168,7 +168,7 @@ class _Workers:
 
     @contextlib.contextmanager
     def one(self, name: str) -> Iterator[_Worker]:
-        """Yield a worker that nobody else uses; it is ended where the block raises. ImageError where none starts."""
+        """Yield a worker that nobody else uses, ended where the block raises; or ImageError."""
         with self._room:
             worker = self._free(name)
             try:
@@ -243,7 +243,7 @@ def _decoded(data: bytes, request: dict[str, Any]) -> tuple[dict[str, Any], NDAr
 
 
 def _limit_seconds(seconds: float) -> None:
-    """End this process when it has computed so long from now on; 0: never. A handler would wait for the decoder."""
+    """End this process when it has computed so long from now on; 0: never."""
     if _COUNTS:
         signal.signal(signal.SIGPROF, signal.SIG_DFL)
         signal.setitimer(signal.ITIMER_PROF, seconds)

@@ -79,7 +79,7 @@ def decode(
     max_pixels: int = MAX_PIXELS,
     opened: Callable[[int], None] = lambda pixels: None,
 ) -> DecodedImage:
-    """Decode an image, or an area (left, top, right, bottom in displayed pixels) of it, to at most `at_most` pixels.
+    """Decode an image, or an area (left, top, right, bottom in displayed pixels), to `at_most` px.
 
     With `detailed` the whole image's detail is measured as well, while its pixels are at hand.
 
@@ -126,7 +126,7 @@ def decode(
 
 
 def tags_of(data: bytes, opened: Callable[[int], None] = lambda pixels: None) -> tuple[dict[int, int | str], bytes]:
-    """Return an image file's EXIF tags that are numbers or text, those of its Exif part among them, and its XMP packet.
+    """Return an image file's EXIF tags that are numbers or text, and its XMP packet.
 
     Both empty where there are none, or none that can be read. `opened` as `decode` has it: a file
     can be made to take any time and memory here, too.
@@ -160,7 +160,7 @@ def _loaded(image: Image.Image, data: bytes, *, known: bool) -> tuple[Image.Imag
 
 
 def _unread(image: Image.Image) -> str | None:
-    """Return what an opened image holds that has no black and white known here, or whose format is none of ours."""
+    """Return what an opened image holds that is not read here: values or a format."""
     if image.format not in _SUFFIX_OF_FORMAT:
         return f"pictures of format {image.format}"
     if image.mode == "F":
@@ -175,7 +175,7 @@ _opening = threading.Lock()
 
 @contextmanager
 def _opened(data: bytes) -> Iterator[Image.Image]:
-    """Open an image with our own limit of pixels in place of Pillow's, which warns from 89 million on."""
+    """Open an image with our own limit of pixels in place of Pillow's."""
     if data[4:8] == b"ftyp":
         _read_heif()
     with _opening:
@@ -257,7 +257,7 @@ def _strips(
 
 
 def _set_key(image: Image.Image, data: bytes) -> None:
-    """Let a PNG's transparent colour be what it is in the samples as they are stored (PNG specification, 11.3.1.1)."""
+    """Let a PNG's transparent colour be what it is in the samples as stored (PNG, 11.3.1.1)."""
     depth, stored = data[24], png_chunk(data, b"tRNS")
     highest = (1 << depth) - 1
     key = [sample & highest for sample in struct.unpack_from(f">{len(stored) // 2}H", stored)]
@@ -274,7 +274,7 @@ def _set_key(image: Image.Image, data: bytes) -> None:
 
 
 def _of_full_range(image: Image.Image) -> Image.Image:
-    """Return 16-bit grey of a TIFF from black to white, however few bits hold it and whichever end is white."""
+    """Return 16-bit grey of a TIFF from black to white, however few bits hold it."""
     tags = getattr(image, "tag_v2", {})
     bits, inverted = tags.get(_BITS, (16,))[0], tags.get(_PHOTOMETRIC) == 0
     if not image.mode.startswith("I;16") or (bits == 16 and not inverted):
@@ -299,7 +299,7 @@ def _as_rgb(image: Image.Image, colours: Colours, seen_through: list[bool]) -> N
 
 
 def encode_png(source: object) -> bytes:
-    """Return a PIL image or an H x W x 3 uint8 array as a PNG, without loss. Raises ImageError for anything else."""
+    """Return a PIL image or an H x W x 3 uint8 array as a PNG, without loss; or ImageError."""
     if isinstance(source, np.ndarray):
         if source.dtype != np.uint8 or source.ndim != 3 or source.shape[2] != 3 or 0 in source.shape:
             raise ImageError(
@@ -330,7 +330,7 @@ def encode_png(source: object) -> bytes:
 
 
 def _of_few_bits(image: Image.Image) -> Image.Image:
-    """Return grey of 32-bit integers in the 8 or 16 bits that hold it. Raises ImageError where neither do."""
+    """Return grey of 32-bit integers in the 8 or 16 bits that hold it; or ImageError."""
     values = np.asarray(image)
     low, high = int(values.min()), int(values.max())
     if low < 0 or high > 65535:

@@ -50,7 +50,7 @@ class Detail(NamedTuple):
 
 
 def detail_of(width: int, height: int, rows: Callable[[int, int], NDArray[np.uint8]]) -> Detail:
-    """Measure a picture at its own size; `rows` gives those from a first one to before a last, as uint8 sRGB."""
+    """Measure a picture at its own size; `rows` gives rows from first to before last, uint8 sRGB."""
     step = max(1, int(np.ceil(np.sqrt(height * width / _SAMPLED))))
     tile = max(1, -(-max(width, height) // _TILES))
     parts: list[NDArray[np.uint8]] = []
@@ -93,7 +93,7 @@ def _energies(strip: NDArray[np.uint8], tile: int) -> Iterator[NDArray[np.float6
 
 
 def _across(strip: NDArray[np.int16], tile: int) -> NDArray[np.float64]:
-    """Return the mean square difference in each whole tile along a strip; in the whole of a shorter one."""
+    """Return the mean square difference in each whole tile along a strip; of a short one in all."""
     across, down = np.diff(strip, axis=1)[:-1], np.diff(strip, axis=0)[:, :-1]
     powers = [np.einsum("ij,ij->j", each, each, dtype=np.float64) for each in (across, down)]
     columns = powers[0] + powers[1]

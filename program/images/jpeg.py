@@ -66,7 +66,7 @@ class _Frame:
     ended: bool = False
 
     def blocks(self, scan: _Scan) -> int:
-        """Return how many units a scan holds: blocks of its one component, or the groups in which several lie (A.2)."""
+        """Return how many units a scan holds: blocks of a component, or groups of several (A.2)."""
         across = max(factors[0] for factors in self.sampling.values())
         down = max(factors[1] for factors in self.sampling.values())
         own = (1, 1) if len(scan.components) > 1 else self.sampling[scan.components[0]]
@@ -102,7 +102,7 @@ def _loaded(file: io.BytesIO) -> JpegImageFile:
 
 
 class _Handed(io.BytesIO):
-    """A scan that is handed over in bites near its end, so that it shows how far the decoder came."""
+    """A scan that is handed over in bites near its end: it shows how far the decoder came."""
 
     def __init__(self, data: bytes, scan: _Scan, behind: bytes) -> None:
         # Zeros before the end are padding, or a picture that was never written: see `goes_on`.
@@ -190,7 +190,7 @@ def _check_markers(frame: _Frame, data: bytes) -> None:
 
 
 def _frame(data: bytes) -> _Frame | None:
-    """Return a JPEG's parts; None where it is of another kind (lossless, arithmetic) or its markers make no sense."""
+    """Return a JPEG's parts; None where it is of another kind or its markers make no sense."""
     frame, interval, at = _Frame(), 0, 2
     flat: dict[int, bool] = {}
     try:
@@ -231,7 +231,7 @@ def _scan(data: bytes, start: int, head: bytes, flat: Mapping[int, bool], interv
 
 
 def _flat_tables(body: bytes) -> dict[int, bool]:
-    """Return by class and number of each table (B.2.4.2) whether its first code, of zeros alone, means no change."""
+    """Return by class and number of each table (B.2.4.2) whether its first code means no change."""
     flat, at = {}, 0
     while at < len(body):
         flat[body[at]] = body[at + 17] == 0

@@ -71,7 +71,7 @@ def parse_url(url: str) -> tuple[str, str]:
 
 
 def reduction(width: int, height: int, at_most: int | None) -> int:
-    """Return the smallest whole factor f by which an image has at most `at_most` pixels (None: any number).
+    """Return the smallest whole factor by which an image has at most `at_most` pixels (None: any).
 
     The reduced image is the mean of blocks of f x f pixels; blocks at the right and bottom edge may
     be smaller.
@@ -90,7 +90,7 @@ def reduced_size(width: int, height: int, factor: int) -> tuple[int, int]:
 
 
 def whole_pixels(box: Box, width: int, height: int, *, minimum_px: int = 1) -> Area:
-    """Return the pixels of a box inside an image, grown around its centre to at least `minimum_px` a side.
+    """Return the pixels of a box inside an image, grown to at least `minimum_px` a side.
 
     Raises ImageError when the box does not overlap the image.
     """

@@ -42,7 +42,7 @@ class EncodedImage:
 
 
 def limits_of_request(refs: Sequence[ImageRef], limits: ImageLimits) -> ImageLimits:
-    """Return what each image of a request may be, so that all of them together are what the service takes."""
+    """Return what each image of a request may be, so that all together are what is taken."""
     found: dict[str, int] = {}
     if len(refs) > limits.many and limits.max_side_px_of_many is not None:
         found["max_side_px"] = min(limits.max_side_px_of_many, limits.max_side_px or limits.max_side_px_of_many)
@@ -77,7 +77,7 @@ def encode(ref: ImageRef, limits: ImageLimits) -> EncodedImage:
 
 
 def _is_grey16(data: bytes) -> bool:
-    """Return whether a PNG's header (width, height, bit depth, colour type) says 16-bit greyscale."""
+    """Return whether a PNG's header (size, bit depth, colour type) says 16-bit greyscale."""
     return data.startswith(_PNG_SIGNATURE) and len(data) > 25 and data[24] == 16 and data[25] in {0, 4}
 
 
@@ -87,7 +87,7 @@ def _over(limits: ImageLimits, side: int, size: int) -> bool:
 
 
 def _fitted(pixels: NDArray[np.uint8], limits: ImageLimits, name: str) -> tuple[bytes, tuple[int, int]]:
-    """Return a PNG of H x W x 3 pixels within the limits, and its (width, height): as large as fits."""
+    """Return a PNG of H x W x 3 pixels within the limits, as large as fits, and its size."""
     from PIL import Image
 
     whole = Image.fromarray(pixels)

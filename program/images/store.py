@@ -79,7 +79,7 @@ class ImageStore:
 
     @contextmanager
     def borrow(self) -> Iterator[None]:
-        """Forget the images that were added inside the block when it ends, except those that others still use.
+        """Forget the images that were added inside the block when it ends, unless others use them.
 
         For a service: what was sent with a request must not stay. What was added outside any such
         block stays.
@@ -144,7 +144,7 @@ class ImageStore:
         return data
 
     def pixels(self, ref: ImageRef, box: Box | None = None, *, at_most: int | None = None) -> NDArray[np.uint8]:
-        """Decode an image, or a box of it, to H x W x 3 uint8 sRGB, upright, transparency laid over white.
+        """Decode an image, or a box of it, to H x W x 3 uint8 sRGB, upright, without transparency.
 
         Read-only; cached. With more than `at_most` pixels it is averaged down by the smallest whole
         factor that suits (see `decoding`). For a box a large image is not decoded as a whole;
@@ -171,11 +171,11 @@ class ImageStore:
         return cast("Detail", decode_bounded(data, ref.name, at_most=1, max_pixels=size, detailed=True).detail)
 
     def crop(self, ref: ImageRef, box: Box) -> ImageRef:
-        """Return a box of an image as an image of its own. Raises ImageError as `whole_pixels` does."""
+        """Return a box of an image as an image of its own; ImageError as of `whole_pixels`."""
         return self.add(self.pixels(ref, box))
 
     def same_pixels(self, one: ImageRef, other: ImageRef) -> bool:
-        """Return whether two images hold the same pixels, whatever their files; large ones are read one by one."""
+        """Return whether two images hold the same pixels, whatever their files."""
         if one.sha256 == other.sha256 or one.size != other.size:
             return one.sha256 == other.sha256
         if not np.array_equal(self.pixels(one, at_most=LARGE), self.pixels(other, at_most=LARGE)):
@@ -185,7 +185,7 @@ class ImageStore:
         return len({hashlib.sha256(self.pixels(ref).data).digest() for ref in (one, other)}) == 1
 
     def match_size(self, reference: ImageRef, image: ImageRef, *, resample: bool) -> ImageRef:
-        """Return a reference of an image's size: itself, or resampled (Lanczos) as an image of its own.
+        """Return a reference of an image's size: itself, or resampled (Lanczos).
 
         Raises InputError where the sizes differ and `resample` is False.
         """
@@ -239,7 +239,7 @@ class ImageStore:
         return entry
 
     def _use(self, digest: str, source: Path | bytes, max_pixels: int) -> ImageRef | None:
-        """Return an image that one more caller uses; None where it is not known or has more than `max_pixels`."""
+        """Return an image that one more caller uses; None where it is unknown or too large."""
         with self._lock:
             entry = self._entries.get(digest)
             if entry is None or entry.ref.width * entry.ref.height > max_pixels:
@@ -318,7 +318,7 @@ _EXPLAINED = 0.8
 
 @functools.lru_cache(maxsize=1024)
 def show_the_same(one: ImageRef, other: ImageRef) -> bool:
-    """Return whether two images show the same scene, as a 16 x 16 grid of one of their colours tells; flat ones do."""
+    """Return whether two images show the same scene, by a 16 x 16 grid of one of their colours."""
     grids = [
         np.asarray(Image.fromarray(IMAGES.pixels(ref, at_most=LARGE)).resize(_GRID, Image.Resampling.BOX), float)
         for ref in (one, other)
@@ -329,7 +329,7 @@ def show_the_same(one: ImageRef, other: ImageRef) -> bool:
 
 @functools.lru_cache(maxsize=1024)
 def shift_of(image: ImageRef, reference: ImageRef) -> tuple[int, int]:
-    """Return by how many pixels an image lies to the right and below its reference; (0, 0) where no shift explains it.
+    """Return by how many pixels an image lies right of and below its reference; (0, 0): unclear.
 
     Phase correlation of their middles (Kuglin & Hines 1975; Guizar-Sicairos et al. 2008), in pixels
     as they are judged.
@@ -352,7 +352,7 @@ def shift_of(image: ImageRef, reference: ImageRef) -> tuple[int, int]:
 
 
 def overlap(shift: tuple[int, int], pixels: NDArray[Any], reference: NDArray[Any]) -> tuple[NDArray[Any], NDArray[Any]]:
-    """Return what a shifted picture and its reference have in common, each pixel at its own place."""
+    """Return what a shifted picture and its reference have in common, pixel by pixel."""
     (right, down), (height, width) = shift, pixels.shape[:2]
 
     def part(of: NDArray[Any], x: int, y: int) -> NDArray[Any]:
@@ -382,14 +382,14 @@ def _middle(pixels: NDArray[np.uint8]) -> NDArray[np.uint8]:
 
 
 def small(source: ImageSource, side_px: int) -> Image.Image:
-    """Return an image, its longer side at most `side_px`. Raises ImageError as `IMAGES.add` does."""
+    """Return an image, its longer side at most `side_px`; ImageError as of `IMAGES.add`."""
     picture = Image.fromarray(IMAGES.pixels(IMAGES.add(source), at_most=LARGE))
     picture.thumbnail((side_px, side_px), Image.Resampling.LANCZOS)
     return picture
 
 
 def thumbnail(source: ImageSource, side_px: int) -> str:
-    """Return an image, its longer side at most `side_px`, as a data: URL. Raises ImageError as `IMAGES.add` does."""
+    """Return an image, its longer side at most `side_px`, as a data: URL; or ImageError."""
     return data_url(small(source, side_px), side_px)
 
 

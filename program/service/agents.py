@@ -181,7 +181,7 @@ def server_of(program: AgenticIQA, *, local: bool) -> tuple[MCPServer, AgentTool
 
 
 def http_app(program: AgenticIQA, token: str | None) -> Any:
-    """Return the ASGI application: MCP at /mcp, every request checked, bounded and logged as the service's are."""
+    """Return the ASGI application: MCP at /mcp, its requests checked and logged as all are."""
     settings = program.resources.settings.serve
     server, tools = server_of(program, local=False)
     inner = server.streamable_http_app(

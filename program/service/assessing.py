@@ -29,7 +29,7 @@ _STAGES = ("planner", "executor", "tools", "summarizer", "total")
 
 
 class Metrics:
-    """What Prometheus scrapes: labels come from closed sets only, so that no client can make new ones."""
+    """What Prometheus scrapes; labels come from closed sets, which no client extends."""
 
     def __init__(self) -> None:
         self.registry = CollectorRegistry()
@@ -171,7 +171,7 @@ class Assessor:
         return file.getvalue()
 
     def compare(self, pair: tuple[Request, Request]) -> Comparison:
-        """Say which of two images is better, both against the first one's reference. Raises InputError."""
+        """Say which of two images is better, beside the first one's reference; or InputError."""
         first, second = self._opened(pair[0]), self._opened(pair[1].model_copy(update={"reference": None}))
         return compare_images(self.program, first.image, second.image, first.reference)
 

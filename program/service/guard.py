@@ -32,7 +32,7 @@ _HOST = re.compile(r"(?:\[(?P<ipv6>[0-9a-f:.]+)\]|(?P<name>[^\s/@?#\\,:\[\]]+))(
 
 
 def _check_head(method: str, path: str, headers: Headers, token: str | None, hosts: Sequence[str]) -> None:
-    """Raise Refused for a foreign page, a foreign name, no token, or one of these headers given twice.
+    """Raise Refused for a foreign page or name, no token, or one of these headers twice.
 
     `hosts` are the names answered to besides localhost and IP addresses.
     """
@@ -111,7 +111,7 @@ _DRAIN_S = 1.0
 
 
 class Bodies:
-    """Those that are not whole yet. They hold no place of those that are worked on, but memory, and that is bounded.
+    """Those that are not whole yet: they hold memory, which is bounded, and no place.
 
     Beyond it the one that has been coming longest is given up: whoever sends slowly keeps nobody
     else out.

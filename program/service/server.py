@@ -38,7 +38,7 @@ slower."""
 
 
 class JsonLines(logging.Formatter):
-    """Format a record as one JSON object; `extra={"facts": {...}}` adds keys. Keys of the environment are left out."""
+    """Format a record as a JSON object without keys; `extra={"facts": {...}}` adds fields."""
 
     def format(self, record: logging.LogRecord) -> str:
         """Return the line."""
@@ -55,7 +55,7 @@ class JsonLines(logging.Formatter):
 
 
 def set_up_logs(stream: IO[str] | None = None) -> None:
-    """Send everything that is logged to `stream` (stderr) as JSON lines, without the environment's keys."""
+    """Send everything that is logged to `stream` (stderr) as JSON lines, without keys."""
     handler = logging.StreamHandler(stream or sys.stderr)
     handler.setFormatter(JsonLines())
     root = logging.getLogger()
@@ -102,7 +102,7 @@ def bind(host: str, port: int) -> socket.socket:
 
 
 class _Patient(H11Protocol):
-    """uvicorn's HTTP/1.1, with an end to waiting for a request's head: that holds one of the service's places."""
+    """uvicorn's HTTP/1.1, with an end to waiting for a request's head, which holds a place."""
 
     head_timeout_s: float
 
@@ -138,7 +138,7 @@ class _Server(uvicorn.Server):
 
 
 def _leave() -> None:
-    """End the process without waiting for its threads: a kill at any moment loses nothing that was stored."""
+    """End the process without waiting for its threads: no kill loses what was stored."""
     logger.error("stopped", extra={"facts": {"unfinished": "a thread was still working; its result is lost"}})
     logging.shutdown()
     os._exit(1)
@@ -167,7 +167,7 @@ def serve(program: "AgenticIQA", settings: ServeSettings, listener: socket.socke
 
 
 def run_until_stopped(app: Any, settings: ServeSettings, listener: socket.socket, greeting: str) -> None:
-    """Run an ASGI application; requests in flight at SIGTERM or SIGINT are finished within `settings.shutdown_s`.
+    """Run an ASGI application; requests in flight at SIGTERM or SIGINT are finished.
 
     `greeting` is printed with the address in place of its braces once clients may connect.
     """
@@ -187,7 +187,7 @@ def run_until_stopped(app: Any, settings: ServeSettings, listener: socket.socket
 
 
 def _warm_up(program: "AgenticIQA") -> None:
-    """Load libraries, tools and models of this process, so that the first request waits for none of it."""
+    """Load libraries, tools and models, so that the first request waits for none."""
     import numpy as np
 
     from program.agent.resources import ROLES

@@ -80,7 +80,7 @@ def entry(spec: "ToolSpec", runner: "ToolRunner") -> dict[str, Any]:
 
 
 def _trial(name: str, runner: "ToolRunner", image: "ImageRef", reference: "ImageRef") -> dict[str, Any]:
-    """Return raw value, score 1..5, seconds of a second run, whether that gave the very same value, or the error."""
+    """Return raw value, score 1..5, seconds, whether a second run gave the same, or the error."""
     first = runner.measure(name, image, reference)
     again = runner.measure(name, image, reference) if first.raw is not None and first.seconds < SLOW_S else None
     return {
@@ -110,7 +110,7 @@ def _trial_pair() -> "tuple[ImageRef, ImageRef]":
 
 
 def _table(rows: Sequence[dict[str, Any]], *, checked: bool, whole: bool) -> "Group":
-    """Return the ready entries as a table; of a `whole` list all of them, and below why some are not."""
+    """Return the ready entries as a table; of a `whole` list all, and why some are not."""
     from rich.box import SIMPLE_HEAD
     from rich.console import Group
     from rich.markup import escape

@@ -77,7 +77,7 @@ class Figures(ConfigFile):
         return self.model_dump_json(indent=1, exclude_none=True) + "\n"
 
     def merge(self, tools: Mapping[str, Any], sources: Mapping[str, Provenance]) -> Self:
-        """Return the file with these figures in place of their namesakes; sources no figure rests on are dropped."""
+        """Return the file with these figures in place of their namesakes, without unused sources."""
         merged = {**self.tools, **tools}
         used = {source for entry in merged.values() for source in entry.sources}
         rest = {name: source for name, source in {**self.sources, **sources}.items() if name in used}
@@ -85,7 +85,7 @@ class Figures(ConfigFile):
 
 
 class MeasuredStrength(Frozen):
-    """|SRCC| over datasets (the mean where several have the category) and the images it rests on."""
+    """Mean |SRCC| over the datasets that have the category, and the images it rests on."""
 
     srcc: Agreement
     n: int = Field(ge=FEWEST)
@@ -187,7 +187,7 @@ def mix(own: Any, general: Any) -> Any:
 
 
 class Residual(Frozen):
-    """How far a tool's scores lie from people's on some images, and how far those lie from their own mean."""
+    """How far a tool's scores lie from people's, and how far those lie from their mean."""
 
     n: int = Field(ge=1)
     rmse: FiniteFloat = Field(ge=0)
@@ -200,7 +200,7 @@ class Residual(Frozen):
 
     @property
     def precision(self) -> float:
-        """What a reading adds to knowing nothing of the image: 1 / variance - 1 / variance before, never below 0.
+        """What a reading adds to knowing nothing of the image: 1 / variance, less that before.
 
         >>> Residual(n=100, rmse=0.5, spread=1.0).precision, Residual(n=100, rmse=1.0, spread=1.0).precision
         (3.0, 0.0)
@@ -208,7 +208,7 @@ class Residual(Frozen):
         return self.precision_of(max(self.rmse, LEAST_RMSE) ** 2)
 
     def precision_of(self, variance: float) -> float:
-        """Return the same for another error variance of the score, such as that of a mean of several."""
+        """Return the same for another error variance, such as a mean's."""
         apart = self.label_sd**2
         return max(0.0, 1 / (variance + apart) - 1 / (self.spread**2 + apart)) if self.spread > 0 else 0.0
 
@@ -271,7 +271,7 @@ class ToolCalibration(Frozen):
 
 
 class Calibration(Figures):
-    """The maps of tools by display name; one without maps makes every score an error, every raw value still comes."""
+    """The maps of tools by display name; without maps raw values come, and no scores."""
 
     FILE: ClassVar[str] = "calibration.json"
     MEND: ClassVar[str] = "make it again with `python -m program.calibrate`"
@@ -298,7 +298,7 @@ class Calibration(Figures):
         return tool_name in self.tools
 
     def precisions(self, readings: Sequence[tuple[str, str | None]]) -> list[float | None]:
-        """Return what each reading (tool, distortion category) of one image adds, as 1 / variance on 1..5.
+        """Return what each reading (tool, category) of one image adds: 1 / variance on 1..5.
 
         The figures add up to the precision of the combination of scores with the least error
         variance: weights w = argmin w' C w with sum(w) = 1, w >= 0 (Bates and Granger 1969), where
@@ -326,7 +326,7 @@ class Calibration(Figures):
 
 
 def least_variance(covariance: NDArray[np.float64]) -> tuple[NDArray[np.float64], float]:
-    """Return the weights (summing to 1, none negative) of the sum with the least variance, and that variance.
+    """Return the weights (sum 1, none negative) of the sum with the least variance, and that.
 
     `covariance` is n x n with a positive diagonal. Items whose best weight is negative leave, the
     most negative first.
@@ -356,7 +356,7 @@ def printed_maps() -> Mapping[str, tuple[float, ...]]:
 
 
 class PaperCalibration(Calibration):
-    """The paper's maps in the place of fitted ones, clipped to 1..5. They know no categories and no reliability."""
+    """The paper's maps, clipped to 1..5, without categories and reliability."""
 
     origin: str = "the paper's Table 5"
 

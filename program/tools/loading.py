@@ -56,7 +56,7 @@ os.register_at_fork(after_in_child=_idle.clear)  # a forked child has none of it
 
 
 def within(seconds: float, work: Callable[[], _T]) -> _T:
-    """Return what `work` returns, or raise what it raises; Overdue when it takes longer than `seconds`.
+    """Return what `work` returns or raises; Overdue when it takes longer than `seconds`.
 
     Python cannot stop a thread: such work goes on, with whatever it holds, on a daemon thread that
     never keeps the process from ending. Work in C code that holds the GIL cannot be left behind.
@@ -94,7 +94,7 @@ def _work_off(jobs: "SimpleQueue[_Job | None]") -> None:
 def load(
     spec: ToolSpec, parameters: Path | None, device: str, *, seconds: float = math.inf, fetch: bool = False
 ) -> Any:
-    """Return a new model object of a tool; with `fetch`, what it lacks is downloaded to pyiqa's folder.
+    """Return a new model object of a tool; with `fetch`, what it lacks is downloaded.
 
     One tool at a time, with its library where it is the first. Raises ToolError when that fails,
     failed before, takes longer than `seconds`, or while another's loading hangs: that cannot be
@@ -201,7 +201,7 @@ def _refuse_downloads(stack: ExitStack, name: str) -> None:
 
 
 def _stand_in_for_hub(stack: ExitStack, files: Mapping[str, Path]) -> None:
-    """Stand a folder of links to these files in for torch's hub folder, by their places below it."""
+    """Stand a folder of links to these files in for torch's hub folder."""
     import torch.hub
     from pyiqa.utils import download_util
 
@@ -255,7 +255,7 @@ def evaluate(
 
 
 def device_of(device: Device, spec: ToolSpec) -> str:
-    """Return `cpu` or `cuda`: where a tool runs under this setting. Raises ToolError for a device that is not there."""
+    """Return `cpu` or `cuda`: where a tool runs. Raises ToolError for an absent device."""
     if device == "cpu" or spec.takes == "pixels":
         return "cpu"
     import torch
@@ -269,7 +269,7 @@ def device_of(device: Device, spec: ToolSpec) -> str:
 
 
 def _keep_precision() -> None:
-    """Keep convolutions on a CUDA device in full precision for the whole process: TensorFloat-32 has 11 bits.
+    """Keep convolutions on CUDA in full precision (TensorFloat-32 has 11 bits).
 
     pyiqa runs each metric under `cudnn.flags(deterministic=True)`, which allows TensorFloat-32
     unless told otherwise: PIQE and BRISQUE, which subtract means of squares, then moved by up to
@@ -285,7 +285,7 @@ def _keep_precision() -> None:
 
 
 class _Pool:
-    """The model objects of one tool on one device that nobody uses now, and how many more may be lent."""
+    """The model objects of a tool on a device that are free, and how many may be lent."""
 
     def __init__(self, limit: int) -> None:
         self.free: list[Any] = []
@@ -297,7 +297,7 @@ _pools: dict[tuple[str, Path | None, str], _Pool] = {}
 
 @contextmanager
 def _borrowed(spec: ToolSpec, parameters: Path | None, device: str, load_timeout_s: float) -> Iterator[Any]:
-    """Lend a model object, made where none is free; raises what making it or the work inside raises.
+    """Lend a model object, made where none is free; raises what making or work raises.
 
     pyiqa's PIQE keeps its result on itself, so two threads in one object would swap their scores.
     """

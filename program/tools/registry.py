@@ -149,7 +149,7 @@ class ToolSpec(Frozen):
         return f"{self.library}.{self.function}({options})"
 
     def strength(self, category: str | None) -> float:
-        """Return the declared strength for a distortion category (or a word for one), else the general one."""
+        """Return the declared strength for a distortion category or word, else the general one."""
         known = category_of(category) if category else None
         return self.strengths.get(known, self.general) if known else self.general
 
@@ -167,7 +167,7 @@ class ToolRegistry:
 
     @classmethod
     def load(cls, path: Path | None = None, strengths: Path | None = None) -> "ToolRegistry":
-        """Read a registry file and the measured strengths (by default the shipped ones). Raises SettingsError."""
+        """Read a registry file and the measured strengths. Raises SettingsError."""
         measured = Strengths.load(strengths).tools
         entries, specs = _ToolsFile.load(path).tools, []
         if path is None:
@@ -194,7 +194,7 @@ class ToolRegistry:
         return tuple(self._specs.values())
 
     def find(self, name: str) -> ToolSpec | None:
-        """Return the tool of this display or library name, whatever its case, hyphens or `_tool` suffix, or None.
+        """Return the tool of this display or library name, however it is spelled, or None.
 
         A name that only pyiqa knows gives an unlisted entry. `clipiqa+` is not `CLIPIQA`: an exact
         name goes first.
@@ -212,7 +212,7 @@ class ToolRegistry:
 
     @staticmethod
     def best(category: str | None, ready: Sequence[ToolSpec]) -> ToolSpec:
-        """Return the tool declared strongest for a category; ties go to general strength, then to the cheaper one.
+        """Return the tool declared strongest for a category, else in general, else the cheaper.
 
         `category` None (or no known category) asks for general strength. Raises ToolError when
         `ready` is empty.
@@ -235,7 +235,7 @@ class _ToolsFile(ConfigFile):
 
 @cache
 def pyiqa_table() -> Mapping[str, Mapping[str, Any]]:
-    """Return pyiqa's own table of metrics (mode, direction, options) without importing pyiqa; empty without it."""
+    """Return pyiqa's own table of metrics without importing pyiqa; empty without it."""
     package = importlib.util.find_spec("pyiqa")
     if package is None or package.origin is None:
         return {}
@@ -244,7 +244,7 @@ def pyiqa_table() -> Mapping[str, Mapping[str, Any]]:
 
 
 def unlisted_tool(name: str) -> ToolSpec | None:
-    """Return an uncalibrated entry for a metric that pyiqa knows by this very name (in lower case), or None."""
+    """Return an uncalibrated entry for a metric of pyiqa's by this very name, or None."""
     known = next((key for key in pyiqa_table() if key.casefold() == name), None)
     if known is None or known.startswith(_NOT_PER_IMAGE):
         return None
@@ -276,7 +276,7 @@ loading."""
 
 
 def left_out(spec: ToolSpec) -> str | None:
-    """Return why this tool cannot be loaded in this process: it was tried and failed, or another's loading hangs."""
+    """Return why this tool cannot be loaded in this process: it failed, or another hangs."""
     failure = failures.get(spec.library) or failures.get(spec.key)
     if failure is not None or spec.key in loaded:
         return failure
@@ -291,7 +291,7 @@ def leave_out(spec: ToolSpec, reason: str, mend: str = "") -> ToolError:
 
 
 def likely_device(device: Device, spec: ToolSpec) -> str:
-    """Return `cpu` or `cuda`: where a tool runs, as far as that can be said without importing torch."""
+    """Return `cpu` or `cuda`: where a tool runs, as far as is known without torch."""
     if spec.takes == "pixels" or (device == "auto" and not _has_accelerator()):
         return "cpu"
     return "cuda" if device == "auto" else device
@@ -320,14 +320,14 @@ def library_label(spec: ToolSpec) -> str:
 
 
 def hub_folder(variable: str = "TORCH_HOME", library: str = "torch") -> Path:
-    """Return torch's hub folder, where pyiqa, torchvision and CLIP keep what they download; or another library's."""
+    """Return the folder where torch's hub, or another library, keeps its downloads."""
     # As torch.hub.get_dir(), without importing torch.
     home = os.environ.get(variable) or Path(os.environ.get("XDG_CACHE_HOME") or "~/.cache", library)
     return Path(os.path.expanduser(home)) / "hub"
 
 
 def needed_files(spec: ToolSpec, folder: Path | None) -> dict[str, Path | None]:
-    """Return, for each file of a tool, by its place below torch's hub folder, where it lies (None: nowhere).
+    """Return, for each file of a tool by its place in the hub, where it lies (or None).
 
     `folder` holds files by name and goes before torch's hub folder. Hugging Face repositories have
     their own cache.
@@ -337,12 +337,12 @@ def needed_files(spec: ToolSpec, folder: Path | None) -> dict[str, Path | None]:
 
 
 def parameter_path(spec: ToolSpec, params_dir: Path | None) -> Path | None:
-    """Return the file that decides a tool's values: its parameter file or first weights; None where there is none."""
+    """Return the file that decides a tool's values: parameters or first weights; or None."""
     return next((path for path in needed_files(spec, params_dir).values() if path is not None and path.is_file()), None)
 
 
 def what_is_missing(spec: ToolSpec, params_dir: Path | None) -> str | None:
-    """Return which package or file a tool lacks here and the mend, in one line; None when it lacks nothing."""
+    """Return which package or file a tool lacks here and the mend, or None."""
     if installed_version(spec.library) is None:
         return f"{spec.library} is not installed; install it with `pip install {spec.library}`"
     for module, requirement in spec.packages.items():
