@@ -85,7 +85,9 @@ def judge(
 
 
 def _count(items: Items | Sequence[Request]) -> int | None:
-    return items.count() if isinstance(items, Items) else len(items)
+    if isinstance(items, Items):
+        return items.count()
+    return len(items)
 
 
 EXIT_BELOW_MINIMUM, EXIT_NOT_SURE = 3, 4
@@ -129,7 +131,9 @@ def _check_question(arguments: argparse.Namespace) -> None:
 
 
 def _query(arguments: argparse.Namespace) -> str:
-    return DEFAULT_QUERY if arguments.query is None else str(arguments.query)
+    if arguments.query is None:
+        return DEFAULT_QUERY
+    return str(arguments.query)
 
 
 def _one(arguments: argparse.Namespace, settings: Settings) -> int:
@@ -170,7 +174,9 @@ def _exit_code(tally: Tally) -> int:
     if tally.counts["not sure"]:
         return EXIT_NOT_SURE
     unscored = tally.minimum is not None and tally.counts["scored"] < tally.counts["images"]
-    return EXIT_PROBLEMS if unscored or tally.counts["failed"] else 0
+    if unscored or tally.counts["failed"]:
+        return EXIT_PROBLEMS
+    return 0
 
 
 def _save(picture: Image.Image, path: Path) -> None:

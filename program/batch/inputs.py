@@ -51,7 +51,9 @@ class Items:
     """Kinds of address that rows may name (see `data.manifest.Layout`)."""
 
     def __iter__(self) -> Iterator[Request]:
-        return self._all() if len(self.sources) == 1 else self._distinct()
+        if len(self.sources) == 1:
+            return self._all()
+        return self._distinct()
 
     def count(self) -> int | None:
         """Return how many there are, equal ones too; None where only reading a stream would tell."""
@@ -124,7 +126,9 @@ def left_out_text(left_out: Mapping[str, int]) -> str:
         for why, n in left_out.items()
     )
     count = sum(left_out.values())
-    return f"{count} left out: {', '.join(parts)}" if count else ""
+    if count:
+        return f"{count} left out: {', '.join(parts)}"
+    return ""
 
 
 def find_items(
@@ -209,7 +213,9 @@ def _of_folder_elsewhere(
 
 def _beside(folder: str) -> str:
     """Return what to call a folder of deleted or small pictures; empty for another one."""
-    return f"{folder} folder" if folder.casefold() in _NO_PHOTOGRAPHS else ""
+    if folder.casefold() in _NO_PHOTOGRAPHS:
+        return f"{folder} folder"
+    return ""
 
 
 def _why_not(below: str, globs: Sequence[str]) -> str | None:
@@ -225,8 +231,12 @@ def _why_not(below: str, globs: Sequence[str]) -> str | None:
     if name.startswith(".") or fits(*(g[1:] for g in globs if g.startswith("!"))):
         return ""
     if keep:
-        return None if fits(*keep) else ""
-    return None if name.casefold().endswith(IMAGE_SUFFIXES) else PurePosixPath(name).suffix or "without a suffix"
+        if fits(*keep):
+            return None
+        return ""
+    if name.casefold().endswith(IMAGE_SUFFIXES):
+        return None
+    return PurePosixPath(name).suffix or "without a suffix"
 
 
 def _item(name: str, place: Place, reference: Place | None, *, paired: bool, below: bool = True) -> Request:

@@ -127,7 +127,9 @@ def _part_name(number: int) -> str:
 def _cell(name: str, value: Any) -> Any:
     if name in _SCORES and value is not None:
         return round(value, _DECIMALS)
-    return name_cell(value) if name in _NAMES else text_cell(value)
+    if name in _NAMES:
+        return name_cell(value)
+    return text_cell(value)
 
 
 def _unwritable(out: Place, error: OSError) -> InputError:
@@ -280,7 +282,9 @@ class Tally:
     @property
     def mean_score(self) -> float | None:
         """Over the scored rows."""
-        return self._sum / self.counts["scored"] if self.counts["scored"] else None
+        if self.counts["scored"]:
+            return self._sum / self.counts["scored"]
+        return None
 
     def summary(self) -> dict[str, Any]:
         """Return the batch in figures as JSON has them; of the errors the first thousand."""
@@ -390,7 +394,9 @@ def _faults(row: Row) -> str:
 
 
 def _short(text: str) -> str:
-    return text if len(text) <= _REASON_CHARS else f"{text[: _REASON_CHARS - 1]}…"
+    if len(text) <= _REASON_CHARS:
+        return text
+    return f"{text[: _REASON_CHARS - 1]}…"
 
 
 def _table(names: Sequence[str], rows: Iterable[Sequence[str]], title: str | None = None) -> Table:

@@ -29,7 +29,9 @@ def kind_elsewhere(name: str) -> str:
     if DATA.match(name):
         return ""
     if FILE.match(name) or _SHARE.match(name):
-        return "file" if _SHARE.match(path_in(name)) else ""
+        if _SHARE.match(path_in(name)):
+            return "file"
+        return ""
     if not URI.match(name):
         return ""
     return re.split("::|://", name, maxsplit=1)[0].casefold()
@@ -86,7 +88,9 @@ def is_below(address: str, folder: str) -> bool:
 
 
 def _as_folder(address: str) -> str:
-    return address if address.endswith("://") else address.rstrip("/") + "/"
+    if address.endswith("://"):
+        return address
+    return address.rstrip("/") + "/"
 
 
 def proxies_for(address: str) -> dict[str, str]:

@@ -57,7 +57,9 @@ class PlainCache:
 
         def read(database: sqlite3.Connection) -> Any:
             row = database.execute("SELECT value FROM entries WHERE key = ?", (key,)).fetchone()
-            return json.loads(zlib.decompress(row[0])) if row else None
+            if row:
+                return json.loads(zlib.decompress(row[0]))
+            return None
 
         return self._tried(read, None)
 

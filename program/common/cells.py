@@ -24,7 +24,9 @@ def text_cell(value: Any) -> Any:
         return value
     line = " ".join(value.split()) if re.search(r"[\r\n\t]", value) else value
     shown = _CONTROL.sub(lambda mark: ascii(mark[0])[1:-1], line)
-    return f"'{shown}" if _GUARDED.match(shown) else shown
+    if _GUARDED.match(shown):
+        return f"'{shown}"
+    return shown
 
 
 def name_cell(value: str | None) -> str:

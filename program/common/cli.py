@@ -195,7 +195,9 @@ def run_command(body: Callable[[], int], *, kept: str = "") -> int:
             cause = f"stopped by {came[0].name}" if came else "interrupted"
             with contextlib.suppress(OSError):  # the terminal may be gone
                 print("; ".join(filter(None, (cause, str(interrupt) or kept))), file=sys.stderr)
-            return 128 + came[0] if came else EXIT_INTERRUPTED
+            if came:
+                return 128 + came[0]
+            return EXIT_INTERRUPTED
 
 
 def _run(body: Callable[[], int], kept: str) -> int:

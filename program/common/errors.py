@@ -56,7 +56,9 @@ def did_you_mean(name: str, known: Iterable[str]) -> str:
     names = sorted(known)
     by_folded = {n.casefold(): n for n in names}
     close = difflib.get_close_matches(name.casefold(), list(by_folded), n=1, cutoff=0.6)
-    return f" (did you mean {by_folded[close[0]]!r}?)" if close else f" (known: {', '.join(names)})"
+    if close:
+        return f" (did you mean {by_folded[close[0]]!r}?)"
+    return f" (known: {', '.join(names)})"
 
 
 def one_line(error: BaseException) -> str:
@@ -89,7 +91,9 @@ def fault_and_mend(error: Exception) -> tuple[str, str]:
     kind, words = type(error).__name__, one_line(error)
     if isinstance(error, InputError) or kind == "LMNotConfiguredError":
         fault, _, mend = words.rpartition("; ")
-        return (fault, mend) if fault else (words, "")
+        if fault:
+            return (fault, mend)
+        return (words, "")
     mends = _MENDS_OF_SERVERS if "://" in str(getattr(error, "model", "")) else _MENDS
     return words, mends.get(kind, "check --lm, --api-base and the key in the environment")
 

@@ -219,7 +219,9 @@ def named_in(folder: Place, name: str, allowed: Collection[str] | None = ()) -> 
 
 def folder_of(place: Place) -> Place:
     """Return the folder that a file lies in."""
-    return place.resolve().parent if isinstance(place, Path) else parent(place)
+    if isinstance(place, Path):
+        return place.resolve().parent
+    return parent(place)
 
 
 def from_base64(text: str) -> bytes:
@@ -257,7 +259,9 @@ def join_place(folder: Place, name: str) -> Place:
         path = Path(os.path.normpath(folder / name))
         # A table that was written on Windows.
         other = path if exists(path) else Path(os.path.normpath(folder / name.replace("\\", "/")))
-        return other if exists(other) else path
+        if exists(other):
+            return other
+        return path
     return joined(folder, name)
 
 

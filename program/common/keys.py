@@ -164,7 +164,9 @@ def strip_bytes(value: Any) -> Any:
     if isinstance(value, list | tuple):
         return [strip_bytes(item) for item in value]
     url = getattr(value, "url", None)
-    return strip_bytes(url) if isinstance(url, str) and url.startswith("data:") else value
+    if isinstance(url, str) and url.startswith("data:"):
+        return strip_bytes(url)
+    return value
 
 
 def scrub(error: BaseException, secrets: Mapping[str, str] | None = None) -> None:
@@ -228,22 +230,30 @@ def _spelled(character: str) -> str:
 def _cleared(value: Any, keys: _Keys) -> Any:
     if isinstance(value, str):
         text = _redacted(value, keys) if len(value) >= _SHORTEST else value
-        return value if text == value else text
+        if text == value:
+            return value
+        return text
     if isinstance(value, list | tuple):
         items = [_cleared(item, keys) for item in value]
         if all(new is old for new, old in zip(items, value, strict=True)):
             return value
-        return items if isinstance(value, list) else tuple(items)
+        if isinstance(value, list):
+            return items
+        return tuple(items)
     if isinstance(value, Mapping):
         entries = _entries_cleared(value, keys)
         if entries is None or not isinstance(value, dict):
-            return value if entries is None else entries
+            if entries is None:
+                return value
+            return entries
         emptied = copy.copy(value)  # of its own kind, as LiteLLM and DSPy have theirs
         emptied.clear()
         emptied.update(entries)
         return emptied
     is_record = hasattr(value, "__dataclass_fields__") or hasattr(value, "__pydantic_private__")
-    return _record_cleared(value, keys) if is_record and not isinstance(value, type) else value
+    if is_record and not isinstance(value, type):
+        return _record_cleared(value, keys)
+    return value
 
 
 def _entries_cleared(entries: Mapping[Any, Any], keys: _Keys) -> dict[Any, Any] | None:
@@ -258,7 +268,9 @@ def _entries_cleared(entries: Mapping[Any, Any], keys: _Keys) -> dict[Any, Any] 
         cleared[new_name] = new_value
     if is_same:
         return None
-    return {**cleared, "logprobs": None} if "logprobs" in cleared else cleared
+    if "logprobs" in cleared:
+        return {**cleared, "logprobs": None}
+    return cleared
 
 
 def _record_cleared(record: Any, keys: _Keys) -> Any:

@@ -62,4 +62,6 @@ class Request(BaseModel):
     @field_validator("image", "reference", mode="before")
     @classmethod
     def _place(cls, value: Any) -> Any:
-        return place_of(value) if isinstance(value, str) else value
+        if isinstance(value, str):
+            return place_of(value)
+        return value

@@ -176,7 +176,9 @@ class Settings(Section):
     @property
     def kept_dir(self) -> Path | None:
         """Where readings and answers are kept; None: work out all again, and keep nothing."""
-        return self.cache_dir if self.cache else None
+        if self.cache:
+            return self.cache_dir
+        return None
 
     def with_model(
         self, backend: str | None, api_base: str | None = None, roles: Mapping[str, str] | None = None
@@ -306,7 +308,9 @@ class ConfigFile(Frozen):
     @classmethod
     def load(cls, path: Path | None = None) -> Self:
         """Read a file (the shipped one by default). Raises SettingsError with file and key."""
-        return cls._shipped() if path is None else cls._read(path)
+        if path is None:
+            return cls._shipped()
+        return cls._read(path)
 
     @classmethod
     @functools.cache

@@ -49,13 +49,17 @@ def final_answer(text: str, names: Collection[str] = ()) -> str:
     if not names or said.startswith("{"):
         return said
     tagged = {name: _tagged(said, name) for name in names}
-    return said if None in tagged.values() else json.dumps(tagged, ensure_ascii=False)
+    if None in tagged.values():
+        return said
+    return json.dumps(tagged, ensure_ascii=False)
 
 
 def _tagged(text: str, name: str) -> str | None:
     start = text.rfind(f"<{name}>")
     stop = text.find(f"</{name}>", start)
-    return None if start < 0 or stop < 0 else text[start + len(name) + 2 : stop].strip()
+    if start < 0 or stop < 0:
+        return None
+    return text[start + len(name) + 2 : stop].strip()
 
 
 def answer_span(text: str, names: Collection[str] = ()) -> tuple[int, int]:
@@ -221,7 +225,9 @@ def parse_options(query: str) -> dict[str, str] | None:
         # One option a line: what follows the last one's line is no part of it ("Answer with the letter.").
         options[last] = options[last].split("\n", 1)[0]
     options = {letter: _trimmed(text) for letter, text in options.items()}
-    return options if all(options.values()) else None
+    if all(options.values()):
+        return options
+    return None
 
 
 def _trimmed(text: str) -> str:
@@ -245,7 +251,9 @@ def listed_options(query: str) -> dict[str, str] | None:
         return None
     words = [w.strip(" \"'“”‘’") for w in re.split(r"\s*[,，、;；/]\s*|\s+(?:or|and)\s+|或者?|和", match[1])]
     words = [re.sub(r"^(?:or|and)\s+", "", w) for w in words if w]
-    return letter_options(words) if len(words) >= 2 else None
+    if len(words) >= 2:
+        return letter_options(words)
+    return None
 
 
 def letter_options(options: Mapping[str, str] | Sequence[str]) -> dict[str, str]:
@@ -295,7 +303,9 @@ def options_shown(text: str) -> dict[str, str] | None:
     {'A': 'Not blurry: B. good', 'C': 'Very blurry'}
     """
     lines = [re.fullmatch(r"([A-Z])\. (.+)", line) for line in text.split("\n")]
-    return {line[1]: line[2] for line in lines if line} if len(lines) > 1 and all(lines) else None
+    if len(lines) > 1 and all(lines):
+        return {line[1]: line[2] for line in lines if line}
+    return None
 
 
 _ORDINALS = ("first", "second", "third", "fourth", "fifth", "sixth", "seventh", "eighth")
@@ -365,7 +375,9 @@ def normalise_choice(answer: str, options: Mapping[str, str]) -> str | None:
     position = _position(text)
     placed = {list(options)[position - 1]} if position is not None and 1 <= position <= len(options) else set()
     letters = _stated(rest, options) or _marked(rest, options) or placed or _mentioned(rest)
-    return letters.pop() if len(letters) == 1 else None
+    if len(letters) == 1:
+        return letters.pop()
+    return None
 
 
 def _masked(text: str, options: Mapping[str, str]) -> str:
@@ -429,7 +441,9 @@ def _marked(text: str, options: Mapping[str, str]) -> set[str]:
     affirmed = [*_affirmed(text, marks)]
     letters = {str(match[match.lastindex or 0]).upper() for match in marks}
     if len(letters) > 1 or not affirmed:
-        return letters if affirmed else set()
+        if affirmed:
+            return letters
+        return set()
     last = affirmed[-1].end()
     also = _ALSO.match(text, last)
     mentioned = _mentioned(text[last:].partition("\n")[0])
@@ -453,7 +467,9 @@ def _position(text: str) -> int | None:
     if ordinal:
         return _ORDINALS.index(ordinal[1]) + 1
     chinese = re.fullmatch(rf"(?:选项|第)([{_CHINESE_NUMBERS}])(?:个|项|个选项)?", bare)
-    return _CHINESE_NUMBERS.index(chinese[1]) + 1 if chinese else None
+    if chinese:
+        return _CHINESE_NUMBERS.index(chinese[1]) + 1
+    return None
 
 
 def fold_text(text: str) -> str:

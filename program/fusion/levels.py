@@ -144,7 +144,9 @@ def level_in_text(text: str) -> int | None:
     text = _COUNT.sub(" ", _RANGE.sub(": ", _LEVEL_KEY.sub(" ", text)))
     whole = _WHOLE.fullmatch(text.lstrip(" \n:"))
     levels = {level for match in ([whole] if whole else _LED.finditer(text)) for level in _levels_of_match(match)}
-    return levels.pop() if len(levels) == 1 else None
+    if len(levels) == 1:
+        return levels.pop()
+    return None
 
 
 def _levels_of_match(match: re.Match[str]) -> set[int]:
@@ -153,7 +155,9 @@ def _levels_of_match(match: re.Match[str]) -> set[int]:
     if not match["number"]:
         return levels | {_level_named(match["word"] or match["letter"])}
     value = float(match["number"])
-    return levels | {nearest_level(value)} if match["top"] in {None, "5"} and 1 <= value <= 5 else set()
+    if match["top"] in {None, "5"} and 1 <= value <= 5:
+        return levels | {nearest_level(value)}
+    return set()
 
 
 def _level_named(name: str) -> int:
@@ -190,7 +194,9 @@ def _normalised(masses: Mapping[int, float]) -> dict[int, float]:
 
 def _short(value: Any) -> str:
     text = repr(value)
-    return text if len(text) <= 80 else text[:77] + "..."
+    if len(text) <= 80:
+        return text
+    return text[:77] + "..."
 
 
 def level_masses(content: Sequence[Any]) -> dict[int, float]:
@@ -233,7 +239,9 @@ def level_masses(content: Sequence[Any]) -> dict[int, float]:
 def tokens_of(logprobs: Any) -> list[Any]:
     """Return the tokens of a prediction's `logprobs`, whichever client they came through; [] where there are none."""
     content = _get(logprobs, "content") if logprobs is not None else None
-    return list(content) if isinstance(content, Sequence) and not isinstance(content, str) else []
+    if isinstance(content, Sequence) and not isinstance(content, str):
+        return list(content)
+    return []
 
 
 def _place(text: str) -> tuple[int, str]:
@@ -275,7 +283,9 @@ def _level_of_token(token: str, kind: str, before: str) -> int | None:
     word = match[1].casefold() if match else ""
     if kind != "word":
         accepted = "abcde" if kind == "letter" else "12345"
-        return level_of(word) if len(word) == 1 and word in accepted else None
+        if len(word) == 1 and word in accepted:
+            return level_of(word)
+        return None
     if len(word) < _SHORTEST_PREFIX:
         return None
     return next((i for i, level in enumerate(LEVEL_WORDS, 1) if level.startswith(word)), None)
@@ -287,4 +297,6 @@ def nearest_level(score: float) -> int:
 
 
 def _get(entry: Any, name: str) -> Any:
-    return entry.get(name) if isinstance(entry, Mapping) else getattr(entry, name, None)
+    if isinstance(entry, Mapping):
+        return entry.get(name)
+    return getattr(entry, name, None)

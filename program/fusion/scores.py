@@ -144,7 +144,9 @@ class ScoreFusion:
             return self._clip(weighted)
         if total < 1e-300:
             logger.warning("fusion: tools and model share no level (mass %.1e); the tools' mean stands", total)
-            return self._clip(self.tool_mean(tool_scores, precisions)) if tool_scores else self._clip(weighted)
+            if tool_scores:
+                return self._clip(self.tool_mean(tool_scores, precisions))
+            return self._clip(weighted)
         return self._clip(weighted / total)
 
     def posterior(
@@ -155,7 +157,9 @@ class ScoreFusion:
         weights = self.compute_perceptual_weights(tool_scores, precisions)
         products = {c: weights[c] * (p.get(c, 0.0) if p else 1.0) for c in weights}
         total = math.fsum(products.values())
-        return {c: mass / total for c, mass in products.items()} if total >= 1e-300 else weights
+        if total >= 1e-300:
+            return {c: mass / total for c, mass in products.items()}
+        return weights
 
     def _beside_tools(self, belief: Belief, tool_scores: Scores, precisions: Precisions) -> Belief:
         """Return a model's belief as it counts: smoothed, then raised to its weight, where any tool says something."""
@@ -165,7 +169,9 @@ class ScoreFusion:
             return belief
         masses = {c: p**power if p > 0 else float(power == 0) for c, p in even_out(belief, self.smoothing).items()}
         total = math.fsum(masses.values())
-        return {c: mass / total for c, mass in masses.items()} if total > 0 else belief
+        if total > 0:
+            return {c: mass / total for c, mass in masses.items()}
+        return belief
 
     def map_score(self, score: float) -> float:
         """Return a fused score on the scale of the answers, in [1, 5]: here the same."""
@@ -299,7 +305,9 @@ def moved_note(before: float, after: float, *, chinese: bool = False) -> str:
     'By the labels people rate it 0.3 lower than the tools do.'
     """
     moved = after - before
-    return _PHRASES["higher" if moved > 0 else "lower"][chinese].format(abs(moved)) if abs(moved) >= 0.1 else ""
+    if abs(moved) >= 0.1:
+        return _PHRASES["higher" if moved > 0 else "lower"][chinese].format(abs(moved))
+    return ""
 
 
 FIELDS = ("eta", "model_weight", "curve")
@@ -353,7 +361,9 @@ class FittedFusion(ScoreFusion):
         """Return what a saved program holds of it."""
         knots = [list(knot) for knot in self.curve]
         fitted = {"eta": self.eta, "model_weight": self.model_weight, "map": self.kind, "curve": knots}
-        return {**fitted, "smoothing": self.smoothing} if self.smoothing else fitted
+        if self.smoothing:
+            return {**fitted, "smoothing": self.smoothing}
+        return fitted
 
     @classmethod
     def from_json(cls, base: ScoreFusion, fitted: Mapping[str, Any]) -> "FittedFusion":

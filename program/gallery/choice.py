@@ -412,7 +412,9 @@ def _decided(picture: Picture, mine: Opinion) -> Picture:
 
 
 def _side(picture: Picture, choosing: Choosing) -> str:
-    return "not sure" if picture.score is None else side_of_minimum(picture, choosing.reject_below, choosing.sure)
+    if picture.score is None:
+        return "not sure"
+    return side_of_minimum(picture, choosing.reject_below, choosing.sure)
 
 
 def _doubt(picture: Picture, side: str) -> str:
@@ -425,7 +427,9 @@ def _doubt(picture: Picture, side: str) -> str:
 
 
 def _rating(picture: Picture, verdict: str) -> int | None:
-    return None if picture.score is None else 1 if verdict == "reject" else nearest_level(picture.score)
+    if picture.score is None:
+        return None
+    return 1 if verdict == "reject" else nearest_level(picture.score)
 
 
 # Reasons
@@ -446,7 +450,9 @@ def _others(count: int, of: int) -> str:
     few, all_ = (_NUMBERS[number] if number < len(_NUMBERS) else str(number) for number in (count, of))
     if count < of:
         return f"{few} of {all_}"
-    return "the other" if of == 1 else f"the other {all_}"
+    if of == 1:
+        return "the other"
+    return f"the other {all_}"
 
 
 def _lacks(apart: NDArray[np.float64], picture: Picture, best: Picture) -> str:

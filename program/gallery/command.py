@@ -171,7 +171,9 @@ def _rated(picture: Picture, request: Request, folder: Path) -> Picture:
         rating = rating_beside(request.image, folder)
     except InputError as error:
         return picture.model_copy(update={"xmp_state": f"error: {error}"})
-    return picture if rating is None else picture.model_copy(update={"user_rating": rating})
+    if rating is None:
+        return picture
+    return picture.model_copy(update={"user_rating": rating})
 
 
 def _with_sidecars(
@@ -271,7 +273,9 @@ def _tell(pictures: Sequence[Picture], out: Path, left_out: str, failed: int, *,
         parts.append("sidecars: " + ", ".join(f"{count} {would}{state}" for state, count in sorted(states.items())))
     lines = filter(None, (left_out, " · ".join(parts), _line(str(out / "gallery.html"))))
     sys.stdout.writelines(f"{line}\n" for line in lines)
-    return EXIT_PROBLEMS if failed or unjudged else 0
+    if failed or unjudged:
+        return EXIT_PROBLEMS
+    return 0
 
 
 def _complain(picture: Picture, fault: str) -> None:

@@ -99,7 +99,9 @@ def rating_in(data: bytes) -> int | None:
     with suppress(ValueError, OverflowError):  # the latter for one that is infinite
         stated = read_packet(data).properties
         value = int(float(stated.get(_RATING, "")))
-        return value if -1 <= value <= 5 and stated.get(_MARK) != str(value) else None
+        if -1 <= value <= 5 and stated.get(_MARK) != str(value):
+            return value
+        return None
     return None
 
 

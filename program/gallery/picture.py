@@ -101,7 +101,9 @@ class Picture(Entry):
     @property
     def time(self) -> datetime | None:
         """When it was taken."""
-        return None if self.taken_at is None else datetime.fromisoformat(self.taken_at)
+        if self.taken_at is None:
+            return None
+        return datetime.fromisoformat(self.taken_at)
 
     @property
     def moment(self) -> tuple[bool, str, str]:

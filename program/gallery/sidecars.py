@@ -29,7 +29,9 @@ def sidecar_of(picture: Path, naming: Naming) -> Path:
 
 
 def _spelt(picture: Path, naming: Naming, suffix: str) -> Path:
-    return picture.with_suffix(suffix) if naming == "basename" else picture.with_name(f"{picture.name}{suffix}")
+    if naming == "basename":
+        return picture.with_suffix(suffix)
+    return picture.with_name(f"{picture.name}{suffix}")
 
 
 def sidecars_of(picture: Path, first: Naming = "full") -> list[Path]:

@@ -31,7 +31,9 @@ class Colours(NamedTuple):
         """Return an image without transparency as RGB."""
         if self.transform is not None:
             image = self.transform.apply(image if image.mode == self.mode else image.convert(self.mode))
-        return image if image.mode == "RGB" else image.convert("RGB")
+        if image.mode == "RGB":
+            return image
+        return image.convert("RGB")
 
 
 class _UnusableError(Exception):
@@ -184,7 +186,9 @@ def _mode_read(space: str, image: Image.Image) -> str:
         colours = np.reshape(image.getpalette("RGB") or (), (-1, 3))
         is_grey = bool((colours == colours[:, :1]).all())
     if space == "GRAY" and is_grey:
-        return image.mode if image.mode.startswith("I;16") else "L"
+        if image.mode.startswith("I;16"):
+            return image.mode
+        return "L"
     if space == "RGB" and image.mode not in {"CMYK", "LAB"}:
         return "RGB"
     if space == image.mode == "CMYK":

@@ -181,7 +181,9 @@ def raw_kind(data: bytes) -> str | None:
         return "DNG"
     if data[8:10] == b"CR":
         return "CR2"
-    return "as NEF and ARW" if any(d.value(_PHOTOMETRIC) in _SENSOR for d in (first, *others)) else None
+    if any(d.value(_PHOTOMETRIC) in _SENSOR for d in (first, *others)):
+        return "as NEF and ARW"
+    return None
 
 
 def without_preview(data: bytes) -> tuple[bytes, str | None]:

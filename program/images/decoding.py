@@ -229,7 +229,9 @@ def _stored(area: Area, orientation: int, width: int, height: int) -> Area:
         left, right = width - right, width - left
     if orientation in _UPSIDE_DOWN:
         top, bottom = height - bottom, height - top
-    return (top, left, bottom, right) if orientation in _TURNED else (left, top, right, bottom)
+    if orientation in _TURNED:
+        return (top, left, bottom, right)
+    return (left, top, right, bottom)
 
 
 def _upright(pixels: NDArray[np.uint8], orientation: int) -> NDArray[np.uint8]:

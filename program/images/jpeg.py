@@ -134,7 +134,9 @@ def _of_one_scan(frame: _Frame, data: bytes, closed: bytes) -> JpegImageFile:
         raise ValueError(_SCAN_ENDS) from error
     if file.goes_on:
         raise ValueError(_SCAN_GOES_ON)
-    return image if frame.ended else _loaded(io.BytesIO(closed))
+    if frame.ended:
+        return image
+    return _loaded(io.BytesIO(closed))
 
 
 def _of_several_parts(frame: _Frame, data: bytes, closed: bytes) -> JpegImageFile:
@@ -213,7 +215,9 @@ def _frame(data: bytes) -> _Frame | None:
                 frame.scans.append(_scan(data, at, body, flat, interval))
                 at = frame.scans[-1].end
         frame.ended = found is not None
-        return frame if frame.width and frame.height and frame.scans else None
+        if frame.width and frame.height and frame.scans:
+            return frame
+        return None
     except (IndexError, KeyError, ValueError, ZeroDivisionError, struct.error):
         return None
 

@@ -50,7 +50,9 @@ def limits_of_request(refs: Sequence[ImageRef], limits: ImageLimits) -> ImageLim
         share = limits.max_request_bytes // len(refs)
         if sum(len(IMAGES.read(ref)) for ref in refs) > limits.max_request_bytes:
             found["max_bytes"] = max(10_000, min(share, limits.max_bytes or share))
-    return limits.model_copy(update=found) if found else limits
+    if found:
+        return limits.model_copy(update=found)
+    return limits
 
 
 @cached(LRUCache(CACHE_MB * 2**20, lambda image: len(image.data)), lock=threading.Lock())

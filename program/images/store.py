@@ -230,7 +230,9 @@ class ImageStore:
             self._remember((digest, reduction(width, height, LARGEST), (0, 0, width, height)), image.pixels)
             ref = self._enter(ImageRef(digest, image.suffix, width, height, name, image.notes), source, image.detail)
         # Two files may hold the same bytes: each is told by its own name.
-        return ref if ref.name == name else replace(ref, name=name)
+        if ref.name == name:
+            return ref
+        return replace(ref, name=name)
 
     def _entry(self, digest: str) -> _Entry:
         entry = self._entries.get(digest)
@@ -348,7 +350,9 @@ def shift_of(image: ImageRef, reference: ImageRef) -> tuple[int, int]:
         return 0, 0
     moved, still = overlap((right, down), middles[1], middles[0])
     before, after = (1 - np.corrcoef(a.ravel(), b.ravel())[0, 1] for a, b in ((middles[1], middles[0]), (moved, still)))
-    return (right, down) if after <= _EXPLAINED * before else (0, 0)
+    if after <= _EXPLAINED * before:
+        return (right, down)
+    return (0, 0)
 
 
 def overlap(shift: tuple[int, int], pixels: NDArray[Any], reference: NDArray[Any]) -> tuple[NDArray[Any], NDArray[Any]]:

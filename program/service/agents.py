@@ -164,7 +164,9 @@ def _source(what: str, named: str) -> dict[str, str]:
 
 
 def _name(image: str) -> str:
-    return "image" if image[:5].lower() == "data:" else shown_name(image)
+    if image[:5].lower() == "data:":
+        return "image"
+    return shown_name(image)
 
 
 _INSTRUCTIONS = "Judges the quality of images as people would, on 1 (bad) to 5 (excellent), and says why."

@@ -80,7 +80,9 @@ def shorten(text: str, limit: int) -> str:
     """Return a text cut to `limit` characters, without what may be an encoded image."""
     # Cut first: a search through megabytes of text would take long.
     kept = _BLOB.sub("[...]", text[: limit + 200])
-    return kept if len(kept) <= limit and len(text) <= limit + 200 else kept[:limit] + "…"
+    if len(kept) <= limit and len(text) <= limit + 200:
+        return kept
+    return kept[:limit] + "…"
 
 
 @dataclass(frozen=True)
@@ -316,7 +318,9 @@ def _json_items(body: bytes, *, several: bool) -> list[AssessRequest]:
         sent = from_json(body)
     except ValueError as error:
         raise Refused(422, "request", f"request: Invalid JSON: {error}") from None
-    return check_fields(BatchRequest, sent).items if several else [check_fields(AssessRequest, sent)]
+    if several:
+        return check_fields(BatchRequest, sent).items
+    return [check_fields(AssessRequest, sent)]
 
 
 async def _form_items(request: HttpRequest, most: int) -> list[AssessRequest]:
@@ -374,7 +378,9 @@ def _sent(what: str, given: str | Sent | None, path: str | None, url: str | None
             raise Refused(422, "image", f"{what}: not base64; encode the file's bytes, or send multipart") from None
     if path is not None:
         return sources.file(path)
-    return sources.url(url) if url is not None else given
+    if url is not None:
+        return sources.url(url)
+    return given
 
 
 def assess_rows(

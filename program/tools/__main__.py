@@ -65,7 +65,9 @@ def _list(arguments: argparse.Namespace) -> int:
         Console().print(_table(rows, checked=arguments.check, whole=whole))
     # Of all tools some are never ready; one that was named is wanted.
     failed = any(row["error"] or (arguments.names and not row["ready"]) for row in rows)
-    return EXIT_PROBLEMS if arguments.check and failed else 0
+    if arguments.check and failed:
+        return EXIT_PROBLEMS
+    return 0
 
 
 def entry(spec: "ToolSpec", runner: "ToolRunner") -> dict[str, Any]:

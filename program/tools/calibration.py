@@ -210,7 +210,9 @@ class Residual(Frozen):
     def precision_of(self, variance: float) -> float:
         """Return the same for another error variance, such as a mean's."""
         apart = self.label_sd**2
-        return max(0.0, 1 / (variance + apart) - 1 / (self.spread**2 + apart)) if self.spread > 0 else 0.0
+        if self.spread > 0:
+            return max(0.0, 1 / (variance + apart) - 1 / (self.spread**2 + apart))
+        return 0.0
 
 
 class CategoryMap(Frozen):
@@ -250,7 +252,9 @@ class ToolCalibration(Frozen):
     def score(self, raw: float, category: str | None = None) -> float:
         """Return the score 1..5 of a finite raw value, of an image whose distortion is of this category (if known)."""
         general, own = float(apply_map(self.map, raw)), self._own(category)
-        return general if own is None else mix(float(apply_map(own.map, raw)), general)
+        if own is None:
+            return general
+        return float(mix(float(apply_map(own.map, raw)), general))
 
     def error(self, category: str | None = None) -> Residual:
         """Return the residual that counts for a distortion category, if one is known.
@@ -267,7 +271,9 @@ class ToolCalibration(Frozen):
 
     def _own(self, category: str | None) -> CategoryMap | None:
         known = category_of(category) if category else None
-        return self.by_category.get(known) if known else None
+        if known:
+            return self.by_category.get(known)
+        return None
 
 
 class Calibration(Figures):

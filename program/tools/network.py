@@ -78,7 +78,9 @@ class _Names(pickle.Unpickler):  # noqa: S301 - nothing that it reads is run
     def find_class(self, module: str, name: str) -> Any:
         if name == "_rebuild_tensor_v2":
             return lambda storage, _, *layout: (storage, *layout[:2])
-        return OrderedDict if name == "OrderedDict" else name
+        if name == "OrderedDict":
+            return OrderedDict
+        return name
 
     def persistent_load(self, pid: Any) -> Any:
         return pid[2]
@@ -163,7 +165,9 @@ class _Graph:
         pads = [lacking // 2] * 2 + [lacking - lacking // 2] * 2
         out = self.node("Conv", x, *constants, pads=pads, strides=[stride] * 2, group=groups)
         limits = [self.constant(np.array(limit, np.float32)) for limit in (0, 6)] if limited else []
-        return self.node("Clip", out, *limits) if limited else out
+        if limited:
+            return self.node("Clip", out, *limits)
+        return out
 
     def variances(self, x: str, channels: int) -> str:
         """Add C variances over places, by a normalisation in training mode.

@@ -151,7 +151,9 @@ class ToolSpec(Frozen):
     def strength(self, category: str | None) -> float:
         """Return the declared strength for a distortion category or word, else the general one."""
         known = category_of(category) if category else None
-        return self.strengths.get(known, self.general) if known else self.general
+        if known:
+            return self.strengths.get(known, self.general)
+        return self.general
 
 
 class ToolRegistry:
@@ -294,7 +296,9 @@ def likely_device(device: Device, spec: ToolSpec) -> str:
     """Return `cpu` or `cuda`: where a tool runs, as far as is known without torch."""
     if spec.takes == "pixels" or (device == "auto" and not _has_accelerator()):
         return "cpu"
-    return "cuda" if device == "auto" else device
+    if device == "auto":
+        return "cuda"
+    return device
 
 
 @cache

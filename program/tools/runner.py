@@ -141,7 +141,9 @@ class ToolRunner:
 
     def _stored(self, key: str) -> float | None:
         entry = self._cache.get(key) if self._cache is not None else None
-        return None if entry is None else float(entry[0])
+        if entry is None:
+            return None
+        return float(entry[0])
 
     def _evaluate(self, spec: ToolSpec, parameters: Path | None, target: Target, key: str) -> float:
         shown = partial(IMAGES.pixels, box=target.box, at_most=target.at_most)
@@ -188,7 +190,9 @@ class ToolRunner:
 
 def open_calibration(path: Path | None) -> Calibration:
     """Return the calibration that the settings name: a file, `paper`, or the shipped one."""
-    return PaperCalibration() if str(path) == PAPER else Calibration.load(path)
+    if str(path) == PAPER:
+        return PaperCalibration()
+    return Calibration.load(path)
 
 
 def _key(spec: ToolSpec, parameters: Path | None, target: Target, device: str, threads: int) -> str:
