@@ -14,7 +14,6 @@ import signal
 import sys
 import threading
 from collections.abc import Callable, Iterable, Iterator
-from contextvars import ContextVar
 from difflib import get_close_matches
 from importlib import import_module
 from importlib.machinery import PathFinder
@@ -38,8 +37,6 @@ EXIT_UNUSABLE = 2
 EXIT_INTERRUPTED = 130
 MODEL_RECORDS = "models"
 """Folder of the cache that holds what models' servers can do."""
-STARTED_AS: ContextVar[str] = ContextVar("STARTED_AS", default="")
-"""The installed command that this one runs under; empty under `python -m`."""
 
 _ROLE_FLAGS = {
     "planner": "planner's model", "executor": "executor's model", "summarizer": "summarizer's model",
@@ -61,11 +58,9 @@ _claim("configs", "data", "optimizers", "signatures")
 
 
 def as_started(text: str) -> str:
-    """Return a text with the commands in it as the user starts them: `agentic-iqa data check`."""
-    if not STARTED_AS.get():
-        return text
-    words = re.sub(r"python -m program\.(\w+)(?!\.?\w)", rf"{STARTED_AS.get()} \1", text)
-    return re.sub(r"python -m data\.(\w+)", rf"{STARTED_AS.get()} data \1", words)
+    """Return a text with the commands in it as they are installed: `agentic-iqa data check`."""
+    words = re.sub(r"python -m program\.(\w+)(?!\.?\w)", r"agentic-iqa \1", text)
+    return re.sub(r"python -m data\.(\w+)", r"agentic-iqa data \1", words)
 
 
 def _write_what_can_be_written() -> None:

@@ -308,9 +308,6 @@ def options_shown(text: str) -> dict[str, str] | None:
     return None
 
 
-_ORDINALS = ("first", "second", "third", "fourth", "fifth", "sixth", "seventh", "eighth")
-_CHINESE_NUMBERS = "一二三四五六七八"
-
 _MASKS = "\ue000-\ue0ff"
 """What stands for an option's text while an answer is read: no word or letter of it counts as
 anything else."""
@@ -356,8 +353,7 @@ def normalise_choice(answer: str, options: Mapping[str, str]) -> str | None:
     r"""Return the letter of the option an answer names, or None when it names none or several.
 
     Accepts the option's text, `\boxed{B}` or `<answer>B</answer>`, a letter on the first line, "the
-    answer is B", "B. text", "(B)", "the second", 2 or "第二个", and an option's text in a sentence, in
-    that order. An option that is denied, asked about or listed among others is no choice.
+    answer is B", "B. text", "(B)" and an option's text in a sentence, in that order. An option that is denied, asked about or listed among others is no choice.
 
     >>> normalise_choice(" b. noise", {"A": "Blur", "B": "Noise"})
     'B'
@@ -372,9 +368,7 @@ def normalise_choice(answer: str, options: Mapping[str, str]) -> str | None:
     letter, rest = _on_own_line(_masked(text, options), options)
     if letter is not None:
         return letter
-    position = _position(text)
-    placed = {list(options)[position - 1]} if position is not None and 1 <= position <= len(options) else set()
-    letters = _stated(rest, options) or _marked(rest, options) or placed or _mentioned(rest)
+    letters = _stated(rest, options) or _marked(rest, options) or _mentioned(rest)
     if len(letters) == 1:
         return letters.pop()
     return None
@@ -456,20 +450,6 @@ def _mentioned(text: str) -> set[str]:
 
 def _letter_of(mask: str) -> str:
     return chr(ord(mask) - 0xE000)
-
-
-def _position(text: str) -> int | None:
-    bare = text.casefold().strip(" .。")
-    number = re.fullmatch(r"(?:option|choice|选项|第)?\s*([1-8])\s*(?:个|项|个选项)?", bare)
-    if number:
-        return int(number[1])
-    ordinal = re.fullmatch(rf"(?:the\s+)?({'|'.join(_ORDINALS)})(?:\s+(?:one|option|choice))?", bare)
-    if ordinal:
-        return _ORDINALS.index(ordinal[1]) + 1
-    chinese = re.fullmatch(rf"(?:选项|第)([{_CHINESE_NUMBERS}])(?:个|项|个选项)?", bare)
-    if chinese:
-        return _CHINESE_NUMBERS.index(chinese[1]) + 1
-    return None
 
 
 def fold_text(text: str) -> str:

@@ -37,7 +37,7 @@ from program.running.runner import run as run_all
 
 _JOURNAL, _DECISIONS = "gallery.journal", "decisions.json"
 _LABELS = {"keep": "Green", "alternate": "Yellow", "reject": "Red", "look": "Blue"}
-_MOST_THUMB = 2**24
+_THUMB_PX, _MOST_THUMB = 320, 2**24
 _KEYWORDS = {"defocus blur": "soft"}
 """Faults whose keyword is another word."""
 
@@ -47,7 +47,7 @@ def run(arguments: argparse.Namespace, settings: Settings) -> int:
     folder, out = _checked(arguments)
     from_page = read_decisions(arguments.decisions) if arguments.decisions else None
     program = program_from(arguments, settings)
-    sizes = {"thumbs": arguments.thumb, "previews": 0 if arguments.single_file else arguments.preview}
+    sizes = {"thumbs": _THUMB_PX, "previews": 0 if arguments.single_file else arguments.preview}
     context = {name: value for name, value in context_of(program).items() if name != "settings"}
     header = {"journal": "gallery", "context": {**context, "sizes": sizes}}
     items = find_items([str(folder)], recursive=arguments.recursive, globs=arguments.glob or ())
