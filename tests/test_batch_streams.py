@@ -2,7 +2,6 @@
 
 import json
 import shutil
-import zipfile
 
 import pyarrow
 import pyarrow.parquet

@@ -17,7 +17,7 @@ import pytest
 from PIL import Image, PngImagePlugin
 
 from program.common.errors import InputError
-from program.common.files import new_file, remove_leftovers, whole_file, write_whole
+from program.common.files import new_file, remove_leftovers, whole_file
 from program.gallery.packets import Fields, rating_in, read_packet
 from program.gallery.sidecars import copy_picture, sidecars_of, write_sidecar
 from program.images.decode_worker import tags_bounded

@@ -59,8 +59,11 @@ class Items:
         """Return how many there are, equal ones too; None where only reading a stream would tell."""
         if any(source.startswith(HUB) for source in self.sources):
             return None
-        each = (scan_rows(place_of(name), {}) if is_manifest(name) else self._of(name) for name in self.sources)
-        return sum(1 for _ in chain.from_iterable(each))
+        total = 0
+        for name in self.sources:
+            found = scan_rows(place_of(name), {}) if is_manifest(name) else self._of(name)
+            total += sum(1 for _ in found)
+        return total
 
     def _all(self) -> Iterator[Request]:
         return chain.from_iterable(map(self._of, self.sources))
@@ -183,7 +186,8 @@ def _of_folder(
         for name in visible:
             path = Path(parent) / name
             linked = _LINKED if os.path.islink(path) else ""
-            if why := _beside(name) or linked or ("" if recursive else _BELOW):
+            below = "" if recursive else _BELOW
+            if why := _beside(name) or linked or below:
                 yield readable(path.relative_to(folder)), path, why
             else:
                 folders.append(name)

@@ -266,7 +266,8 @@ class Tally:
         # Whole numbers: an empty Counter takes over what it is given, and "False failed" is no count.
         self.counts.update(images=1, scored=int(row.score is not None), answered=int(answered), failed=int(failed))
         self.counts.update(lm_calls=row.lm_calls or 0, faulty=int(bool(faults_beyond(row, self.limits))))
-        self.levels.update([row.level] if row.level else [])
+        if row.level:
+            self.levels[row.level] += 1
         self.cost_usd += row.cost_usd or 0.0
         if row.score is not None:
             self._sum += row.score
@@ -346,9 +347,10 @@ def show_summary(tally: Tally, out: str | None, left_out: str) -> None:
         lines = [(f"{row.score:.2f}", row.id, _faults(row)) for row in tally.worst]
         console.print(_table(("score", "image", "why"), lines, f"Worst {len(lines)}"))
     if tally.answers:
-        lines = [
-            (_answer(row), row.id, _short(row.reasoning or "") if row.option else _faults(row)) for row in tally.answers
-        ]
+        lines = []
+        for row in tally.answers:
+            why = _short(row.reasoning or "") if row.option else _faults(row)
+            lines.append((_answer(row), row.id, why))
         console.print(_table(("answer", "image", "why"), lines))
     if (more := tally.counts["answered"] - len(tally.answers)) > 0:
         console.print(f"and {more} more answers", highlight=False)
@@ -365,7 +367,9 @@ def show_summary(tally: Tally, out: str | None, left_out: str) -> None:
         parts.append(", ".join(f"{word} {tally.levels[letter]}" for letter, word in words.items()))
     parts.append(f"{tally.counts['failed']} failed")
     parts += _gate_parts(tally)
-    console.print(" · ".join(parts) + (f" · {_escaped(out)}" if out else ""), highlight=False)
+    if out:
+        parts.append(_escaped(out))
+    console.print(" · ".join(parts), highlight=False)
 
 
 def _gate_parts(tally: Tally) -> Iterator[str]:
@@ -413,6 +417,9 @@ def _evidence_rows(evidence: ExecutorOutput) -> Iterator[tuple[str, ...]]:
     findings += [(region, distortion, "", "") for region, distortion in logs if (region, distortion) not in known]
     for region, distortion, fault, severity in findings:
         log = logs.get((region, distortion))
-        score = "" if log is None else (f"{log.score:.2f}" if log.score is not None else f"failed: {log.error}")
+        tool = score = ""
+        if log is not None:
+            tool = log.tool
+            score = f"failed: {log.error}" if log.score is None else f"{log.score:.2f}"
         name = fault or CATEGORY_WORDS.get(distortion, distortion.lower())  # type: ignore[call-overload]
-        yield evidence.looked_at(region), name, severity, log.tool if log else "", score
+        yield evidence.looked_at(region), name, severity, tool, score

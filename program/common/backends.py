@@ -107,14 +107,17 @@ class LanguageModels(Section):
         entry = self.backends.get(role.backend.partition("/")[0])
         base = (entry and entry.api_base) or role.api_base
         provider = entry.provider if entry else _provider(role.backend)
-        images = self.image_limits(provider, base, entry.images if entry else None, role.images)
+        own = entry.images if entry else None
+        images = self.image_limits(provider, base, own, role.images)
         return role.model_copy(update={"entry": entry, "images": images})
 
     def image_limits(self, provider: str, api_base: str | None, *own: ImageLimits | None) -> ImageLimits:
         """Return what images a service takes; what is said of it alone goes first."""
         service = "server" if api_base and provider in SERVER_PROVIDERS else provider
         parts = (self.images.get("default"), self.images.get(service), *own)
-        limits = {k: v for part in parts if part for k, v in part.model_dump(exclude_unset=True).items()}
+        limits: dict[str, Any] = {}
+        for part in filter(None, parts):
+            limits |= part.model_dump(exclude_unset=True)
         return ImageLimits.model_validate(limits)
 
     def replace(self, names: Mapping[str, str], api_base: str | None) -> "LanguageModels":

@@ -92,7 +92,8 @@ class Parser(argparse.ArgumentParser):
         if unknown != message:
             first = unknown.split()[0]
             close = get_close_matches(first.partition("=")[0], self._option_string_actions, n=1)
-            named = f"{first}: unknown; " + (f"did you mean {close[0]}?" if close else "--help shows what there is")
+            mend = f"did you mean {close[0]}?" if close else "--help shows what there is"
+            named = f"{first}: unknown; {mend}"
         self.exit(2, f"error: {showable(' '.join(named.split()))}\n")
 
 
@@ -112,8 +113,8 @@ def _number(kind: Callable[[str], N], noun: str, least: float, most: float) -> C
             value = kind(text)
             if least <= value <= most and value < math.inf:
                 return value
-        limits = f"from {least:g}" + (f" to {most:g}" if math.isfinite(most) else "")
-        raise argparse.ArgumentTypeError(f"{text!r}: give {noun} {limits}")
+        limit = f" to {most:g}" if math.isfinite(most) else ""
+        raise argparse.ArgumentTypeError(f"{text!r}: give {noun} from {least:g}{limit}")
 
     return read
 
@@ -332,9 +333,12 @@ def check_outputs(
 
 def _places(arguments: argparse.Namespace, but: str = "") -> list[str | Path]:
     """Return what may name a file or a dataset among a command's arguments."""
-    values = [value for name, value in vars(arguments).items() if name != but]
-    given = [each for value in values for each in (value if isinstance(value, list) else [value])]
-    return [each for each in given if isinstance(each, str | Path)]
+    places: list[str | Path] = []
+    for name, value in vars(arguments).items():
+        if name != but:
+            given = value if isinstance(value, list) else [value]
+            places += [each for each in given if isinstance(each, str | Path)]
+    return places
 
 
 class ShowableLines(logging.Formatter):

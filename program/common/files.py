@@ -62,7 +62,9 @@ def remove_leftovers(folder: Path) -> None:
 def write_whole(path: Path, content: str | bytes) -> None:
     """Write a file, whole or not at all; texts as UTF-8. OSError where it cannot be written."""
     with whole_file(path) as partial:
-        partial.write_bytes(content.encode("utf-8") if isinstance(content, str) else content)
+        if isinstance(content, str):
+            content = content.encode("utf-8")
+        partial.write_bytes(content)
 
 
 def sync(file: IO[bytes]) -> None:
@@ -129,7 +131,8 @@ def lock_file(file: IO[bytes], *, wait: bool) -> bool:
         import fcntl
     except ImportError:  # Windows
         return False
-    fcntl.flock(file, fcntl.LOCK_EX if wait else fcntl.LOCK_EX | fcntl.LOCK_NB)
+    at_once = 0 if wait else fcntl.LOCK_NB
+    fcntl.flock(file, fcntl.LOCK_EX | at_once)
     return True
 
 
@@ -399,7 +402,8 @@ def _is_within(given: Place, out: Place) -> bool:
         return str(given).rstrip("/") == str(out).rstrip("/")
     try:
         path = Path(place_of(given)).resolve()
-        return any(os.path.samefile(each, out) for each in (path, *(path.parents if path.exists() else ())))
+        folders = path.parents if path.exists() else ()
+        return any(os.path.samefile(each, out) for each in (path, *folders))
     except (OSError, ValueError, InputError):  # no file's name, or none there
         return False
 

@@ -32,8 +32,10 @@ def in_sentences(*texts: str) -> str:
     ('The bottom is too dark. Score 2.5.', 'Dark. Soft')
     """
     said = [text for text in map(str.strip, texts) if text]
-    ended = [text if _ENDED.search(text) else text + ("。" if is_chinese(text) else ".") for text in said[:-1]]
-    return " ".join([*ended, *said[-1:]])
+    for place, text in enumerate(said[:-1]):
+        if not _ENDED.search(text):
+            said[place] += "。" if is_chinese(text) else "."
+    return " ".join(said)
 
 
 def final_answer(text: str, names: Collection[str] = ()) -> str:
@@ -276,10 +278,13 @@ def letter_options(options: Mapping[str, str] | Sequence[str]) -> dict[str, str]
         raise ValueError(
             f'options {dict(lettered)!r}: give two or more non-empty texts under letters, as {{"A": "Yes", "B": "No"}}'
         )
+    if isinstance(options, Mapping):
+        return lettered
     first: dict[str, str] = {}
-    for letter, text in () if isinstance(options, Mapping) else lettered.items():
+    for letter, text in lettered.items():
         if (same := first.setdefault(text.casefold(), letter)) != letter:
-            raise ValueError(f"options {same} and {letter}: are both {text!r}; give each a text of its own")
+            fault = f"are both {text!r}; give each a text of its own"
+            raise ValueError(f"options {same} and {letter}: {fault}")
     return lettered
 
 
@@ -353,7 +358,8 @@ def normalise_choice(answer: str, options: Mapping[str, str]) -> str | None:
     r"""Return the letter of the option an answer names, or None when it names none or several.
 
     Accepts the option's text, `\boxed{B}` or `<answer>B</answer>`, a letter on the first line, "the
-    answer is B", "B. text", "(B)" and an option's text in a sentence, in that order. An option that is denied, asked about or listed among others is no choice.
+    answer is B", "B. text", "(B)" and an option's text in a sentence, in that order. An option that
+    is denied, asked about or listed among others is no choice.
 
     >>> normalise_choice(" b. noise", {"A": "Blur", "B": "Noise"})
     'B'

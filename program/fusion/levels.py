@@ -114,7 +114,8 @@ def level_probabilities(output: Any, mode: Mode) -> dict[int, float]:
     level = level_in_text(str(name)) if name is not None else None
     if level is None:
         raise ValueError(f"no quality level in {_short(output)}")
-    return {c: 1 - SMOOTHING if c == level else SMOOTHING / (len(LEVELS) - 1) for c in LEVELS}
+    others = dict.fromkeys(LEVELS, SMOOTHING / (len(LEVELS) - 1))
+    return {**others, level: 1 - SMOOTHING}
 
 
 def softmax(logits: Mapping[int, float]) -> dict[int, float]:
@@ -143,7 +144,9 @@ def level_in_text(text: str) -> int | None:
         return None
     text = _COUNT.sub(" ", _RANGE.sub(": ", _LEVEL_KEY.sub(" ", text)))
     whole = _WHOLE.fullmatch(text.lstrip(" \n:"))
-    levels = {level for match in ([whole] if whole else _LED.finditer(text)) for level in _levels_of_match(match)}
+    levels: set[int] = set()
+    for match in [whole] if whole else _LED.finditer(text):
+        levels |= _levels_of_match(match)
     if len(levels) == 1:
         return levels.pop()
     return None
@@ -162,7 +165,11 @@ def _levels_of_match(match: re.Match[str]) -> set[int]:
 
 def _level_named(name: str) -> int:
     name = name.casefold()
-    return _WORD_LEVELS.get(name) or (int(name) if name.isdigit() else LETTERS.casefold().index(name) + 1)
+    if name in _WORD_LEVELS:
+        return _WORD_LEVELS[name]
+    if name.isdigit():
+        return int(name)
+    return LETTERS.casefold().index(name) + 1
 
 
 def _masses(output: Any) -> dict[int, float] | None:

@@ -285,17 +285,24 @@ def fusion_note(
         counted = counted or tool_scores
     if not vlm_probabilities:
         kind = "weighted" if weights and any(weights) else "mean"
+    elif counted:
+        kind = "fused"
     else:
-        kind = "fused" if counted else "unweighed" if tool_scores else "level"
-    level = expected_level(vlm_probabilities or {})
+        kind = "unweighed" if tool_scores else "level"
+    number = "tool" if len(tool_scores) == 1 else "tools"
+    ends = [min(counted), max(counted)][: len(counted)] if counted else []
+    level = phrases["model"].format(expected_level(vlm_probabilities or {}))
+    if fusion.model_weight != 1:
+        level += phrases["weight"].format(fusion.model_weight)
     source = phrases[kind].format(
-        tools=phrases["tool" if len(tool_scores) == 1 else "tools"].format(len(tool_scores)),
-        span=phrases["to"].join(f"{s:.2f}" for s in [min(counted), max(counted)][: len(counted)]) if counted else "",
-        level=phrases["model"].format(level)
-        + (phrases["weight"].format(fusion.model_weight) if fusion.model_weight != 1 else ""),
+        tools=phrases[number].format(len(tool_scores)),
+        span=phrases["to"].join(f"{end:.2f}" for end in ends),
+        level=level,
     )
-    before = fusion.unmapped_score(tool_scores, vlm_probabilities, precisions) if fusion.bends else score
-    return phrases["fitted" if fusion.bends else "score"].format(score=score, before=before, source=source)
+    if not fusion.bends:
+        return phrases["score"].format(score=score, source=source)
+    before = fusion.unmapped_score(tool_scores, vlm_probabilities, precisions)
+    return phrases["fitted"].format(score=score, before=before, source=source)
 
 
 def moved_note(before: float, after: float, *, chinese: bool = False) -> str:
@@ -305,9 +312,10 @@ def moved_note(before: float, after: float, *, chinese: bool = False) -> str:
     'By the labels people rate it 0.3 lower than the tools do.'
     """
     moved = after - before
-    if abs(moved) >= 0.1:
-        return _PHRASES["higher" if moved > 0 else "lower"][chinese].format(abs(moved))
-    return ""
+    if abs(moved) < 0.1:
+        return ""
+    way = "higher" if moved > 0 else "lower"
+    return _PHRASES[way][chinese].format(abs(moved))
 
 
 FIELDS = ("eta", "model_weight", "curve")
@@ -388,7 +396,7 @@ def disagreement(mean: float | None, probabilities: Mapping[int, float] | None, 
     """
     if mean is None or not probabilities or abs(mean - expected_level(probabilities)) < DISAGREEMENT:
         return ""
-    words = "工具评分为 {:.1f}，模型判断为 {:.1f}：两者不一致。" if chinese else (
-        "The tools say {:.1f} of 5 and the model {:.1f}: they disagree."
-    )  # fmt: skip
+    words = "The tools say {:.1f} of 5 and the model {:.1f}: they disagree."
+    if chinese:
+        words = "工具评分为 {:.1f}，模型判断为 {:.1f}：两者不一致。"
     return words.format(mean, expected_level(probabilities))

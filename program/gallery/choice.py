@@ -16,7 +16,7 @@ the probability that the first is the better picture.
 
 from collections.abc import Iterator, Mapping, Sequence
 from datetime import datetime
-from itertools import product
+from itertools import chain, product
 from pathlib import Path
 from typing import Literal, NamedTuple
 
@@ -73,9 +73,12 @@ def groups_of(pictures: Sequence[Picture], how: Grouping, gap_s: float) -> list[
     burst = bursts([picture.time for picture in pictures], gap_s)
     if how == "time":
         return _members(np.where(burst < 0, -1 - np.arange(len(burst)), burst))
-    bits, vectors = np.stack([p.bits for p in pictures]), np.stack([p.vector for p in pictures])
-    frames = np.stack([p.frame for p in pictures], axis=-1).astype(np.float32)
-    return _members(_labels(_Looks(bits, vectors, frames, np.full(len(burst), -1) if how == "look" else burst)))
+    if how == "look":
+        burst = np.full(len(burst), -1)
+    bits = np.stack([picture.bits for picture in pictures])
+    vectors = np.stack([picture.vector for picture in pictures])
+    frames = np.stack([picture.frame for picture in pictures], axis=-1).astype(np.float32)
+    return _members(_labels(_Looks(bits, vectors, frames, burst)))
 
 
 class _Looks(NamedTuple):
@@ -317,10 +320,8 @@ def _merits_of(picture: Picture, smallest: int, away: float) -> dict[str, float]
     detail = picture.sharp[min(scale, len(picture.sharp) - 1)] if picture.sharp else 0.0
     detail -= 2 * float(np.log2(picture.light + 0.02))  # a brighter picture has larger differences
     subject = 0.5 if picture.subject is None else min(max(picture.subject, 0.02), 0.98)
-    high, low = (
-        _CLIPPED * float(np.log2((share or 0.0) + _LEAST_CLIPPED))
-        for share in (picture.clipped_high, picture.clipped_low)
-    )
+    high = _CLIPPED * float(np.log2((picture.clipped_high or 0.0) + _LEAST_CLIPPED))
+    low = _CLIPPED * float(np.log2((picture.clipped_low or 0.0) + _LEAST_CLIPPED))
     return {
         "sharp": _DETAIL * detail + _SUBJECT * float(special.logit(subject)) / float(np.log(2)) - harm["Blurs"],
         "exposure": -harm["Brightness change"] - _STOP * away, "highlights": -high, "shadows": -low,
@@ -346,7 +347,7 @@ def choose(
         own = [pictures[place] for place in group]
         for at, changes in enumerate(_of_group(own, [mine[place] for place in group], choosing)):
             chosen[group[at]] = own[at].model_copy(update={**changes, "group": str(number)})
-    together = {place for group in groups for place in group}
+    together = set(chain.from_iterable(groups))
     for place, picture in enumerate(pictures):
         changes = {} if place in together else _alone(picture, choosing)
         chosen[place] = _decided(chosen[place].model_copy(update=changes), mine[place])
@@ -438,8 +439,11 @@ def _rating(picture: Picture, verdict: str) -> int | None:
 def _advantages(ahead: NDArray[np.float64]) -> str:
     """Say what the best of a group has before the N others, whose N x M merits lie so far behind."""
     counts = zip(MERITS, (ahead > _NOTABLE).sum(axis=0).tolist(), strict=True)
-    most = sorted((each for each in counts if each[1]), key=lambda each: -each[1])[:3]
-    parts = [MERITS[name][0] + (f" than {_others(n, len(ahead))}" if name == "sharp" else "") for name, n in most]
+    parts = []
+    for name, count in sorted(counts, key=lambda each: -each[1])[:3]:
+        if count:
+            others = f" than {_others(count, len(ahead))}" if name == "sharp" else ""
+            parts.append(MERITS[name][0] + others)
     return "; ".join(parts) or f"about as good as {_others(len(ahead), len(ahead))}"
 
 
@@ -447,17 +451,21 @@ _NUMBERS = ("", "one", "two", "three", "four", "five", "six")
 
 
 def _others(count: int, of: int) -> str:
-    few, all_ = (_NUMBERS[number] if number < len(_NUMBERS) else str(number) for number in (count, of))
     if count < of:
-        return f"{few} of {all_}"
+        return f"{_in_words(count)} of {_in_words(of)}"
     if of == 1:
         return "the other"
-    return f"the other {all_}"
+    return f"the other {_in_words(of)}"
+
+
+def _in_words(number: int) -> str:
+    return _NUMBERS[number] if number < len(_NUMBERS) else str(number)
 
 
 def _lacks(apart: NDArray[np.float64], picture: Picture, best: Picture) -> str:
     """Say what a picture lacks beside the best of its group: M differences of merits."""
     names = [list(MERITS)[n] for n in np.argsort(apart) if apart[n] < -_NOTABLE[n]]
     tone = "darker" if picture.light < best.light else "brighter"
-    words = [tone if name == "exposure" else MERITS[name][1] for name in names]
+    worse = {name: word for name, (_, word) in MERITS.items()} | {"exposure": tone}
+    words = [worse[name] for name in names]
     return "; ".join(words[:3]) or "about as good as the best"

@@ -210,8 +210,10 @@ def _write(
     arguments: argparse.Namespace, pictures: Sequence[Picture], paths: Mapping[str, Path], decisions: Decisions
 ) -> None:
     out, single, tables = arguments.out, arguments.single_file, ("gallery.csv", "gallery.jsonl")
-    entries = [Entry(**picture.model_dump(include=set(Entry.model_fields))) for picture in shown_order(pictures)]
-    title, preview = arguments.folder.resolve().name or "Pictures", 0 if single else arguments.preview
+    fields = set(Entry.model_fields)
+    entries = [Entry(**each.model_dump(include=fields)) for each in shown_order(pictures)]
+    title = arguments.folder.resolve().name or "Pictures"
+    preview = 0 if single else arguments.preview
     shown = page(pictures, paths, out, title=title, decisions=decisions, preview=preview, single=single)
     with replacing(out, GALLERY, ("gallery.html", *tables)):
         for name in tables:
@@ -353,7 +355,8 @@ def _shown(
             inside = read_bounded(out / copy_name("thumbs", digest), _MOST_THUMB)
             thumb = f"data:image/jpeg;base64,{base64.b64encode(inside).decode('ascii')}"
         elif digest is not None:
-            thumb, larger = copy_name("thumbs", digest), copy_name("previews", digest) if preview else None
+            thumb = copy_name("thumbs", digest)
+            larger = copy_name("previews", digest) if preview else None
             original = _address(paths[each.id], out)
         verdict, reason = each.program_said or (each.verdict, each.reason)
         yield {

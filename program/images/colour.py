@@ -30,7 +30,9 @@ class Colours(NamedTuple):
     def convert(self, image: Image.Image) -> Image.Image:
         """Return an image without transparency as RGB."""
         if self.transform is not None:
-            image = self.transform.apply(image if image.mode == self.mode else image.convert(self.mode))
+            if image.mode != self.mode:
+                image = image.convert(self.mode)
+            image = self.transform.apply(image)
         if image.mode == "RGB":
             return image
         return image.convert("RGB")

@@ -23,8 +23,11 @@ def is_unwritten(data: bytes, pixels: int) -> bool:
     """Return whether a part of a picture of so many pixels is zeros that no encoder writes."""
     try:
         if data[:4] == b"RIFF":
-            chunks = _chunks(data[12:])
-            return any(bytes(_ZEROS + (pixels // _FLAT_PER_ZERO if lossy else 0)) in part for lossy, part in chunks)
+            for lossy, part in _chunks(data[12:]):
+                flat = pixels // _FLAT_PER_ZERO if lossy else 0
+                if bytes(_ZEROS + flat) in part:
+                    return True
+            return False
         return any(bytes(_ZEROS) in part for part in _coded_parts(data))
     except (struct.error, IndexError):
         return False  # what is broken here its decoder refuses
@@ -205,7 +208,9 @@ def without_preview(data: bytes) -> tuple[bytes, str | None]:
 
 def _word_of(data: bytes) -> str:
     """Return how a TIFF writes addresses, as a format: of 8 bytes in a big one. That of the first begins at as many."""
-    return ("<" if data[:2] == b"II" else ">") + ("Q" if b"+" in data[2:4] else "I")
+    order = "<" if data[:2] == b"II" else ">"
+    size = "Q" if b"+" in data[2:4] else "I"
+    return order + size
 
 
 def _directories(data: bytes) -> tuple[_Directory | None, list[_Directory]]:

@@ -237,7 +237,9 @@ def _stored(area: Area, orientation: int, width: int, height: int) -> Area:
 def _upright(pixels: NDArray[np.uint8], orientation: int) -> NDArray[np.uint8]:
     """Return stored rows and columns of an image as they are displayed."""
     pixels = pixels.transpose(1, 0, 2) if orientation in _TURNED else pixels
-    return pixels[:: -1 if orientation in _UPSIDE_DOWN else 1, :: -1 if orientation in _MIRRORED else 1]
+    down = -1 if orientation in _UPSIDE_DOWN else 1
+    right = -1 if orientation in _MIRRORED else 1
+    return pixels[::down, ::right]
 
 
 def _strips(

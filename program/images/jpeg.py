@@ -89,7 +89,9 @@ def whole_jpeg(data: bytes, *, known: bool = False) -> tuple[JpegImageFile, tupl
         image = _of_one_scan(frame, data, closed)
     else:
         image = _of_several_parts(frame, data, closed)
-    return image, () if frame.ended else ("the file lacks its last bytes: its end is shown as far as it goes",)
+    if frame.ended:
+        return image, ()
+    return image, ("the file lacks its last bytes: its end is shown as far as it goes",)
 
 
 def _loaded(file: io.BytesIO) -> JpegImageFile:
@@ -127,7 +129,10 @@ def _of_one_scan(frame: _Frame, data: bytes, closed: bytes) -> JpegImageFile:
     blocks = frame.blocks(scan) * sum(across * down for across, down in frame.sampling.values())
     few = max(1, min(_FEW * blocks // (scan.end - scan.start + 1), blocks // 16))
     # No block takes more than 34 ones: each of its two codes fails after 17.
-    file = _Handed(data, scan, _LOOKAHEAD + (b"" if frame.ended else _ONES * -(-34 * few // 8)))
+    behind = _LOOKAHEAD
+    if not frame.ended:
+        behind += _ONES * -(-34 * few // 8)
+    file = _Handed(data, scan, behind)
     try:
         image = _loaded(file)
     except OSError as error:

@@ -159,7 +159,10 @@ class AgentTools:
 
 
 def _source(what: str, named: str) -> dict[str, str]:
-    kind = "" if named[:5].lower() == "data:" else "_url" if _WEB.match(named) else "_path"
+    if named[:5].lower() == "data:":
+        kind = ""
+    else:
+        kind = "_url" if _WEB.match(named) else "_path"
     return {f"{what}{kind}": named}
 
 

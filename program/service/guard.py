@@ -268,7 +268,10 @@ class Guard:
 
     def _record(self, scope: Scope, facts: dict[str, Any], status: int, seconds: float) -> None:
         path = scope["path"]
-        route = path if path in _ROUTES else "/assets" if path.startswith("/assets/") else "other"
+        if path in _ROUTES:
+            route = path
+        else:
+            route = "/assets" if path.startswith("/assets/") else "other"
         self._metrics.requests.labels(route, str(status)).inc()
         self._metrics.seconds.labels(route).observe(seconds)
         if "refused" in facts:

@@ -162,10 +162,12 @@ class ToolRegistry:
     def __init__(self, specs: Sequence[ToolSpec], hidden: Sequence[ToolSpec] = ()) -> None:
         """Take the tools to list, and those that are found by a name that no listed one has."""
         self._specs = {spec.name: spec for spec in specs}
-        known = [(name, spec) for spec in (*hidden, *specs) for name in (spec.function, spec.name, spec.stands_in_for)]
-        named = [(name, spec) for name, spec in known if name is not None]
-        self._by_name = {name.casefold(): spec for name, spec in named}
-        self._by_key = {_key(name): spec for name, spec in named}
+        self._by_name: dict[str, ToolSpec] = {}
+        self._by_key: dict[str, ToolSpec] = {}
+        for spec in (*hidden, *specs):
+            for name in filter(None, (spec.function, spec.name, spec.stands_in_for)):
+                self._by_name[name.casefold()] = spec
+                self._by_key[_key(name)] = spec
 
     @classmethod
     def load(cls, path: Path | None = None, strengths: Path | None = None) -> "ToolRegistry":
@@ -183,8 +185,11 @@ class ToolRegistry:
                 specs.append(spec.model_copy(update={"strengths": by, "general": general}))
             else:
                 specs.append(spec.model_copy(update={"general": spec.general or spec.published or 0.0}))
-        without, replaced = importlib.util.find_spec("pyiqa") is None, {spec.stands_in_for for spec in specs}
-        hidden = [spec for spec in specs if (spec.name in replaced if without else spec.stands_in_for)]
+        if importlib.util.find_spec("pyiqa") is None:
+            replaced = {spec.stands_in_for for spec in specs}
+            hidden = [spec for spec in specs if spec.name in replaced]
+        else:
+            hidden = [spec for spec in specs if spec.stands_in_for]
         return cls([spec for spec in specs if spec not in hidden], hidden)
 
     def names(self) -> tuple[str, ...]:

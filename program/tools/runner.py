@@ -117,8 +117,9 @@ class ToolRunner:
             result.error = f"tool {result.tool!r}: failed on {image.name!r} ({text[:200]}); use another tool"
         if result.error is not None:
             logger.info("%s", result.error)
+        outcome = "cached" if result.cached else "fresh"
         with self._lock:
-            self.counts["failed" if result.raw is None else "cached" if result.cached else "fresh"] += 1
+            self.counts["failed" if result.raw is None else outcome] += 1
         result.seconds = time.perf_counter() - started
         return result
 
