@@ -1,4 +1,4 @@
-"""What `python -m program.assess` does with its flags: one image, many (a killed run goes on), or two compared."""
+"""What `agentic-iqa assess` does with its flags: one image, many, or two compared."""
 
 import argparse
 import json
@@ -173,7 +173,7 @@ def _tally(arguments: argparse.Namespace) -> Tally:
 
 
 def _exit_code(tally: Tally) -> int:
-    """Return what --min-score, --sure and --fail-on say of the rows, else whether all were answered."""
+    """Return what --min-score, --sure and --fail-on say, else whether all were answered."""
     if tally.counts["below"] or tally.counts["faulty"]:
         return EXIT_BELOW_MINIMUM
     if tally.counts["not sure"]:

@@ -1,4 +1,4 @@
-"""From what a person names (images, folders, manifests) to the items to judge, one after the other."""
+"""From what a person names (images, folders, manifests) to the items to judge."""
 
 import fnmatch
 import os
@@ -56,7 +56,7 @@ class Items:
         return self._distinct()
 
     def count(self) -> int | None:
-        """Return how many there are, equal ones too; None where only reading a stream would tell."""
+        """Return how many there are, equal ones too; None where only a stream would tell."""
         if any(source.startswith(HUB) for source in self.sources):
             return None
         total = 0

@@ -1,4 +1,4 @@
-"""What is shown of an assessment and of a batch: text on a terminal, figures, and tables in CSV, JSONL or Parquet."""
+"""What is shown of an assessment and of a batch, and tables in CSV, JSONL or Parquet."""
 
 import csv
 import hashlib
@@ -152,7 +152,7 @@ def _log_of(out: Place, cache_dir: Path) -> Path:
 
 
 class TableLog(Journal[Row]):
-    """The log of a run whose rows become a table; a folder's parts are written once they are full."""
+    """The log of a run whose rows become a table; full parts of a folder are written at once."""
 
     def __init__(self, out: Place, cache_dir: Path, header: Mapping[str, Any]) -> None:
         """Open or make the log, beside the table or, of one elsewhere, in the cache folder.
@@ -187,7 +187,7 @@ class TableLog(Journal[Row]):
             self._number += 1
 
     def _sign(self, mark: Place, text: bytes) -> None:
-        """Say whose work the parts are, or go on with those of the same work from another machine."""
+        """Say whose work the parts are, or go on with those of another machine's same work."""
         import pyarrow.parquet
 
         if not exists(mark):
@@ -306,7 +306,7 @@ _STATUS_WORDS = {"degraded": "The answer rests on less than usual", "failed": "T
 
 
 def show(result: Assessment, *, sources: bool = False) -> None:
-    """Print one assessment: the answer and why, what was found by region; `sources`: all readings."""
+    """Print one assessment: the answer and why, what was found by region; or all readings."""
     console = Console()
     console.print(f"[bold]{_escaped(result.headline)}[/bold]")
     if reasons := result.quality_reasoning if sources else result.summary:
@@ -341,7 +341,7 @@ def comparison_text(result: Comparison, names: Sequence[str]) -> str:
 
 
 def show_summary(tally: Tally, out: str | None, left_out: str) -> None:
-    """Print a batch's summary: the worst ten, the first ten answers, what failed or was left out."""
+    """Print a batch's summary: the worst ten, ten answers, what failed or was left out."""
     console = Console()
     if tally.worst:
         lines = [(f"{row.score:.2f}", row.id, _faults(row)) for row in tally.worst]

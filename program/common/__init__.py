@@ -1,4 +1,4 @@
-"""What every room shares: settings, errors, files, progress and command lines. It imports none of the rooms.
+"""What every room shares: settings, errors, files, command lines. It imports none of them.
 
 Here stands what is imported when it is asked for: names of our own packages, and what other
 packages offer.

@@ -1,4 +1,4 @@
-"""What an address says: whether a file lies on this machine, and by which kind of address elsewhere; proxies."""
+"""What an address says: whether a file lies here, and by which kind of address else; proxies."""
 
 import ipaddress
 import os

@@ -36,7 +36,7 @@ class Section(Frozen):
 
 
 class ImageLimits(Section):
-    """What images a service takes; others are converted or scaled for it. Tools see the original."""
+    """What images a service takes; others are converted or scaled. Tools see the original."""
 
     formats: tuple[ImageFormat, ...] = ("png", "jpeg")
     """Sent as they are; every other format is sent as PNG, without loss."""
@@ -51,7 +51,7 @@ class ImageLimits(Section):
 
 
 class BackendSettings(Section):
-    """A service configured by name: `--lm NAME` or `--lm NAME/MODEL`. docs/models.md has the keys."""
+    """A service configured by name: `--lm NAME` or `--lm NAME/MODEL`; see docs/models.md."""
 
     provider: str = "openai"
     model: str | None = None

@@ -1,4 +1,4 @@
-"""Disk caches that hold plain data only: nothing read from them can run code, and none of them is needed."""
+"""Disk caches that hold plain data: nothing read from them runs code, and none is needed."""
 
 import contextlib
 import functools

@@ -1,4 +1,4 @@
-"""Cells of tables that no spreadsheet takes for a formula and that hold no control marks; and back again."""
+"""Cells of tables that no spreadsheet takes for a formula, without control marks; and back."""
 
 import json
 import re

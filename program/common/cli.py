@@ -45,7 +45,7 @@ _ROLE_FLAGS = {
 
 
 def _claim(*names: str) -> None:
-    """Give our packages their names, before a `data.py` in the working folder (`python -m`) does."""
+    """Give our packages their names before a `data.py` in the working folder gets one."""
     home = str(Path(__file__).resolve().parents[2])
     for name in names:
         spec = PathFinder.find_spec(name, [home])

@@ -1,4 +1,4 @@
-"""The project's own errors, one line each that names input, fault and remedy; and text that steers no terminal."""
+"""The project's own errors: input, fault and remedy in a line; and text that steers nothing."""
 
 import difflib
 import re

@@ -1,4 +1,4 @@
-"""Files by path or by URI (s3://, file://, ...), there whole or not at all; a lock between processes; sets on disk."""
+"""Files by path or URI (s3://, ...), there whole or not at all; locks; sets on disk."""
 
 import base64
 import contextlib

@@ -1,4 +1,4 @@
-"""Keys: as a header takes them where they are read, and never in a text that is shown, written or kept."""
+"""Keys: as headers take them, and never in a text that is shown, written or kept."""
 
 import binascii
 import copy

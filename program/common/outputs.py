@@ -1,4 +1,4 @@
-"""What may be replaced or removed in a folder that is written into: only what this program wrote there itself.
+"""What may be replaced or removed in a folder: only what this program wrote there itself.
 
 Such a folder holds a record, `.agentic-iqa.json`: the names of what was written, each with its
 SHA-256, or with null while it is being written and for a log, which grows. A record can never say

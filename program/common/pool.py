@@ -1,4 +1,4 @@
-"""Work over many items with threads, keys that one thread works on at a time, and progress on stderr."""
+"""Work over many items with threads, one thread for a key, and progress on stderr."""
 
 import signal
 import sys

@@ -1,4 +1,4 @@
-"""All settings: configs/*.yaml, where each key is explained, then a user's file, the environment and arguments."""
+"""All settings: configs/*.yaml, then a user's file, the environment and arguments."""
 
 import copy
 import functools

@@ -1,4 +1,4 @@
-"""Questions and answers as text: language, options, and the final answer among a model's thoughts. Pure; linear."""
+"""Questions and answers as text: language, options, the final answer. Pure; linear."""
 
 import functools
 import json
@@ -379,7 +379,7 @@ def _only_text_in(answer: str, options: Mapping[str, str]) -> str | None:
 
 
 def _letter_of(choice: re.Match[str], options: Mapping[str, str]) -> str | None:
-    """Return the letter that a line chooses; None where it denies it or names another option, too."""
+    """Return the letter that a line chooses; None where it denies it or names another, too."""
     letter = str(choice["letter"] or choice["small"]).upper()
     text = fold_text(choice["text"])
     if letter not in options or _DENIED.search(choice["lead"] or ""):
@@ -393,7 +393,7 @@ def _letter_of(choice: re.Match[str], options: Mapping[str, str]) -> str | None:
 
 
 def fold_text(text: str) -> str:
-    """Return a text without case, outer punctuation and doubled spaces, to compare questions and answers by.
+    """Return a text without case, outer punctuation and doubled spaces, to compare it.
 
     >>> fold_text("Is this image  blurry?")
     'is this image blurry'

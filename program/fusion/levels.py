@@ -1,4 +1,4 @@
-"""Level probabilities from what a model answered: words, letters, numbers, masses or token log-probabilities. Pure."""
+"""Level probabilities from words, letters, numbers, masses or token log-probabilities. Pure."""
 
 import json
 import logging
@@ -101,7 +101,7 @@ def expected_level(probabilities: Mapping[int, float]) -> float:
 
 
 def level_probabilities(output: Any, mode: Mode) -> dict[int, float]:
-    """Return level probabilities (sum 1) as `ScoreFusion.extract_vlm_probabilities` says; ValueError likewise."""
+    """Return level probabilities as `ScoreFusion.extract_vlm_probabilities` says; or ValueError."""
     if isinstance(output, str):
         with suppress(ValueError, RecursionError):
             output = json.loads(output[output.index("{") : output.rindex("}") + 1])
@@ -153,7 +153,7 @@ def level_in_text(text: str) -> int | None:
 
 
 def _levels_of_match(match: re.Match[str]) -> set[int]:
-    """Return the level that a match names, and another that stands beside it ("good to excellent")."""
+    """Return the level that a match names, and another beside it ("good to excellent")."""
     levels = set() if match["other"] is None else {_level_named(match["other"])}
     if not match["number"]:
         return levels | {_level_named(match["word"] or match["letter"])}
@@ -207,7 +207,7 @@ def _short(value: Any) -> str:
 
 
 def level_masses(content: Sequence[Any]) -> dict[int, float]:
-    """Return the probability of each quality level 1..5 where an answer names its level; they sum to one.
+    """Return the probability of each level 1..5 where an answer names its level; their sum is 1.
 
     `content` holds an answer's tokens in order, each with `token`, `logprob` and `top_logprobs`
     (its alternatives, with `token` and `logprob`), as attributes or keys. The level is the value of
@@ -244,7 +244,7 @@ def level_masses(content: Sequence[Any]) -> dict[int, float]:
 
 
 def tokens_of(logprobs: Any) -> list[Any]:
-    """Return the tokens of a prediction's `logprobs`, whichever client they came through; [] where there are none."""
+    """Return the tokens of a prediction's `logprobs`, of whichever client; [] without any."""
     content = _get(logprobs, "content") if logprobs is not None else None
     if isinstance(content, Sequence) and not isinstance(content, str):
         return list(content)

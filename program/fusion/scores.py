@@ -1,4 +1,4 @@
-"""Score fusion: the tools' mean and the model's level probabilities become one score on 1..5. Pure."""
+"""Score fusion: the tools' mean and level probabilities become one score on 1..5. Pure."""
 
 import bisect
 import logging
@@ -86,7 +86,7 @@ class ScoreFusion:
         self.smoothing = _finite("smoothing", smoothing)
 
     def tool_mean(self, tool_scores: Scores, precisions: Precisions = None) -> float:
-        """Return the mean of one or more tool scores (each 1..5), weighted by their precisions where those count.
+        """Return the mean of tool scores (each 1..5), weighted by precisions where those count.
 
         >>> ScoreFusion(tool_weights="reliability").tool_mean([2.0, 4.0], [3.0, 1.0])
         2.5
@@ -99,7 +99,7 @@ class ScoreFusion:
         return math.fsum(w * s for w, s in zip(weights, tool_scores, strict=True)) / math.fsum(weights)
 
     def compute_perceptual_weights(self, tool_scores: Scores, precisions: Precisions = None) -> dict[int, float]:
-        """Return alpha_c for the mean of `tool_scores` (each 1..5); uniform when there are none, or none says anything.
+        """Return alpha_c for the mean of `tool_scores` (each 1..5); uniform without any.
 
         `precisions`: one per score, finite and not below 0; they count with
         `tool_weights="reliability"` only.
@@ -122,7 +122,7 @@ class ScoreFusion:
         return level_probabilities(vlm_output, mode)
 
     def fuse_scores(self, tool_scores: Scores, vlm_probabilities: Belief, precisions: Precisions = None) -> float:
-        """Return the fused score in [1, 5], mapped; `precisions` as in `compute_perceptual_weights`.
+        """Return the fused score in [1, 5], mapped; precisions as for the weights.
 
         Without probabilities: the tools' mean. Without tools: the expected level. Raises ValueError
         with neither.
@@ -152,7 +152,7 @@ class ScoreFusion:
     def posterior(
         self, tool_scores: Scores, vlm_probabilities: Belief, precisions: Precisions = None
     ) -> dict[int, float]:
-        """Return the fused belief over the levels, unmapped: alpha_c p_c / sum(alpha p), alpha alone without p."""
+        """Return the fused belief over the levels, unmapped: alpha_c p_c / sum(alpha p)."""
         p = self._beside_tools(vlm_probabilities, tool_scores, precisions)
         weights = self.compute_perceptual_weights(tool_scores, precisions)
         products = {c: weights[c] * (p.get(c, 0.0) if p else 1.0) for c in weights}
@@ -162,7 +162,7 @@ class ScoreFusion:
         return weights
 
     def _beside_tools(self, belief: Belief, tool_scores: Scores, precisions: Precisions) -> Belief:
-        """Return a model's belief as it counts: smoothed, then raised to its weight, where any tool says something."""
+        """Return a model's belief as it counts beside tools: smoothed, raised to its weight."""
         weights, power = self._weights(tool_scores, precisions), self.model_weight
         alone = not tool_scores or (weights is not None and not any(weights))
         if not belief or alone or (power == 1 and not self.smoothing):
@@ -180,7 +180,7 @@ class ScoreFusion:
     def deviation(
         self, score: float, tool_scores: Scores, vlm_probabilities: Belief, precisions: Precisions = None
     ) -> float:
-        """Return how far the fused belief lies from its score: the root mean square of level - score, mapped levels.
+        """Return how far the fused belief lies from its score: the root mean square.
 
         Where the score is the belief's mean this is the belief's standard deviation.
         """
@@ -190,7 +190,7 @@ class ScoreFusion:
     def interval(
         self, score: float, tool_scores: Scores, vlm_probabilities: Belief, precisions: Precisions = None
     ) -> tuple[float, float]:
-        """Return score -+ 1.96 deviations of the belief it was fused from, cut to [1, 5]; the score lies in it."""
+        """Return score -+ 1.96 deviations of the belief it was fused from, cut to [1, 5]."""
         reach = 1.96 * self.deviation(score, tool_scores, vlm_probabilities, precisions)
         return max(1.0, score - reach), min(5.0, score + reach)
 
@@ -244,7 +244,7 @@ def level_note(score: float, *, chinese: bool = False) -> str:
 
 
 def score_line(score: float, interval: tuple[float, float] | None, *, chinese: bool = False) -> str:
-    """Say a score in a line: its level, itself to a tenth, and where people's mean score likely lies.
+    """Say a score in a line: its level, itself to a tenth, and where people's mean likely lies.
 
     A score that would round into the next level is rounded down.
 
@@ -271,7 +271,7 @@ def fusion_note(
     *,
     chinese: bool = False,
 ) -> str:
-    """Say what `fusion` made the score of, in English or Chinese; a tool that weighs nothing is no source.
+    """Say what `fusion` made the score of; a tool that weighs nothing is no source.
 
     >>> fusion_note(ScoreFusion(), 2.7, [2.6, 2.8], None)
     'Score 2.70 is the mean of 2 tool scores.'
@@ -389,7 +389,7 @@ DISAGREEMENT = 1.5
 
 
 def disagreement(mean: float | None, probabilities: Mapping[int, float] | None, *, chinese: bool = False) -> str:
-    """Say where tools and model lie `DISAGREEMENT` levels apart or more, with both figures; else an empty text.
+    """Say where tools and model lie `DISAGREEMENT` levels apart or more; else "".
 
     >>> disagreement(4.2, {1: 0.2, 2: 0.8})
     'The tools say 4.2 of 5 and the model 1.8: they disagree.'

@@ -1,4 +1,4 @@
-"""`python -m program.gallery`: group a folder's photographs, choose the best of each group, and show why."""
+"""`agentic-iqa gallery`: group photographs, choose the best of each group, and show why."""
 
 import argparse
 import os

@@ -1,4 +1,4 @@
-"""Which pictures are of one shot, which of them is the best, what becomes of the others, and what a person decided.
+"""Which pictures are of one shot, which is the best, and what a person decided.
 
 Two pictures are the farther apart the more of their hashes' 256 bits differ (ImageHash's pHash,
 Zauner 2010) and the smaller the cosine of their `appearance` is: a hash tells scenes of a kind
@@ -49,7 +49,7 @@ _MOST = 4000
 
 
 def bursts(times: Sequence[datetime | None], gap_s: float) -> NDArray[np.intp]:
-    """Return for each picture the number of the burst that it was taken in: none is more than `gap_s` after another.
+    """Return the number of each picture's burst: none is more than `gap_s` after another.
 
     -1 for one without a time.
 
@@ -128,7 +128,7 @@ def _labels(looks: _Looks) -> NDArray[np.intp]:
 
 
 def _near(looks: _Looks) -> Iterator[tuple[NDArray[np.intp], NDArray[np.intp]]]:
-    """Yield the places of pictures that are near each other, in blocks of rows: the first, and the second."""
+    """Yield the places of pictures that are near each other: the first, and the second."""
     for start in range(0, len(looks.bits), _ROWS):
         first, second = np.nonzero(_apart(looks.at(slice(start, start + _ROWS)), looks) < 1)
         yield first + start, second
@@ -149,7 +149,7 @@ def _apart(one: _Looks, two: _Looks) -> NDArray[np.float32]:
 
 
 def _shows_the_same(one: _Looks, two: _Looks) -> NDArray[np.bool_]:
-    """Return N x M: whether a frame moved over another correlates with it, whatever their brightness and contrast."""
+    """Return N x M: whether a frame moved over another correlates with it."""
     best = np.zeros((len(one.bits), len(two.bits)), np.float32)
     way = range(-_FARTHEST, _FARTHEST + 1)
     for shift in product(way, way):
@@ -166,7 +166,7 @@ def standard_frames(frames: NDArray[np.float32]) -> NDArray[np.float32]:
 
 
 class Decision(Frozen):
-    """What a person decided of one picture: nothing any more where it holds neither verdict nor stars nor best."""
+    """What a person decided of one picture: nothing without verdict, stars and best."""
 
     sha256: str | None = Field(pattern="^[0-9a-f]{64}$")
     """Of the picture that was decided on: another one of its name is another picture."""
@@ -191,7 +191,7 @@ class Decisions(Frozen):
     pictures: Mapping[str, Decision] = Field(default_factory=dict)
 
     def of(self, name: str, sha256: str | None) -> Decision | None:
-        """Return what was decided of a picture; None where nothing was, or of another picture of its name."""
+        """Return what was decided of a picture; None of another picture of its name."""
         decision = self.pictures.get(name)
         if decision is None or sha256 is None or decision.sha256 != sha256:
             return None
@@ -247,7 +247,7 @@ class Opinion(NamedTuple):
 
 
 def opinion_of(picture: Picture, decision: Decision | None) -> Opinion:
-    """Return what a person says of a picture: on the page, or else by the rating in its file or a sidecar.
+    """Return what a person says of a picture: on the page, else by a rating beside it.
 
     The page's script has the same rule.
     """
@@ -305,7 +305,7 @@ class Choosing(NamedTuple):
 
 
 def merits(group: Sequence[Picture]) -> NDArray[np.float64]:
-    """Return the N x M merits of a group's pictures, in the order of `MERITS`; only their differences mean anything."""
+    """Return the N x M merits of a group's pictures, as `MERITS`; only differences count."""
     stops = np.array([2.2 * float(np.log2(picture.light + 0.02)) for picture in group])  # of linear light
     away = np.abs(stops - np.median(stops))
     smallest = max(min(max(each.width, each.height) for each in group), 1)
@@ -333,7 +333,7 @@ def _merits_of(picture: Picture, smallest: int, away: float) -> dict[str, float]
 def choose(
     pictures: Sequence[Picture], groups: Sequence[Sequence[int]], decisions: Decisions, choosing: Choosing
 ) -> list[Picture]:
-    """Return the pictures with group, rank, verdict and reason; `groups` are of places, of two pictures or more.
+    """Return the pictures with group, rank, verdict and reason; `groups` are of places.
 
     What a person decided stands before what was measured. The best of a group is never rejected but
     by a person. What a person keeps of a group counts for none of the `Choosing.keep` pictures that
@@ -437,7 +437,7 @@ def _rating(picture: Picture, verdict: str) -> int | None:
 
 
 def _advantages(ahead: NDArray[np.float64]) -> str:
-    """Say what the best of a group has before the N others, whose N x M merits lie so far behind."""
+    """Say what the best of a group has before N others, N x M merits behind it."""
     counts = zip(MERITS, (ahead > _NOTABLE).sum(axis=0).tolist(), strict=True)
     parts = []
     for name, count in sorted(counts, key=lambda each: -each[1])[:3]:

@@ -1,4 +1,4 @@
-"""What `python -m program.gallery` does with its flags: judge, group, choose, make the page, and hand over.
+"""What `agentic-iqa gallery` does: judge, group, choose, make the page, and hand over.
 
 The page is one file that fetches nothing, with the small copies beside it or inside.
 """
@@ -77,7 +77,7 @@ def run(arguments: argparse.Namespace, settings: Settings) -> int:
 
 
 def _checked(arguments: argparse.Namespace) -> tuple[Path, Path]:
-    """Return the folder and where the gallery goes. Raises InputError for flags that make no sense together."""
+    """Return the folder and where the gallery goes; InputError for flags that do not fit."""
     folder, out, to = arguments.folder, arguments.out, arguments.to
     if is_remote(str(folder)) or not folder.is_dir():
         raise InputError(f"folder {str(folder)!r}: is no folder of this machine; give one")
@@ -94,7 +94,7 @@ def _checked(arguments: argparse.Namespace) -> tuple[Path, Path]:
 
 
 def _own(items: Iterable[Request], folder: Path, out: Path) -> Iterator[Request]:
-    """Yield the folder's pictures: none of the gallery's copies, and of a link out of the folder why it is not read."""
+    """Yield the folder's pictures, none of the gallery's copies; and links with an error."""
     for request in items:
         if isinstance(request.image, Path):
             if not leads_out(request.image, out):
@@ -123,7 +123,7 @@ def _goal(arguments: argparse.Namespace, path: Path) -> Path:
 
 
 def _kept_decisions(out: Path, from_page: Decisions | None, pictures: Iterable[Picture]) -> Decisions:
-    """Return the decisions of the runs before with those of the page, and keep them in the gallery's folder.
+    """Return earlier decisions with those of the page, and keep them in the gallery.
 
     Where any is replaced, the older file stays beside.
     """
@@ -141,7 +141,7 @@ def _kept_decisions(out: Path, from_page: Decisions | None, pictures: Iterable[P
 
 
 def _copy_beside(path: Path) -> None:
-    """Copy a file to the first free of the names `path`.1, .2, ...; not where one of these holds the same."""
+    """Copy a file to the first free of `path`.1, .2, ...; not where one holds the same."""
     content = path.read_bytes()
     for number in count(1):
         copy = path.with_name(f"{path.name}.{number}")
@@ -198,7 +198,7 @@ def _with_sidecars(
 
 
 def _fields_of(picture: Picture) -> Fields:
-    """Return what a picture's sidecar says: a person's stars and rejects before what the program suggests."""
+    """Return what a picture's sidecar says: a person's stars before what is suggested."""
     own = picture.user_rating
     return Fields(
         own or picture.suggested_rating, not own, _LABELS.get(picture.verdict or ""),
@@ -245,7 +245,7 @@ def _copy(arguments: argparse.Namespace, pictures: Sequence[Picture], paths: Map
 
 
 def _check_links(arguments: argparse.Namespace, source: Path, *companions: Path) -> None:
-    """Raise InputError where a copy would follow a link out of the folder, or out of the one it goes to."""
+    """Raise InputError where a copy would follow a link out of its folder."""
     for each in (source, *companions):
         if leads_out(each, arguments.folder):
             raise InputError(f"{each.name!r}: is a link out of the folder; put a copy in its place")
@@ -296,7 +296,7 @@ def _why(error: Exception) -> str:
 
 
 def shown_order(pictures: Sequence[Picture]) -> list[Picture]:
-    """Return pictures as they are shown: groups by their first time, else by name; in a group by rank."""
+    """Return pictures as shown: groups by their first time, else by name; then by rank."""
     first: dict[str, tuple[bool, str, str]] = {}
     for picture in pictures:
         key = picture.group or f"alone {picture.id}"

@@ -88,14 +88,14 @@ class Packet:
 
 
 def read_packet(data: bytes) -> Packet:
-    """Read an XMP packet. Raises ValueError, saying why, for what is none or declares a document type."""
+    """Read an XMP packet. Raises ValueError for what is none or declares a document type."""
     if len(data) > MOST_BYTES:
         raise ValueError(f"has over {MOST_BYTES >> 20} MiB")
     return _Reading(data).packet
 
 
 def rating_in(data: bytes) -> int | None:
-    """Return a person's rating -1..5 in a packet; None where it has none, only a suggestion, or cannot be read."""
+    """Return a person's rating -1..5 in a packet; None without one, or for a suggestion."""
     with suppress(ValueError, OverflowError):  # the latter for one that is infinite
         stated = read_packet(data).properties
         value = int(float(stated.get(_RATING, "")))
@@ -215,7 +215,7 @@ _VALUE = re.compile(r"\s*(?:<!\[CDATA\[\s*)?([^\s<\]]*)\s*(?:\]\]>\s*)?", re.ASC
 
 
 class _Units:
-    """A well-formed packet with one character for each unit of its encoding, of a byte or two; ASCII is itself."""
+    """A well-formed packet with one character for each unit of its encoding."""
 
     def __init__(self, data: bytes) -> None:
         self._data, self.size, self._encoding = data, 1, "latin-1"  # encodings of bytes agree in ASCII
@@ -259,7 +259,7 @@ class _Units:
         return b"".join([*parts, self._data[at:]])
 
     def _tag(self, byte: int) -> tuple[list[tuple[int, int]], int, bool]:
-        """Return where the values of a tag's attributes stand, where the tag ends, and whether it is an empty one."""
+        """Return where a tag's attributes stand, where it ends, and whether it is empty."""
         name = _TAG.match(self.text, byte // self.size)
         at, spans = name.end() if name else 0, []
         while match := _ATTRIBUTE.match(self.text, at):
@@ -286,7 +286,7 @@ def _holds_the_same(before: bytes, after: bytes, block: str, replaced: Set[str])
 
 
 def _events(data: bytes, hidden: Container[str]) -> list[tuple[Any, ...]]:
-    """Return all that XML holds, in its order, without the values of what is called by one of the hidden names."""
+    """Return all that XML holds, in order, without the values under hidden names."""
     events: list[tuple[Any, ...]] = []
     if not data:
         return events
@@ -333,7 +333,7 @@ def _parser() -> expat.XMLParserType:
 
 
 def _parse(parser: expat.XMLParserType, data: bytes) -> None:
-    """Parse in growing pieces: after a handler has raised an error, expat goes on to the end of the piece it was given.
+    """Parse in growing pieces: after an error of a handler expat goes on to a piece's end.
 
     Raises ValueError for what is no XML.
     """

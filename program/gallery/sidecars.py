@@ -1,4 +1,4 @@
-"""What is written beside pictures: XMP sidecars for Lightroom, darktable and digiKam, and verified copies.
+"""What is written beside pictures: XMP sidecars, and verified copies.
 
 What another program wrote stays: `new` makes a sidecar only where there is none, `merge` adds what
 one lacks and leaves every other byte as it is, as `packets` says.
@@ -41,7 +41,7 @@ def sidecars_of(picture: Path, first: Naming = "full") -> list[Path]:
 
 
 def _there(paths: Iterable[Path]) -> Iterator[Path]:
-    """Yield the paths at which something lies, each file once, whatever spelling a system takes for its name."""
+    """Yield the paths at which something lies, each file once, however it is spelled."""
     known: list[os.stat_result] = []
     for path in paths:
         with suppress(OSError):
@@ -136,7 +136,7 @@ def _replace(path: Path, before: bytes, data: bytes) -> None:
 
 
 def _keep_facts(path: Path, partial: Path) -> None:
-    """Give a file another's owner, where that is permitted, its mode and its extended attributes."""
+    """Give a file another's owner (where permitted), mode and extended attributes."""
     facts = path.stat()
     if hasattr(os, "chown"):
         for owner, group in ((-1, facts.st_gid), (facts.st_uid, -1)):

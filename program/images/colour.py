@@ -1,4 +1,4 @@
-"""What colours an image's numbers stand for, by what its file states, and their conversion to sRGB by lcms.
+"""What colours an image's numbers stand for, and their conversion to sRGB by lcms.
 
 The first of these that can be used counts: in a PNG cICP, iCCP, sRGB, gAMA and cHRM (PNG
 specification, third edition, 4.3), elsewhere the ICC profile, then AVIF's and HEIF's nclx. Each
@@ -43,7 +43,7 @@ class _UnusableError(Exception):
 
 
 def colours_of(image: Image.Image, data: bytes = b"") -> Colours:
-    """Return what makes an opened image sRGB; `data` is its file, empty where an image comes without one."""
+    """Return what makes an opened image sRGB; `data` is its file, or empty."""
     notes: list[str] = []
     for source, profile in _stated(image, data):
         try:
@@ -60,7 +60,7 @@ def colours_of(image: Image.Image, data: bytes = b"") -> Colours:
 
 
 def _stated(image: Image.Image, data: bytes) -> Iterator[tuple[str, Callable[[], bytes]]]:
-    """Yield what a file states of its colours, what counts first at first: its name, and what makes it a profile.
+    """Yield what a file states of its colours, what counts first at first.
 
     An empty profile stands for sRGB.
     """
@@ -101,7 +101,7 @@ def _profile_of_codes(primaries: int, transfer: int, *, full_range: bool = True)
 
 
 def _profile_of_gamma(gamma: float | None, chromaticity: Sequence[float] | None) -> bytes:
-    """Return the profile that a PNG's gAMA and cHRM stand for; what one of them leaves open is sRGB's."""
+    """Return the profile that a PNG's gAMA and cHRM stand for; sRGB's where one is open."""
     if gamma is not None and not _LEAST_GAMMA <= gamma <= 1 / _LEAST_GAMMA:
         raise _UnusableError(f"an exponent of {gamma:g} cannot be used")
     curve = _SRGB_CURVE if gamma is None else (1 / gamma,)
@@ -133,7 +133,7 @@ _BRADFORD = np.array([[0.8951, 0.2664, -0.1614], [-0.7502, 1.7135, 0.0367], [0.0
 
 
 def _profile(points: Sequence[float], curve: Sequence[float]) -> bytes:
-    """Return an ICC profile (ICC.1:2022) for RGB with these primaries and white (x and y of each) and one curve.
+    """Return an ICC profile (ICC.1:2022) for RGB with these primaries, white and curve.
 
     The curve's parameters: an exponent alone, or those of type 3, with a straight part near black.
     """
@@ -182,7 +182,7 @@ def _conversion(profile: bytes, image: Image.Image) -> Colours:
 
 
 def _mode_read(space: str, image: Image.Image) -> str:
-    """Return the mode in which an image is given to a profile of such a space. ValueError where they do not fit."""
+    """Return the mode in which an image is given to a profile; or ValueError."""
     is_grey = image.mode in {"1", "L", "LA", "La"} or image.mode[0] == "I"
     if image.mode[0] == "P":
         colours = np.reshape(image.getpalette("RGB") or (), (-1, 3))

@@ -1,4 +1,4 @@
-"""What the files around pictures state: AVIF and HEIF in boxes, WebP in chunks, TIFF and raw files in directories.
+"""What the files around pictures state: AVIF, HEIF, WebP, TIFF and raw files.
 
 Boxes: ISO/IEC 14496-12, 23008-12. Decoders read a picture from zeros, too: a download whose middle
 was never written looks whole to them. Tags of directories by their numbers in TIFF 6.0, its
@@ -47,7 +47,7 @@ def _chunks(data: bytes) -> Iterator[tuple[bool, bytes]]:
 
 
 def _coded_parts(data: bytes) -> Iterator[bytes]:
-    """Yield the coded pictures of an AVIF or HEIF file: not what is said of them, in which zeros are common."""
+    """Yield the coded pictures of an AVIF or HEIF file, in which zeros are rare."""
     meta = _inside(data, b"meta")[4:] if data[4:8] == b"ftyp" else b""
     listed = _inside(meta, b"iinf")
     if not listed:
@@ -89,7 +89,7 @@ def _places(iloc: bytes) -> Iterator[tuple[int, int, int]]:
 
 
 def nclx_of(data: bytes) -> tuple[int, int] | None:
-    """Return the codes of the colour primaries and transfer of a file's picture; None where it states none."""
+    """Return the codes of a file's colour primaries and transfer; or None."""
     try:
         meta = _inside(data, b"meta")[4:] if data[4:8] == b"ftyp" else b""
         properties = _inside(meta, b"iprp")
@@ -190,7 +190,7 @@ def raw_kind(data: bytes) -> str | None:
 
 
 def without_preview(data: bytes) -> tuple[bytes, str | None]:
-    """Return a file that begins with its full picture, and what there is to note; any but a TIFF as it is."""
+    """Return a TIFF that begins with its full picture, and a note; others as they are."""
     first, others = _directories(data)
     if first is None or (first.is_whole and _SUB_IFDS not in first.tags):
         return data, None
@@ -207,7 +207,7 @@ def without_preview(data: bytes) -> tuple[bytes, str | None]:
 
 
 def _word_of(data: bytes) -> str:
-    """Return how a TIFF writes addresses, as a format: of 8 bytes in a big one. That of the first begins at as many."""
+    """Return how a TIFF writes addresses, as a format: of 8 bytes in a big one."""
     order = "<" if data[:2] == b"II" else ">"
     size = "Q" if b"+" in data[2:4] else "I"
     return order + size
@@ -242,7 +242,7 @@ def _further(data: bytes, first: _Directory) -> Iterator[_Directory]:
 
 
 def _directory(data: bytes, offset: int) -> _Directory:
-    """Return the directory at an offset. Raises struct.error or OverflowError where the file ends before it does."""
+    """Return the directory at an offset; struct.error or OverflowError beyond the end."""
     word = _word_of(data)
     order, inline = word[0], struct.calcsize(word)
     counted = word if inline == 8 else f"{order}H"

@@ -1,4 +1,4 @@
-"""From an encoded image to the pixels a viewer sees: 8-bit sRGB, upright, without transparency, in bounded memory.
+"""From an encoded image to the pixels a viewer sees: 8-bit sRGB, upright, opaque.
 
 - Transparency (alpha channel, palette entry or colour key) is laid over white.
 - 16 bits a channel become 8: grey by rounding v / 257, colour by its high byte (as Pillow reads it; at most 1 apart).

@@ -1,4 +1,4 @@
-"""How much detail, noise and clipped light a picture has at its full size, tile by tile. Pure numpy and Pillow.
+"""How much detail, noise and clipped light a picture has, tile by tile. Pure.
 
 For pictures of one scene: what they show is the same, so what differs is how well it was caught. Of
 each tile the middle half of its rows is read.
@@ -50,7 +50,7 @@ class Detail(NamedTuple):
 
 
 def detail_of(width: int, height: int, rows: Callable[[int, int], NDArray[np.uint8]]) -> Detail:
-    """Measure a picture at its own size; `rows` gives rows from first to before last, uint8 sRGB."""
+    """Measure a picture at its own size; `rows` gives rows from first to last, uint8 sRGB."""
     step = max(1, int(np.ceil(np.sqrt(height * width / _SAMPLED))))
     tile = max(1, -(-max(width, height) // _TILES))
     parts: list[NDArray[np.uint8]] = []

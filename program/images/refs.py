@@ -1,4 +1,4 @@
-"""What stands for an image everywhere but at the wire: a URL with the hash of its bytes; sizes and boxes. Pure."""
+"""What stands for an image: a URL with the hash of its bytes; sizes and boxes. Pure."""
 
 import math
 import re

@@ -1,4 +1,4 @@
-"""Images as services take them: converted and scaled where they have to be, else byte for byte as they are."""
+"""Images as services take them: converted and scaled where they have to be."""
 
 import base64
 import io

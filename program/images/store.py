@@ -1,4 +1,4 @@
-"""Images as content-addressed references: opened and checked once, never re-encoded; and thumbnails of them."""
+"""Images by their content: opened and checked once, never re-encoded; and thumbnails."""
 
 import base64
 import functools

@@ -1,4 +1,4 @@
-"""An MCP server around a program, and what an agent may call; on standard input and output, or over HTTP."""
+"""An MCP server around a program, on standard input and output, or over HTTP."""
 
 import base64
 import re

@@ -1,4 +1,4 @@
-"""The service as an ASGI application: POST /assess, /assess/batch, /compare, /heatmap, and the page. Binds no port."""
+"""The service as an ASGI application: its routes and the page. Binds no port."""
 
 import io
 import mimetypes

@@ -1,4 +1,4 @@
-"""Assessments of a service: so many at a time, so many waiting, each within its time, none kept; and their counters."""
+"""Assessments of a service: bounded in number and time, none kept; their counters."""
 
 import asyncio
 import io
@@ -121,7 +121,7 @@ class Assessor:
     async def run_jobs(
         self, ticket: Ticket, work: Callable[[W], T], jobs: Sequence[W | Refused]
     ) -> "list[T | BaseException]":
-        """Return what the work (`assess`, `draw`, ...) makes of each job, or its error; Refused (504) when time is up.
+        """Return what the work makes of each job, or its error; Refused (504) when time is up.
 
         A job that was refused is its own error. A thread cannot be stopped: work begun is finished
         and thrown away, and its place stays taken till then.

@@ -1,4 +1,4 @@
-"""The outermost layer: every request is checked, bounded, logged, counted and answered with safe headers."""
+"""The outermost layer: every request is checked, bounded, logged and counted."""
 
 import asyncio
 import contextlib
@@ -167,7 +167,7 @@ class Body:
             self._patience.reschedule(asyncio.get_running_loop().time())
 
     async def drain(self) -> None:
-        """Read and drop what is still coming, for a second at most: a client cut off while sending reads no answer."""
+        """Read and drop what still comes, for a second: a client cut off reads no answer."""
         if self._whole or (self._waits_for_word and self._deadline is None):
             return
         with contextlib.suppress(TimeoutError):

@@ -1,4 +1,4 @@
-"""The code MLflow runs for a registered program (models-from-code): its folder comes in as an artifact."""
+"""The code MLflow runs for a registered program, whose folder is an artifact."""
 
 import sys
 from pathlib import Path

@@ -1,4 +1,4 @@
-"""Requests as clients send them (JSON, form, table), where their images come from, and what is refused in one line."""
+"""Requests as clients send them, where their images come from, and what is refused."""
 
 import logging
 import os
@@ -302,7 +302,7 @@ def check_fields(model: type[_Model], fields: object) -> _Model:
 
 
 async def reader_of(request: HttpRequest, most: int | None) -> Callable[[], list[AssessRequest]]:
-    """Return what reads, in a thread, the items of a body that is whole by then: one, or up to `most`; or Refused."""
+    """Return what reads, in a thread, the items of a whole body: up to `most`; or Refused."""
     kind = request.headers.get("content-type", "").partition(";")[0].strip().lower()
     if kind == FORM:
         return partial(list, await _form_items(request, most or 1))

@@ -1,4 +1,4 @@
-"""Binding and running the service: checked before anything is loaded, stopped without losing a request; its logs."""
+"""Binding and running the service, stopped without losing a request; its logs."""
 
 import ctypes
 import json

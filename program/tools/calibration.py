@@ -1,4 +1,4 @@
-"""Files of figures by tool: how strong it is, and maps of its raw values to scores 1..5, with how sure these are.
+"""Files of figures by tool: how strong it is, and maps of raw values to scores 1..5.
 
 A map is the regression of the human score on the raw value, so it also says how much a tool knows:
 a tool that tells little gets scores close to the mean, and a mean over tools is not dragged about
@@ -77,7 +77,7 @@ class Figures(ConfigFile):
         return self.model_dump_json(indent=1, exclude_none=True) + "\n"
 
     def merge(self, tools: Mapping[str, Any], sources: Mapping[str, Provenance]) -> Self:
-        """Return the file with these figures in place of their namesakes, without unused sources."""
+        """Return the file with these figures in their namesakes' places."""
         merged = {**self.tools, **tools}
         used = {source for entry in merged.values() for source in entry.sources}
         rest = {name: source for name, source in {**self.sources, **sources}.items() if name in used}

@@ -1,4 +1,4 @@
-"""A tool loaded and run, each within its time: its library imported on first use, its models lent to one thread."""
+"""A tool loaded and run, each within its time; its models are lent to one thread."""
 
 import importlib
 import io

@@ -1,4 +1,4 @@
-"""EfficientNet-Lite0, trained to name objects and never on a score of quality: its weights, and its view of pixels."""
+"""EfficientNet-Lite0, which names objects: its weights, and its view of pixels."""
 
 import functools
 import hashlib
