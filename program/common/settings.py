@@ -202,7 +202,8 @@ class Settings(Section):
 _NO_YAML = (yaml.YAMLError, ValueError, LookupError, AttributeError, RecursionError)
 """What reading YAML raises: a date or tagged value that is none, and text nested too deep, raise no
 YAMLError."""
-_LOADER = getattr(yaml, "CSafeLoader", yaml.SafeLoader)
+_FAST_LOADER = getattr(yaml, "CSafeLoader", yaml.SafeLoader)
+"""For our own files: libyaml ends the process where a text is nested too deep."""
 
 PLACES = ("cache_dir", "cache", "mlruns_dir", "programs_dir")
 """Settings that say where things lie, if anywhere; no result depends on them."""
@@ -267,9 +268,10 @@ def _read(path: Path, kind: str = "settings file", mend: str = "correct the file
     """Return what a file of YAML or JSON holds. Raises SettingsError, which begins with `kind`."""
     name = f"{kind} {str(path)!r}"
     is_json = path.suffix == ".json"
+    loader = _FAST_LOADER if path.parent == CONFIGS else yaml.SafeLoader
     try:
         text = path.read_text("utf-8")
-        tree = json.loads(text) if is_json else yaml.load(text, _LOADER)  # noqa: S506 - a safe one
+        tree = json.loads(text) if is_json else yaml.load(text, loader)  # noqa: S506 - a safe one
     except (OSError, UnicodeDecodeError) as error:
         raise SettingsError(f"{name}: cannot be read ({error}); {mend}") from error
     except _NO_YAML as error:
