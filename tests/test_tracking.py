@@ -450,7 +450,7 @@ def test_ui_hint_names_the_store_as_seen_from_here(store, monkeypatch):
     tracker = Tracker(store, "hint")
     assert tracker.runs_url.startswith(f"http://127.0.0.1:5000/#/experiments/{tracker.experiment_id}/runs?")
     *words, folder = shlex.split(tracker.ui_hint)
-    assert words == ["python", "-m", "program.runs"]
+    assert words == ["agentic-iqa", "runs"]
     assert Path(folder).resolve() == store.resolve()
     monkeypatch.delenv("AGENTICIQA_MLRUNS_DIR")
     monkeypatch.chdir(store.parent)
