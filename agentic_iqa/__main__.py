@@ -5,7 +5,7 @@ import sys
 from collections.abc import Sequence
 from importlib.util import find_spec
 
-from program.common.cli import EXIT_UNUSABLE, STARTED_AS
+from program.common.cli import EXIT_UNUSABLE
 from program.common.errors import did_you_mean
 
 COMMANDS = {
@@ -48,7 +48,6 @@ def main(argv: Sequence[str] | None = None) -> int:
 
 def _run(name: str, place: str, words: list[str]) -> int:
     module, _, function = place.partition(":")
-    started = STARTED_AS.set("agentic-iqa")
     try:
         return int(getattr(importlib.import_module(module), function or "main")(words))
     except ModuleNotFoundError as error:
@@ -58,8 +57,6 @@ def _run(name: str, place: str, words: list[str]) -> int:
         mend = "`pip install .` brings all that this project needs"
         sys.stderr.write(f"error: {name}: the package {package!r} is not installed; {mend}\n")
         return EXIT_UNUSABLE
-    finally:
-        STARTED_AS.reset(started)
 
 
 def _help() -> str:

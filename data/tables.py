@@ -16,7 +16,7 @@ from typing import Any, TypeAlias
 from xml.etree.ElementTree import ParseError
 from zipfile import BadZipFile
 
-from program.common.addresses import DATA, kinds_elsewhere
+from program.common.addresses import DATA, kind_elsewhere
 from program.common.cells import plain_cell
 from program.common.errors import DataError, one_line
 from program.common.files import Place, check_text, exists, is_remote, open_file, place_of, system_of
@@ -133,7 +133,7 @@ def _said(row: dict[str, Any], columns: Mapping[str, str], table: Place) -> dict
     for name in said.keys() & {"image", "reference"}:
         # As it was named where `assess` ran, which may be elsewhere than the table.
         text = str(said[name])
-        is_local = isinstance(table, Path) and not is_remote(text) and not kinds_elsewhere(text)
+        is_local = isinstance(table, Path) and not is_remote(text) and not kind_elsewhere(text)
         if is_local and not exists(Path(table).parent / text) and exists(Path(text)):
             said[name] = str(Path(text).resolve())
     options = said.get("options")
@@ -445,7 +445,7 @@ def check_card(folder: Path) -> None:
             card |= yaml.safe_load(path.read_text("utf-8")) or {}
     named = json.dumps(card.get("configs"), default=str, ensure_ascii=False)
     for text in map(json.loads, re.findall(r'"(?:[^"\\]|\\.)*"', named)):
-        if kinds_elsewhere(text):
+        if kind_elsewhere(text):
             raise DataError(f"dataset {str(folder)!r}: its card names {text[:200]!r}; download that, and name the file")
 
 

@@ -2,7 +2,6 @@
 
 import json
 import shutil
-import zipfile
 
 import pyarrow
 import pyarrow.parquet
@@ -63,12 +62,9 @@ def test_a_manifest_elsewhere_names_images_beside_it(program, photos, tmp_path, 
     assert [item.image for item in find_items([f"{photos}/m.parquet"])] == [f"{photos}/a.png", f"{photos}/deep/c.png"]
 
 
-def test_an_archive_is_a_folder_too(program, tmp_path, encoded, capsys):
-    with zipfile.ZipFile(tmp_path / "photos.zip", "w") as archive:
-        archive.writestr("a.png", encoded(1))
-        archive.writestr("b.png", encoded(2))
-    assert assess.main([f"zip://a.png::{tmp_path / 'photos.zip'}", "--json"]) == 0
-    assert json.loads(capsys.readouterr().out)["status"] == "ok"
+def test_a_chain_of_addresses_is_refused(capsys):
+    assert assess.main(["zip://a.png::photos.zip"]) == 2
+    assert "'zip://a.png::photos.zip': is a chain of addresses (::); download it" in capsys.readouterr().err
 
 
 @pytest.mark.parametrize(

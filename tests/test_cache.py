@@ -13,8 +13,7 @@ from PIL import Image
 from data.manifest import Sample
 from program import AgenticIQA
 from program.assess import main as assess
-from program.common.cache import PlainCache, _tell_once, share, use_lm_cache
-from program.common.errors import InputError
+from program.common.cache import PlainCache, _tell_once, use_lm_cache
 from program.common.settings import load_settings
 from program.evaluation.figures import summarize
 from program.evaluation.record import LabelledRow
@@ -157,25 +156,23 @@ def test_an_image_is_judged_without_a_cache(blocked, rng, caplog, monkeypatch):
 
 
 @pytest.fixture
-def machine(tmp_path, monkeypatch):
-    """Make a program as on another machine: with a cache folder of its own, and nothing in memory."""
+def process(tmp_path, monkeypatch):
+    """Make a program as in another process: with nothing in memory."""
 
-    def make(name, shared, **options):
+    def make(name, **options):
         monkeypatch.delattr(dspy, "cache", raising=False)
         VIEWS.clear()
-        settings = load_settings(overrides={"cache_dir": str(tmp_path / name), "shared_cache": str(shared)})
+        settings = load_settings(overrides={"cache_dir": str(tmp_path / name)})
         return AgenticIQA(settings.with_model(*options.values()) if options else settings)
 
     return make
 
 
-@pytest.mark.parametrize("place", ["memory://lab/cache", "folder"])
-def test_machines_share_measurements_and_paid_answers(tmp_path, machine, loopback, picture, monkeypatch, place):
-    shared = place if "://" in place else tmp_path / place
+def test_the_next_process_pays_for_no_answer_again(tmp_path, process, loopback, picture, monkeypatch):
     server = loopback()
     monkeypatch.setenv("OPENAI_API_KEY", "sk-planted")
     remote = {"backend": "openai/test", "api_base": server.base}
-    first, again = (machine(name, shared, **remote)(image=picture()) for name in ("one", "two"))
+    first, again = (process("one", **remote)(image=picture()) for _ in range(2))
     asked = server.stats()["requests"]
     assert asked > 0
     assert again.usage.lm_cache_hits == first.usage.lm_calls == asked
@@ -190,34 +187,9 @@ def test_machines_share_measurements_and_paid_answers(tmp_path, machine, loopbac
     assert again.usage.tool_cache_hits == again.usage.tool_readings > 0
     assert again.quality_score == first.quality_score
 
-    expert = [machine(name, shared)(image=picture(1)) for name in ("three", "four")]
-    measured = PlainCache(tmp_path / "four" / f"features-{MEASURED}")
-    assert len(measured) == len(PlainCache(tmp_path / "three" / f"features-{MEASURED}")) > 0
+    expert = [process("two")(image=picture(1)) for _ in range(2)]
+    assert len(PlainCache(tmp_path / "two" / f"features-{MEASURED}")) > 0
     assert expert[0].quality_score == expert[1].quality_score
-
-
-def test_half_a_shared_file_is_as_good_as_missing(tmp_path):
-    shared = tmp_path / "shared"
-    for name in ("one", "two"):
-        share(tmp_path / name, shared)
-    one, two = (PlainCache(tmp_path / name / "readings") for name in ("one", "two"))
-    one.set("key", [1, 2, 3])
-    assert two.get("key") == [1, 2, 3]
-    one.set("other", [1, 2, 3])
-    for file in shared.rglob("??/*"):
-        os.truncate(file, 5)
-    assert two.get("other") is None
-    two.set("other", [4])
-    assert PlainCache(tmp_path / "two" / "again").get("other") is None
-    assert two.get("other") == [4]
-
-
-def test_a_shared_place_that_cannot_be_used_is_done_without(machine, picture, blocked, caplog):
-    with caplog.at_level(logging.WARNING):
-        assert machine("one", blocked)(image=picture()).status == "ok"
-    assert sum("cannot be used (Not a directory)" in record.getMessage() for record in caplog.records) == 1
-    with pytest.raises(InputError, match="nosuch"):
-        machine("two", "nosuch://lab/cache")
 
 
 @pytest.mark.parametrize("hosted", [True, False])

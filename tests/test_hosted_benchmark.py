@@ -111,4 +111,4 @@ def test_it_wants_a_limit_that_can_hold_and_data(benchmark, words, tmp_path, mon
     assert benchmark.main(["--lm", "openai/gpt-4o"]) == 2
     assert "--max-cost" in capsys.readouterr().err
     assert benchmark.main(["--lm", "openai/gpt-4o", "--max-cost", "1"]) == 2
-    assert "python -m data.prepare" in capsys.readouterr().err
+    assert "agentic-iqa data prepare" in capsys.readouterr().err

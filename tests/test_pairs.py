@@ -130,7 +130,7 @@ def test_a_pair_that_cannot_be_used_is_one_line(
 def test_a_table_of_pairs_is_no_manifest(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     table = written(tmp_path / "pairs.jsonl", [{"image": "a.png", "other": "b.png", "better": "image"}])
     assert evaluate.main([str(table)]) == 2
-    assert "is a pair; make a manifest of the pairs with python -m data.prepare pairs" in capsys.readouterr().err
+    assert "is a pair; make a manifest of the pairs with agentic-iqa data prepare pairs" in capsys.readouterr().err
 
 
 def test_votes_of_one_split_move_no_score_of_another(tmp_path: Path, rng: np.random.Generator) -> None:

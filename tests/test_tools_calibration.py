@@ -226,7 +226,7 @@ def test_a_missing_file_and_broken_json_are_one_line(tmp_path):
     with pytest.raises(SettingsError, match=r"none\.json.*cannot be read"):
         Calibration.load(tmp_path / "none.json")
     (tmp_path / "broken.json").write_text("{", encoding="utf-8")
-    with pytest.raises(SettingsError, match=r"broken\.json': the file: Invalid JSON"):
+    with pytest.raises(SettingsError, match=r"broken\.json': not valid JSON"):
         Calibration.load(tmp_path / "broken.json")
 
 

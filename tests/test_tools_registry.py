@@ -203,7 +203,7 @@ def test_a_malformed_entry_is_named_with_its_key(tmp_path, change, message):
 @pytest.mark.parametrize(
     ("text", "message"),
     [
-        ("", "the file: input should be a valid dictionary"),
+        ("", "tools: field required"),
         ("tools: []", "tools: dictionary should have at least 1 item"),
         ("tools: {A: 3}", "tools.A: input should be a valid dictionary"),
         ("tools: {A: ", "not valid YAML"),

@@ -412,7 +412,7 @@ def test_the_page_of_runs_refuses_what_it_cannot_show(tmp_path, monkeypatch, cap
     assert "does not exist" in capsys.readouterr().err
     tracker = Tracker(tmp_path / "mlruns", "empty")
     assert runs_command([str(tmp_path / "mlruns")]) == 2
-    assert "holds no run; python -m program.compile makes the first" in capsys.readouterr().err
+    assert "holds no run; agentic-iqa compile makes the first" in capsys.readouterr().err
     with tracker.run("r"), socket.create_server(("127.0.0.1", 0)) as taken:
         port = taken.getsockname()[1]
         assert runs_command([str(tmp_path / "mlruns"), "--data", "other"]) == 2
@@ -450,11 +450,11 @@ def test_ui_hint_names_the_store_as_seen_from_here(store, monkeypatch):
     tracker = Tracker(store, "hint")
     assert tracker.runs_url.startswith(f"http://127.0.0.1:5000/#/experiments/{tracker.experiment_id}/runs?")
     *words, folder = shlex.split(tracker.ui_hint)
-    assert words == ["python", "-m", "program.runs"]
+    assert words == ["agentic-iqa", "runs"]
     assert Path(folder).resolve() == store.resolve()
     monkeypatch.delenv("AGENTICIQA_MLRUNS_DIR")
     monkeypatch.chdir(store.parent)
-    assert tracker.ui_hint == "python -m program.runs"
+    assert tracker.ui_hint == "agentic-iqa runs"
 
 
 def test_the_import_is_light():

@@ -16,9 +16,8 @@ from dspy.utils.exceptions import LMConfigurationError
 
 from program.agent.query import QueryType, read_query
 from program.common.backends import SERVER_PROVIDERS, BackendSettings, ImageLimits, RoleSettings
-from program.common.cache import share, use_lm_cache
+from program.common.cache import use_lm_cache
 from program.common.errors import ModelError
-from program.common.files import place_of
 from program.common.keys import holds_key, keys_named_after, usable_key, use_keys
 from program.common.settings import Settings
 from program.expert import MODEL, NAME
@@ -262,7 +261,6 @@ class Resources:
         if lm is not None and not isinstance(lm, dspy.BaseLM):
             raise ModelError(f"lm of type {type(lm).__name__}: give a dspy.LM, or a name through the settings")
         self.settings = settings
-        share(settings.cache_dir, place_of(settings.shared_cache) if settings.shared_cache else None)
         self._given_lm = lm
         self._built: dict[Role, dspy.LM] = {}
         self._lock = threading.Lock()

@@ -1,1 +1,1 @@
-"""Many images at once: gathered, judged with resume, written as a table, summed up; and two compared."""
+"""Many images at once: gathered, judged with resume, written as a table; and two compared."""

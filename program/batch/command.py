@@ -1,4 +1,4 @@
-"""What `python -m program.assess` does with its flags: one image, many (a killed run goes on), or two compared."""
+"""What `agentic-iqa assess` does with its flags: one image, many, or two compared."""
 
 import argparse
 import json
@@ -31,13 +31,14 @@ from program.tracking import Tracker, experiment_name
 
 
 class Judging(Asking[Row]):
-    """From a request to its row; `query` and `options` are asked of each that brings no question of its own."""
+    """From a request to its row; `query` and `options` are for requests without a question."""
 
     kind = Row
 
     def __init__(self, program: AgenticIQA, query: str | None = None, options: Sequence[str] | None = None) -> None:
         super().__init__(program)
-        self._query, self._options = query, None if options is None else list(options)
+        self._query = query
+        self._options = None if options is None else list(options)
 
     def row(self, request: Request) -> Row:
         """Ask the program."""
@@ -59,11 +60,12 @@ def judge(
     progress: bool = True,
     engine: Engine | None = None,
 ) -> None:
-    """Judge the items; `take` gets every row as it comes. With `out`, write their table, in the items' order.
+    """Judge the items; `take` gets every row as it comes. With `out`, write their table in order.
 
-    A run that was killed goes on with what it wrote: a log beside the table (of one elsewhere: in the cache folder) has
-    a row and its image's stamp on each line; `take` gets those of an earlier run too. Rows with an error are tried
-    again. Raises InputError where the table cannot be written.
+    A run that was killed goes on with what it wrote: a log beside the table (of one elsewhere: in
+    the cache folder) has a row and its image's stamp on each line; `take` gets those of an earlier
+    run too. Rows with an error are tried again. Raises InputError where the table cannot be
+    written.
     """
     work = Judging(program, query, options)
     go = partial(run, work, items, lambda _, row: take(row), workers=workers, engine=engine, progress=progress)
@@ -84,7 +86,9 @@ def judge(
 
 
 def _count(items: Items | Sequence[Request]) -> int | None:
-    return items.count() if isinstance(items, Items) else len(items)
+    if isinstance(items, Items):
+        return items.count()
+    return len(items)
 
 
 EXIT_BELOW_MINIMUM, EXIT_NOT_SURE = 3, 4
@@ -92,7 +96,8 @@ EXIT_BELOW_MINIMUM, EXIT_NOT_SURE = 3, 4
 
 def assess(arguments: argparse.Namespace, settings: Settings) -> int:
     """Do what the flags ask for, and return the exit code."""
-    out, sources = None if arguments.out is None else place_of(arguments.out), arguments.image
+    sources = arguments.image
+    out = None if arguments.out is None else place_of(arguments.out)
     if out is not None and format_of(out) != ".parquet" and is_folder(out):
         raise InputError(f"--out {str(out)!r}: is a folder; name a file in it")
     if arguments.option is not None and len(arguments.option) < 2:
@@ -109,10 +114,9 @@ def assess(arguments: argparse.Namespace, settings: Settings) -> int:
     single = len(sources) == 1 and not is_manifest(sources[0]) and not is_folder(place_of(sources[0]))
     if single and out is None:
         return _one(arguments, settings)
-    if arguments.region or arguments.heatmap:
-        raise InputError(
-            f"{'--region' if arguments.region else '--heatmap'}: is for one image; give one, without --out"
-        )
+    for flag, given in (("--region", arguments.region), ("--heatmap", arguments.heatmap)):
+        if given:
+            raise InputError(f"{flag}: is for one image; give one, without --out")
     return _many(arguments, settings)
 
 
@@ -122,13 +126,19 @@ def _check_question(arguments: argparse.Namespace) -> None:
         kind = detect_query_type(query, arguments.option)
     except ValueError as error:
         raise InputError(str(error)) from error
-    flag = "--min-score" if arguments.min_score is not None else "--fail-on" if limits_of(arguments.fail_on) else ""
+    flag = ""
+    if arguments.min_score is not None:
+        flag = "--min-score"
+    elif limits_of(arguments.fail_on):
+        flag = "--fail-on"
     if flag and kind is not QueryType.SCORING:
         raise InputError(f"{flag}: {query!r} asks for no score; leave {flag} out, or --query and --option")
 
 
 def _query(arguments: argparse.Namespace) -> str:
-    return DEFAULT_QUERY if arguments.query is None else str(arguments.query)
+    if arguments.query is None:
+        return DEFAULT_QUERY
+    return str(arguments.query)
 
 
 def _one(arguments: argparse.Namespace, settings: Settings) -> int:
@@ -163,13 +173,15 @@ def _tally(arguments: argparse.Namespace) -> Tally:
 
 
 def _exit_code(tally: Tally) -> int:
-    """Return what --min-score, --sure and --fail-on say of judged rows, else whether all got what was asked for."""
+    """Return what --min-score, --sure and --fail-on say, else whether all were answered."""
     if tally.counts["below"] or tally.counts["faulty"]:
         return EXIT_BELOW_MINIMUM
     if tally.counts["not sure"]:
         return EXIT_NOT_SURE
     unscored = tally.minimum is not None and tally.counts["scored"] < tally.counts["images"]
-    return EXIT_PROBLEMS if unscored or tally.counts["failed"] else 0
+    if unscored or tally.counts["failed"]:
+        return EXIT_PROBLEMS
+    return 0
 
 
 def _save(picture: Image.Image, path: Path) -> None:
@@ -187,19 +199,24 @@ def _opened(name: Place, settings: Settings) -> ImageRef:
 
 
 def _many(arguments: argparse.Namespace, settings: Settings) -> int:
+    reference = place_of(arguments.reference) if arguments.reference else None
     items = find_items(
-        arguments.image, recursive=arguments.recursive, globs=arguments.glob or (), columns=arguments.columns,
-        reference=place_of(arguments.reference) if arguments.reference else None, remote=settings.images.remote,
+        arguments.image, recursive=arguments.recursive, globs=arguments.glob or (),
+        columns=arguments.columns, reference=reference, remote=settings.images.remote,
     )  # fmt: skip
     tally = _tally(arguments)
     left_out = items.left_out()
     with _tracked(arguments, settings, tally) if arguments.engine == "ray" else nullcontext():
-        make, cluster = partial(program_from, arguments, settings), cluster_from(arguments, arguments.workers)
+        make = partial(program_from, arguments, settings)
+        cluster = cluster_from(arguments, arguments.workers)
         question = (arguments.query, arguments.option)
+        engine = None
+        if cluster is not None:
+            engine = ray_engine(lambda: Judging(make(), *question), cluster)
         judge(
-            make(), items, tally.add, out=arguments.out, query=arguments.query, options=arguments.option,
-            workers=arguments.workers, progress=not arguments.json,
-            engine=None if cluster is None else ray_engine(lambda: Judging(make(), *question), cluster),
+            make(), items, tally.add, out=arguments.out, query=arguments.query,
+            options=arguments.option, workers=arguments.workers, progress=not arguments.json,
+            engine=engine,
         )  # fmt: skip
     if arguments.json:
         summary = {**tally.summary(), "left_out": left_out}
@@ -211,13 +228,14 @@ def _many(arguments: argparse.Namespace, settings: Settings) -> int:
 
 @contextmanager
 def _tracked(arguments: argparse.Namespace, settings: Settings, tally: Tally) -> Iterator[None]:
-    """Log the job inside the block as one MLflow run: what was asked, its pace, its failures and what it spent.
+    """Log the job inside the block as one MLflow run: what was asked, pace, failures and costs.
 
     A job that ends before its end has a run that failed, with its figures.
     """
     tracker = Tracker(settings.mlruns_dir, experiment_name(arguments.image[0]))
     tags = {"agentic_iqa.kind": "assess"}
-    with tracker.run("assess", tags, result=f"the table is {arguments.out}" if arguments.out else "") as run:
+    result = f"the table is {arguments.out}" if arguments.out else ""
+    with tracker.run("assess", tags, result=result) as run:
         names = ("engine", "workers", "threads", "gpus", "out", "query", "program", "max_calls", "max_cost",
                  "max_tokens")  # fmt: skip
         run.log_params({"sources": " ".join(arguments.image), **{name: getattr(arguments, name) for name in names}})

@@ -1,4 +1,4 @@
-"""From what a person names (images, folders, manifests) to the items to judge, one after the other."""
+"""From what a person names (images, folders, manifests) to the items to judge."""
 
 import fnmatch
 import os
@@ -34,7 +34,8 @@ _NO_PHOTOGRAPHS = frozenset({
     "#recycle", "#snapshot", "$recycle.bin", "@eadir", "@recycle", "@tmp", "__macosx", "lost+found",
     "system volume information", "_thumbnails", "_thumbs", "thumb", "thumbnail", "thumbnails", "thumbs",
 })  # fmt: skip
-"""Folders that storage boxes, systems and galleries keep among photographs: what was deleted, and small copies."""
+"""Folders that storage boxes, systems and galleries keep among photographs: what was deleted, and
+small copies."""
 
 
 @dataclass(frozen=True)
@@ -50,15 +51,20 @@ class Items:
     """Kinds of address that rows may name (see `data.manifest.Layout`)."""
 
     def __iter__(self) -> Iterator[Request]:
-        return self._all() if len(self.sources) == 1 else self._distinct()
+        if len(self.sources) == 1:
+            return self._all()
+        return self._distinct()
 
     def count(self) -> int | None:
-        """Return how many there are before equal ones are left out; None where only reading a stream would tell."""
+        """Return how many there are, equal ones too; None where only a stream would tell."""
         if any(source.startswith(HUB) for source in self.sources):
             return None
         header = [self.columns.get("image", "image")]
-        each = (table_rows(place_of(name), header) if is_manifest(name) else self._of(name) for name in self.sources)
-        return sum(1 for _ in chain.from_iterable(each))
+        total = 0
+        for name in self.sources:
+            rows = table_rows(place_of(name), header) if is_manifest(name) else self._of(name)
+            total += sum(1 for _ in rows)
+        return total
 
     def _all(self) -> Iterator[Request]:
         return chain.from_iterable(map(self._of, self.sources))
@@ -87,7 +93,7 @@ class Items:
                 yield _item(below, path, self.reference, paired=paired)
 
     def left_out(self) -> dict[str, int]:
-        """Return how many files and folders of the sources' folders are no items, by suffix or by why.
+        """Return how many files and folders of the sources are no items, by suffix or by why.
 
         What `globs` leave out is not among them, nor are hidden files.
         """
@@ -100,7 +106,7 @@ class Items:
         return dict(sorted(counts.items(), key=lambda each: (-each[1], each[0])))
 
     def _distinct(self) -> Iterator[Request]:
-        """Yield the items with distinct ids: each of two folders may hold an `a.png`, and an image be named twice."""
+        """Yield the items with distinct ids: each of two folders may hold an `a.png`."""
         with closing(IdSet()) as once, closing(IdSet()) as twice, closing(IdSet()) as yielded:
             for item in self._all():
                 if not once.add(item.id):
@@ -124,7 +130,9 @@ def left_out_text(left_out: Mapping[str, int]) -> str:
         for why, n in left_out.items()
     )
     count = sum(left_out.values())
-    return f"{count} left out: {', '.join(parts)}" if count else ""
+    if count:
+        return f"{count} left out: {', '.join(parts)}"
+    return ""
 
 
 def find_items(
@@ -136,14 +144,15 @@ def find_items(
     columns: Mapping[str, str] | None = None,
     remote: Collection[str] = (),
 ) -> Items:
-    """Return the items in order: images as given, a folder's by name, a manifest's (.jsonl, .csv, .parquet) by line.
+    """Return the items in order: images as given, a folder's by name, a manifest's by line.
 
-    Sources are paths or URIs, or hf:NAME:SPLIT for a dataset of Hugging Face's; nothing is held in memory. `globs` keep
-    files of folders whose name or path below the folder fits one; "!*.gif" leaves such files out. `reference` is one
-    image for all, or a folder with one of the same name for each. `columns` says which column of a manifest is which
-    field. Sources and the reference are the user's own word; what a manifest names elsewhere than below itself is an
-    error of its row, unless `remote` holds its kind ("s3"). Raises InputError for a source that is not there, and when
-    nothing is left to judge.
+    Sources are paths or URIs, or hf:NAME:SPLIT for a dataset of Hugging Face's; nothing is held in
+    memory. `globs` keep files of folders whose name or path below the folder fits one; "!*.gif"
+    leaves such files out. `reference` is one image for all, or a folder with one of the same name
+    for each. `columns` says which column of a manifest is which field. Sources and the reference
+    are the user's own word; what a manifest names elsewhere than below itself is an error of its
+    row, unless `remote` holds its kind ("s3"). Raises InputError for a source that is not there,
+    and when nothing is left to judge.
     """
     items = Items(sources, recursive, globs, reference, columns or {}, remote)
     for source in sources:
@@ -158,10 +167,10 @@ def find_items(
 def _of_folder(
     folder: Place, recursive: bool, globs: Sequence[str]
 ) -> Iterator[tuple[str, Place | OSError | InputError, str | None]]:
-    """Yield a folder's files by their names below it, and the folders below it that are not looked into.
+    """Yield a folder's files by their names below it, and folders in it that are not looked into.
 
-    Beside each stands why it is no image to judge, as `_why_not` says it. A folder that cannot be read comes with its
-    error, last. Hidden folders are passed over.
+    Beside each stands why it is no image to judge, as `_why_not` says it. A folder that cannot be
+    read comes with its error, last. Hidden folders are passed over.
     """
     if not isinstance(folder, Path):
         yield from _of_folder_elsewhere(folder, recursive, globs)
@@ -178,7 +187,8 @@ def _of_folder(
         for name in visible:
             path = Path(parent) / name
             linked = _LINKED if os.path.islink(path) else ""
-            if why := _beside(name) or linked or ("" if recursive else _BELOW):
+            below = "" if recursive else _BELOW
+            if why := _beside(name) or linked or below:
                 yield readable(path.relative_to(folder)), path, why
             else:
                 folders.append(name)
@@ -208,11 +218,13 @@ def _of_folder_elsewhere(
 
 def _beside(folder: str) -> str:
     """Return what to call a folder of deleted or small pictures; empty for another one."""
-    return f"{folder} folder" if folder.casefold() in _NO_PHOTOGRAPHS else ""
+    if folder.casefold() in _NO_PHOTOGRAPHS:
+        return f"{folder} folder"
+    return ""
 
 
 def _why_not(below: str, globs: Sequence[str]) -> str | None:
-    """Return why a folder's file is none of the images to judge: its suffix, or "" where no more is to be said."""
+    """Return why a file is no image to judge: its suffix, or "" where no more is to be said."""
     name = PurePosixPath(below).name
 
     def fits(*patterns: str) -> bool:
@@ -224,8 +236,12 @@ def _why_not(below: str, globs: Sequence[str]) -> str | None:
     if name.startswith(".") or fits(*(g[1:] for g in globs if g.startswith("!"))):
         return ""
     if keep:
-        return None if fits(*keep) else ""
-    return None if name.casefold().endswith(IMAGE_SUFFIXES) else PurePosixPath(name).suffix or "without a suffix"
+        if fits(*keep):
+            return None
+        return ""
+    if name.casefold().endswith(IMAGE_SUFFIXES):
+        return None
+    return PurePosixPath(name).suffix or "without a suffix"
 
 
 def _item(name: str, place: Place, reference: Place | None, *, paired: bool, below: bool = True) -> Request:

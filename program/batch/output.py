@@ -1,4 +1,4 @@
-"""What is shown of an assessment and of a batch: text on a terminal, figures, and tables in CSV, JSONL or Parquet."""
+"""What is shown of an assessment and of a batch, and tables in CSV, JSONL or Parquet."""
 
 import csv
 import hashlib
@@ -34,10 +34,12 @@ PART_ROWS = 10_000
 """Of one Parquet file in the folder; each is written as soon as its rows are judged."""
 _ROWS_AT_ONCE = 1000
 _NAMES = {"id", "file", "image", "reference", "group", "split"}
-"""Columns that rows are found and joined by: reading their cells again gives the same names (`cells.plain_cell`)."""
+"""Columns that rows are found and joined by: reading their cells again gives the same names
+(`cells.plain_cell`)."""
 
 _SCORES, _DECIMALS = {"score", "low", "high", "tool_mean"}, 6
-"""Columns on the scale, and their decimals in a CSV: those of the beliefs that scores are made of."""
+"""Columns on the scale, and their decimals in a CSV: those of the beliefs that scores are made
+of."""
 
 
 def format_of(out: Place) -> str:
@@ -49,10 +51,10 @@ def format_of(out: Place) -> str:
 
 
 def write_rows(out: Place | str, rows: Iterable[Row], first: int = 0, kind: type[Row] = Row) -> None:
-    """Write the table: a file whole or not at all, a folder of Parquet files (.parquet) part by part from one on.
+    """Write the table: a file whole or not at all, a folder of Parquet files part by part.
 
-    The rows are of one `kind`; in Parquet, of the plain one. Raises InputError for an unknown suffix or where it cannot
-    be written.
+    The rows are of one `kind`; in Parquet, of the plain one. Raises InputError for an unknown
+    suffix or where it cannot be written.
     """
     out, suffix = place_of(out), format_of(out)
     if suffix == ".parquet":
@@ -73,7 +75,7 @@ def write_rows(out: Place | str, rows: Iterable[Row], first: int = 0, kind: type
 
 
 def _write_parts(out: Place, first: int, rows: Iterable[Row]) -> None:
-    """Write the rows of a folder from one part on, and remove the parts that a longer table left behind them."""
+    """Write the rows of a folder from one part on, and remove the parts behind them."""
     left = iter(rows)
     for number in count(first):
         row = next(left, None)
@@ -125,7 +127,9 @@ def _part_name(number: int) -> str:
 def _cell(name: str, value: Any) -> Any:
     if name in _SCORES and value is not None:
         return round(value, _DECIMALS)
-    return name_cell(value) if name in _NAMES else text_cell(value)
+    if name in _NAMES:
+        return name_cell(value)
+    return text_cell(value)
 
 
 def _unwritable(out: Place, error: OSError) -> InputError:
@@ -137,7 +141,7 @@ _MARK = "_run.json"
 
 
 def is_begun(out: Place, cache_dir: Path) -> bool:
-    """Tell whether a run into this output was stopped before its end, so that the same command goes on."""
+    """Tell whether a run into this output was stopped before its end, and can go on."""
     return _log_of(out, cache_dir).exists() or (not isinstance(out, Path) and exists(join_place(out, _MARK)))
 
 
@@ -148,10 +152,10 @@ def _log_of(out: Place, cache_dir: Path) -> Path:
 
 
 class TableLog(Journal[Row]):
-    """The log of a run whose rows become a table. A folder's parts are written as soon as all their rows are there."""
+    """The log of a run whose rows become a table; full parts of a folder are written at once."""
 
     def __init__(self, out: Place, cache_dir: Path, header: Mapping[str, Any]) -> None:
-        """Open or make the log, beside the table or, of one elsewhere, in the cache folder; see Journal.
+        """Open or make the log, beside the table or, of one elsewhere, in the cache folder.
 
         Raises InputError for a folder of parts where something else has the name of one.
         """
@@ -164,7 +168,7 @@ class TableLog(Journal[Row]):
             remove_leftovers(out if self._in_parts else out.parent)
 
     def resume(self) -> int:
-        """Take in what an earlier run finished, of a folder elsewhere also from another machine; see Journal."""
+        """Take in what an earlier run finished, of a folder elsewhere also another machine's."""
         if self._mark is not None and self.empty:
             self._sign(self._mark, json.dumps(self._header, sort_keys=True).encode())
         return super().resume()
@@ -183,7 +187,7 @@ class TableLog(Journal[Row]):
             self._number += 1
 
     def _sign(self, mark: Place, text: bytes) -> None:
-        """Say whose work the parts are, or go on with those that the same work wrote from another machine."""
+        """Say whose work the parts are, or go on with those of another machine's same work."""
         import pyarrow.parquet
 
         if not exists(mark):
@@ -207,7 +211,7 @@ _ERRORS = 1000
 
 
 def limits_of(text: str | None) -> dict[str, str]:
-    """Return the least strength that fails an image, by fault, of `--fail-on`; slight where none is named.
+    """Return the least strength that fails an image, by fault, of `--fail-on`; slight by default.
 
     Raises InputError for what is no fault or no strength.
 
@@ -227,7 +231,7 @@ def limits_of(text: str | None) -> dict[str, str]:
 
 
 def faults_beyond(row: Row, limits: Mapping[str, str]) -> list[str]:
-    """Return a row's faults that are as strong as a limit or stronger, as "moderate defocus blur"."""
+    """Return a row's faults at a limit or beyond it, as "moderate defocus blur"."""
     if not limits:
         return []
     from program.expert import STRENGTHS
@@ -246,7 +250,8 @@ class Tally:
     ) -> None:
         self.minimum, self.sure, self._sum, self.limits = minimum, sure, 0.0, limits or {}
         self.counts: Counter[str] = Counter()
-        """Images, scored, answered, failed, lm_calls; below, not sure and faulty by the gate; under the minimum."""
+        """Images, scored, answered, failed, lm_calls; below, not sure and faulty by the gate; under
+        the minimum."""
         self.levels: Counter[str] = Counter()
         self.cost_usd = 0.0
         self.worst: list[Row] = []
@@ -261,7 +266,8 @@ class Tally:
         # Whole numbers: an empty Counter takes over what it is given, and "False failed" is no count.
         self.counts.update(images=1, scored=int(row.score is not None), answered=int(answered), failed=int(failed))
         self.counts.update(lm_calls=row.lm_calls or 0, faulty=int(bool(faults_beyond(row, self.limits))))
-        self.levels.update([row.level] if row.level else [])
+        if row.level:
+            self.levels[row.level] += 1
         self.cost_usd += row.cost_usd or 0.0
         if row.score is not None:
             self._sum += row.score
@@ -277,7 +283,9 @@ class Tally:
     @property
     def mean_score(self) -> float | None:
         """Over the scored rows."""
-        return self._sum / self.counts["scored"] if self.counts["scored"] else None
+        if self.counts["scored"]:
+            return self._sum / self.counts["scored"]
+        return None
 
     def summary(self) -> dict[str, Any]:
         """Return the batch in figures as JSON has them; of the errors the first thousand."""
@@ -298,7 +306,7 @@ _STATUS_WORDS = {"degraded": "The answer rests on less than usual", "failed": "T
 
 
 def show(result: Assessment, *, sources: bool = False) -> None:
-    """Print one assessment: the answer and why; by region what was found; with `sources` all readings behind it."""
+    """Print one assessment: the answer and why, what was found by region; or all readings."""
     console = Console()
     console.print(f"[bold]{_escaped(result.headline)}[/bold]")
     if reasons := result.quality_reasoning if sources else result.summary:
@@ -333,15 +341,16 @@ def comparison_text(result: Comparison, names: Sequence[str]) -> str:
 
 
 def show_summary(tally: Tally, out: str | None, left_out: str) -> None:
-    """Print a batch's summary: the worst ten with reasons, the first ten answers, what failed, what was left out."""
+    """Print a batch's summary: the worst ten, ten answers, what failed or was left out."""
     console = Console()
     if tally.worst:
         lines = [(f"{row.score:.2f}", row.id, _faults(row)) for row in tally.worst]
         console.print(_table(("score", "image", "why"), lines, f"Worst {len(lines)}"))
     if tally.answers:
-        lines = [
-            (_answer(row), row.id, _short(row.reasoning or "") if row.option else _faults(row)) for row in tally.answers
-        ]
+        lines = []
+        for row in tally.answers:
+            why = _short(row.reasoning or "") if row.option else _faults(row)
+            lines.append((_answer(row), row.id, why))
         console.print(_table(("answer", "image", "why"), lines))
     if (more := tally.counts["answered"] - len(tally.answers)) > 0:
         console.print(f"and {more} more answers", highlight=False)
@@ -358,7 +367,9 @@ def show_summary(tally: Tally, out: str | None, left_out: str) -> None:
         parts.append(", ".join(f"{word} {tally.levels[letter]}" for letter, word in words.items()))
     parts.append(f"{tally.counts['failed']} failed")
     parts += _gate_parts(tally)
-    console.print(" · ".join(parts) + (f" · {_escaped(out)}" if out else ""), highlight=False)
+    if out:
+        parts.append(_escaped(out))
+    console.print(" · ".join(parts), highlight=False)
 
 
 def _gate_parts(tally: Tally) -> Iterator[str]:
@@ -376,18 +387,20 @@ def _answer(row: Row) -> str:
 
 
 def _escaped(text: str) -> str:
-    """Return a text of a file's or a model's for the console: it steers neither rich nor the terminal."""
+    """Return a foreign text for the console: it steers neither rich nor the terminal."""
     return markup.escape(showable(text))
 
 
 def _faults(row: Row) -> str:
-    """Say why in few words: the faults, else the distortions, else the start of the reasoning of a score."""
+    """Say why in few words: the faults, else the distortions, else the start of the reasoning."""
     text = "; ".join(f"{fault}: {strength}" for fault, strength in row.faults)
     return _short(text or row.distortions or ("" if row.option else row.reasoning) or "")
 
 
 def _short(text: str) -> str:
-    return text if len(text) <= _REASON_CHARS else f"{text[: _REASON_CHARS - 1]}…"
+    if len(text) <= _REASON_CHARS:
+        return text
+    return f"{text[: _REASON_CHARS - 1]}…"
 
 
 def _table(names: Sequence[str], rows: Iterable[Sequence[str]], title: str | None = None) -> Table:
@@ -404,6 +417,9 @@ def _evidence_rows(evidence: ExecutorOutput) -> Iterator[tuple[str, ...]]:
     findings += [(region, distortion, "", "") for region, distortion in logs if (region, distortion) not in known]
     for region, distortion, fault, severity in findings:
         log = logs.get((region, distortion))
-        score = "" if log is None else (f"{log.score:.2f}" if log.score is not None else f"failed: {log.error}")
+        tool = score = ""
+        if log is not None:
+            tool = log.tool
+            score = f"failed: {log.error}" if log.score is None else f"{log.score:.2f}"
         name = fault or CATEGORY_WORDS.get(distortion, distortion.lower())  # type: ignore[call-overload]
-        yield evidence.looked_at(region), name, severity, log.tool if log else "", score
+        yield evidence.looked_at(region), name, severity, tool, score

@@ -1,6 +1,7 @@
-"""What every room shares: settings, errors, files, progress and command lines. It imports none of the rooms.
+"""What every room shares: settings, errors, files, command lines. It imports none of them.
 
-Here stands what is imported when it is asked for: names of our own packages, and what other packages offer.
+Here stands what is imported when it is asked for: names of our own packages, and what other
+packages offer.
 """
 
 import contextlib
@@ -21,7 +22,7 @@ logger = logging.getLogger(__name__)
 
 
 def lazy(package: str, homes: Mapping[str, Sequence[str]]) -> Callable[[str], Any]:
-    """Return a package's `__getattr__`; `homes` are the names it gives, by the module below it that holds them."""
+    """Return a package's `__getattr__`; `homes` are the names it gives, by their modules."""
     modules = {name: module for module, names in homes.items() for name in names}
 
     def find(name: str) -> Any:
@@ -40,7 +41,7 @@ def offers(kind: Kind) -> tuple[str, ...]:
 
 
 def load_offers(kind: Kind, make: Callable[[str, Any], T]) -> Mapping[str, T]:
-    """Return what `make` makes of each name and object; it raises where the object is none of its kind.
+    """Return what `make` makes of each name and object; it raises where the object does not fit.
 
     One that fails is said to be left out: a stranger's package must not end what is ours.
     """

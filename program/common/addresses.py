@@ -1,4 +1,4 @@
-"""What an address says: whether a file lies on this machine, and by which kinds of address elsewhere; proxies."""
+"""What an address says: whether a file lies here, and by which kind of address else; proxies."""
 
 import ipaddress
 import os
@@ -6,39 +6,39 @@ import re
 from urllib.parse import unquote, urlsplit
 
 URI = re.compile(r"(?:[A-Za-z][A-Za-z0-9+.-]+::)*[A-Za-z][A-Za-z0-9+.-]+://")
-"""Of a chain of links (simplecache::s3://..., zip://a.png::s3://...), what goes before the file's own name."""
 FILE = re.compile(r"file:(?://(?:localhost(?=/))?|(?=/))", re.IGNORECASE)
 DATA = re.compile(r'data:(?:[^,"]|"[^"]*"){0,500}?;\s*base64,', re.IGNORECASE)
 WEB = frozenset({"http", "https"})
 """Nothing is ever opened by such an address."""
+CHAIN = "::"
+"""What joins addresses to a chain for fsspec (zip://a.png::s3://...). None is opened: each link may
+lead anywhere."""
 _KIND = re.compile("[a-z][a-z0-9+.-]+")
 _SHARE = re.compile(r"\\\\" if os.sep == "/" else r"[\\/]{2}")
 """How the name of another machine's folder begins; only Windows takes two slashes for one."""
 
 
-def kinds_elsewhere(name: str) -> list[str]:
-    r"""Return by which kinds of address a name leads away from this machine's files; none for a data: URI.
+def kind_elsewhere(name: str) -> str:
+    r"""Return by which kind of address a name leads away from this machine; "" where it does not.
 
     "file" is a folder that another machine shares: file://host/folder, or \\host\folder of Windows.
 
-    >>> kinds_elsewhere("S3://bucket/a.png"), kinds_elsewhere("zip://a.png::ftp://host/b.zip"), kinds_elsewhere("a.png")
-    (['s3'], ['zip', 'ftp'], [])
+    >>> kind_elsewhere("S3://bucket/a.png"), kind_elsewhere("a.png"), kind_elsewhere("data:image/png;base64,AA==")
+    ('s3', '', '')
     """
     if DATA.match(name):
-        return []
+        return ""
     if FILE.match(name) or _SHARE.match(name):
-        return ["file"] if _SHARE.match(path_in(name)) else []
+        if _SHARE.match(path_in(name)):
+            return "file"
+        return ""
     if not URI.match(name):
-        return []
-    *links, last = name.split("::")
-    # A last link without an address is a file of this machine, unless it may be a kind by itself.
-    if "://" in last or last.isalpha():
-        links.append(last)
-    return [link.partition("://")[0].casefold() for link in links]
+        return ""
+    return re.split("::|://", name, maxsplit=1)[0].casefold()
 
 
 def kind_of_address(text: str) -> str:
-    """Return a kind of address that may be opened, as it stands before ://. Raises ValueError for anything else.
+    """Return a kind of address that may be opened, as it stands before ://; or ValueError.
 
     >>> kind_of_address("S3")
     's3'
@@ -62,50 +62,35 @@ def path_in(name: str) -> str:
     return rf"\\{path}"
 
 
-def links_of(address: str) -> tuple[str, str, str]:
-    """Return the link of an address that names the file, and the links before and behind it.
-
-    >>> links_of("simplecache::s3://bucket/a.png"), links_of("zip://a.png::s3://bucket/b.zip")
-    (('simplecache::', 's3://bucket/a.png', ''), ('', 'zip://a.png', '::s3://bucket/b.zip'))
-    """
-    before, own = "", address
-    while "::" in own and "://" not in own.partition("::")[0]:
-        link, chain, own = own.partition("::")
-        before += link + chain
-    own, chain, after = own.partition("::")
-    return before, own, chain + after
-
-
 def joined(folder: str, name: str) -> str:
     """Return the address of a file below a folder elsewhere."""
-    before, own, after = links_of(folder)
-    return f"{before}{_as_folder(own)}{name}{after}"
+    return _as_folder(folder) + name
 
 
 def parent(address: str) -> str:
     """Return the folder of a file elsewhere."""
-    before, own, after = links_of(address)
-    kind, slashes, path = own.partition("://")
-    return f"{before}{kind}{slashes}{path.rpartition('/')[0]}{after}"
+    kind, slashes, path = address.partition("://")
+    return f"{kind}{slashes}{path.rpartition('/')[0]}"
 
 
 def is_below(address: str, folder: str) -> bool:
-    """Tell whether an address surely leads below a folder elsewhere, however its dots and slashes are written."""
-    before, own, after = links_of(folder)
-    start = _as_folder(own)
-    names_host = not start.endswith("://") or bool(after)  # else the file's own name could be a host
-    its_before, its_own, its_after = links_of(address)
-    if not names_host or not its_own.startswith(start) or (its_before, its_after) != (before, after):
+    """Tell whether an address surely leads below a folder elsewhere, however it is written."""
+    start = _as_folder(folder)
+    if start.endswith("://"):  # the file's own name could be a host
         return False
-    inside = its_own.removeprefix(start)
+    if CHAIN in address or not address.startswith(start):
+        return False
+    inside = address.removeprefix(start)
     once = unquote(inside)
     twice = unquote(once)
-    steps = {step for text in (inside, once, twice) for step in re.split(r"[/\\]", text)}
+    steps = re.split(r"[/\\]", "/".join((inside, once, twice)))
     return ".." not in steps and unquote(twice) == twice
 
 
-def _as_folder(own: str) -> str:
-    return own if own.endswith("://") else own.rstrip("/") + "/"
+def _as_folder(address: str) -> str:
+    if address.endswith("://"):
+        return address
+    return address.rstrip("/") + "/"
 
 
 def proxies_for(address: str) -> dict[str, str]:
@@ -116,7 +101,9 @@ def proxies_for(address: str) -> dict[str, str]:
     from urllib.request import getproxies, proxy_bypass
 
     host = urlsplit(address).hostname or ""
-    return {} if _is_own(host) or proxy_bypass(host) else getproxies()
+    if _is_own(host) or proxy_bypass(host):
+        return {}
+    return getproxies()
 
 
 def _is_own(host: str) -> bool:

@@ -16,7 +16,8 @@ ROLES = ("planner", "executor", "summarizer", "reflection")
 SERVER_PROVIDERS = frozenset(
     {"openai", "vllm", "hosted_vllm", "ollama", "ollama_chat", "lm_studio", "llamacpp", "llamafile", "server"}
 )
-"""Providers that `--api-base` is meant for: each speaks OpenAI's protocol at an address of its user's."""
+"""Providers that `--api-base` is meant for: each speaks OpenAI's protocol at an address of its
+user's."""
 
 ApiBase = Annotated[str | None, AfterValidator(lambda value: checked_api_base(value))]
 ImageFormat = Literal["png", "jpeg", "webp", "gif", "bmp", "tiff"]
@@ -35,7 +36,7 @@ class Section(Frozen):
 
 
 class ImageLimits(Section):
-    """What images a service takes. Others are converted or scaled for its eyes only; tools measure the original."""
+    """What images a service takes; others are converted or scaled. Tools see the original."""
 
     formats: tuple[ImageFormat, ...] = ("png", "jpeg")
     """Sent as they are; every other format is sent as PNG, without loss."""
@@ -50,7 +51,7 @@ class ImageLimits(Section):
 
 
 class BackendSettings(Section):
-    """A service configured once, by name: then `--lm NAME` or `--lm NAME/MODEL`. docs/models.md explains each key."""
+    """A service configured by name: `--lm NAME` or `--lm NAME/MODEL`; see docs/models.md."""
 
     provider: str = "openai"
     model: str | None = None
@@ -67,11 +68,13 @@ class RoleSettings(Section):
     """The language model that plays one role."""
 
     backend: str
-    """`provider/model`, `provider.model`, or a name from `backends`; `perceptual/expert` is the embedded one."""
+    """`provider/model`, `provider.model`, or a name from `backends`; `perceptual/expert` is the
+    embedded one."""
     temperature: float = Field(0.0, ge=0)
     max_tokens: int = Field(1024, gt=0)
     api_base: ApiBase = None
-    """An OpenAI-compatible server, as http://127.0.0.1:8000/v1; for another provider, a gateway to it."""
+    """An OpenAI-compatible server, as http://127.0.0.1:8000/v1; for another provider, a gateway to
+    it."""
     entry: BackendSettings | None = None
     """What `backend` names in `backends`; filled in, not written."""
     images: ImageLimits | None = None
@@ -104,21 +107,25 @@ class LanguageModels(Section):
         entry = self.backends.get(role.backend.partition("/")[0])
         base = (entry and entry.api_base) or role.api_base
         provider = entry.provider if entry else _provider(role.backend)
-        images = self.image_limits(provider, base, entry.images if entry else None, role.images)
+        own = entry.images if entry else None
+        images = self.image_limits(provider, base, own, role.images)
         return role.model_copy(update={"entry": entry, "images": images})
 
     def image_limits(self, provider: str, api_base: str | None, *own: ImageLimits | None) -> ImageLimits:
-        """Return what images a service takes; what is said of it alone goes before what is said of its kind."""
+        """Return what images a service takes; what is said of it alone goes first."""
         service = "server" if api_base and provider in SERVER_PROVIDERS else provider
         parts = (self.images.get("default"), self.images.get(service), *own)
-        limits = {k: v for part in parts if part for k, v in part.model_dump(exclude_unset=True).items()}
+        limits: dict[str, Any] = {}
+        for part in filter(None, parts):
+            limits |= part.model_dump(exclude_unset=True)
         return ImageLimits.model_validate(limits)
 
     def replace(self, names: Mapping[str, str], api_base: str | None) -> "LanguageModels":
-        """Return the models with others in some roles, by role; a new role starts as the summarizer.
+        """Return the models with others in some roles; a new role starts as the summarizer.
 
-        `api_base` is the server of every model whose name leaves it open. Without it a model chosen again is on the
-        server that was set for its role, else on the environment's; a hosted one on none.
+        `api_base` is the server of every model whose name leaves it open. Without it a model chosen
+        again is on the server that was set for its role, else on the environment's; a hosted one on
+        none.
         """
         if not names and api_base is None:
             return self
@@ -146,7 +153,7 @@ class LanguageModels(Section):
 
 
 def takes_api_base(backend: str, entries: Mapping[str, Any] | None = None) -> bool:
-    """Return whether a model's name leaves open where its server is; an entry of `backends` does not.
+    """Return whether a model's name leaves open where its server is; one of `backends` does not.
 
     >>> takes_api_base("openai/qwen-vl"), takes_api_base("perceptual/expert"), takes_api_base("anthropic/claude")
     (True, False, False)
@@ -155,7 +162,7 @@ def takes_api_base(backend: str, entries: Mapping[str, Any] | None = None) -> bo
 
 
 def checked_api_base(value: str | None) -> str | None:
-    """Return a server's address. ValueError where it is no http(s) URL or carries a secret; it names no secret.
+    """Return a server's address. ValueError where it is no http(s) URL or carries a secret.
 
     >>> checked_api_base("http://127.0.0.1:8000/v1/")
     'http://127.0.0.1:8000/v1'
@@ -199,7 +206,8 @@ class WireImage(Record):
     height: int
     size_bytes: int
     change: str | None = None
-    """How it differs from the original ("bmp as png", "scaled from 9000x6000 to 8000x5333"); None: original bytes."""
+    """How it differs from the original ("bmp as png", "scaled from 9000x6000 to 8000x5333"); None:
+    original bytes."""
 
 
 class StageUsage(Record):
@@ -216,7 +224,7 @@ class StageUsage(Record):
 
 
 class Usage(StageUsage):
-    """What one assessment cost: model calls, tokens, money where prices are known, and seconds per stage."""
+    """What one assessment cost: model calls, tokens, money, and seconds per stage."""
 
     stages: dict[str, StageUsage] = Field(default_factory=dict)
     """The calls by stage: planner, executor, summarizer."""
@@ -227,8 +235,11 @@ class Usage(StageUsage):
     seconds: dict[str, float] = Field(default_factory=dict)
     """Wall time by stage: planner, executor, tools (part of the executor), summarizer, total."""
     wire_images: list[WireImage] = Field(default_factory=list)
-    """Images that went to a model's service; answers from a cache and the embedded expert send none."""
+    """Images that went to a model's service; answers from a cache and the embedded expert send
+    none."""
     wire_notes: list[str] = Field(default_factory=list)
-    """What a model's service refused or was sent otherwise than asked, as its JSON schema or log-probabilities."""
+    """What a model's service refused or was sent otherwise than asked, as its JSON schema or
+    log-probabilities."""
     kept_tokens: SkipJsonSchema[int] = Field(0, exclude=True, repr=False)
-    """Tokens of the answers that a cache gave: nothing was paid for them, and they say what an answer takes."""
+    """Tokens of the answers that a cache gave: nothing was paid for them, and they say what an
+    answer takes."""

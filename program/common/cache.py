@@ -1,8 +1,7 @@
-"""Disk caches that hold plain data only: nothing read from them can run code, and none of them is needed."""
+"""Disk caches that hold plain data: nothing read from them runs code, and none is needed."""
 
 import contextlib
 import functools
-import hashlib
 import json
 import logging
 import sqlite3
@@ -13,7 +12,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar
 
 from program.common.errors import one_line
-from program.common.files import Place, join_place, keep_private, open_file, output_file, remove_database, system_of
+from program.common.files import keep_private, remove_database
 from program.common.keys import without_keys
 
 if TYPE_CHECKING:
@@ -23,10 +22,10 @@ logger = logging.getLogger(__name__)
 
 _T = TypeVar("_T")
 _FAULTS = (OSError, sqlite3.Error, zlib.error, ValueError, RecursionError)
-"""What a folder that is read-only, full, locked or damaged raises; ValueError is JSON that cannot be read."""
+"""What a folder that is read-only, full, locked or damaged raises; ValueError is JSON that cannot
+be read."""
 _ANSWERS_IN_MEMORY = 10_000
 """DSPy would keep a million, some KB each; those put out are still on disk."""
-_UNUSABLE = "cache %r: cannot be used (%s) and is left out; %s"
 _TABLE = "CREATE TABLE IF NOT EXISTS entries (id INTEGER PRIMARY KEY, key TEXT NOT NULL UNIQUE, value BLOB NOT NULL)"
 """Name it again with other columns."""
 _SIZE = (
@@ -37,16 +36,16 @@ _PATIENCE_S = 10.0
 
 
 class PlainCache:
-    """JSON values by key in a folder. Where the folder cannot be used there is none: that is said once, and no error.
+    """JSON values by key in a folder; none, and no error, where the folder cannot be used.
 
-    Bounded: over `size_limit_mb` MiB the entries stored longest ago go. A connection lasts for one operation, so
-    threads, processes and forks need no care, and a kill loses nothing that was stored. A damaged file is made again.
+    Bounded: over `size_limit_mb` MiB the entries stored longest ago go. A connection lasts for one
+    operation, so threads, processes and forks need no care, and a kill loses nothing that was
+    stored. A damaged file is made again.
     """
 
     def __init__(self, folder: Path, *, size_limit_mb: int = 512) -> None:
         self._file: Path | None = folder / "cache.db"
         self._limit, self._private = size_limit_mb * 2**20, False
-        self._shared = _Shared.of(folder)
         try:
             folder.mkdir(parents=True, exist_ok=True)
         except OSError as error:
@@ -58,21 +57,15 @@ class PlainCache:
 
         def read(database: sqlite3.Connection) -> Any:
             row = database.execute("SELECT value FROM entries WHERE key = ?", (key,)).fetchone()
-            return _unpacked(row[0]) if row else None
+            if row:
+                return json.loads(zlib.decompress(row[0]))
+            return None
 
-        value = self._tried(read, None)
-        if value is None and self._shared is not None and (value := self._shared.get(key)) is not None:
-            self._put(key, value)
-        return value
+        return self._tried(read, None)
 
     def set(self, key: str, value: Any) -> None:
         """Store a value that is JSON."""
-        self._put(key, value)
-        if self._shared is not None:
-            self._shared.set(key, value)
-
-    def _put(self, key: str, value: Any) -> None:
-        packed = _packed(value)
+        packed = zlib.compress(json.dumps(value).encode(), 1)
 
         def write(database: sqlite3.Connection) -> None:
             database.execute("BEGIN IMMEDIATE")
@@ -124,123 +117,28 @@ class PlainCache:
         _tell(file.parent, error)
 
 
-_SHARED: dict[Path, Place] = {}
-"""Where that which lies below a cache folder is kept a second time."""
-_BROKEN: set[Place] = set()
-"""Such places that could not be used; nobody waits for them again."""
-
-
-def share(cache_dir: Path, place: Place | None) -> None:
-    """Share with other machines, at a folder or URI, what caches made from now on keep below `cache_dir`.
-
-    Raises InputError for an address of an unknown kind.
-    """
-    if place is None:
-        _SHARED.pop(cache_dir, None)
-        return
-    if not isinstance(place, Path):
-        system_of(place)
-    _SHARED[cache_dir] = place
-    _BROKEN.discard(place)
-
-
-class _Shared:
-    """A file for each value. A place that cannot be used is left out from then on, and that is said."""
-
-    def __init__(self, place: Place, folder: str) -> None:
-        self._place, self._folder = place, folder
-
-    @classmethod
-    def of(cls, folder: Path) -> "_Shared | None":
-        """Return what is shared of a cache's folder, if anything."""
-        root = next((root for root in _SHARED if folder.is_relative_to(root)), None)
-        return None if root is None else cls(_SHARED[root], folder.relative_to(root).as_posix())
-
-    def get(self, key: str) -> Any:
-        if self._place in _BROKEN:
-            return None
-        try:
-            with open_file(self._file(key)) as file:
-                return _unpacked(file.read())
-        except (FileNotFoundError, zlib.error, ValueError, RecursionError):  # half a file: it is written again
-            return None
-        except OSError as error:
-            self._leave_out(error)
-            return None
-
-    def set(self, key: str, value: Any) -> None:
-        """Raises TypeError for what is not JSON."""
-        file, packed = self._file(key), _packed(value)
-        if self._place in _BROKEN:
-            return
-        try:
-            if isinstance(file, Path):
-                file.parent.mkdir(parents=True, exist_ok=True)
-            with output_file(file) as out:
-                out.write(packed)
-        except OSError as error:
-            self._leave_out(error)
-
-    def _leave_out(self, error: OSError) -> None:
-        if self._place not in _BROKEN:
-            _BROKEN.add(self._place)
-            mend = "other machines may do the same work: check its permissions, or correct AGENTICIQA_SHARED_CACHE"
-            logger.warning(_UNUSABLE, str(self._place), _reason(error)[:200], mend)
-
-    def _file(self, key: str) -> Place:
-        name = hashlib.sha256(key.encode()).hexdigest()
-        return join_place(self._place, f"{self._folder}/{name[:2]}/{name}")
-
-
 @functools.cache
 def _answer_cache() -> type["Cache"]:
-    """Return the class of the program's own cache of DSPy's: to define it takes DSPy itself, which loads slowly."""
+    """Return the class of the program's own cache of DSPy's; to define it loads DSPy, slowly."""
     from dspy.clients import Cache
 
     class AnswerCache(Cache):
-        """Answers of language models, without the keys that a service repeats; plain ones are shared."""
+        """Answers of language models, without the keys that a service repeats."""
 
-        shared: _Shared | None = None
-
-        def get(self, request: dict[str, Any], ignored_args_for_cache_key: list[str] | None = None) -> Any:
-            """Return an answer, from another machine's work where this one has none."""
-            answer = super().get(request, ignored_args_for_cache_key)
-            if answer is not None or self.shared is None:
-                return answer
-            with contextlib.suppress(TypeError):  # a request that has no key
-                answer = self.shared.get(self.cache_key(request, ignored_args_for_cache_key))
-            if answer is not None:
-                super().put(request, answer, ignored_args_for_cache_key)
-            return answer
-
-        def put(
-            self, request: dict[str, Any], value: Any, ignored_args_for_cache_key: list[str] | None = None,
-            enable_memory_cache: bool = True,
-        ) -> None:  # fmt: skip
-            """Keep an answer, and share it."""
-            value = without_keys(value)
-            super().put(request, value, ignored_args_for_cache_key, enable_memory_cache)
-            if self.shared is not None:
-                with contextlib.suppress(TypeError):  # LiteLLM's own types, or a request that has no key
-                    self.shared.set(self.cache_key(request, ignored_args_for_cache_key), value)
+        def put(self, request: dict[str, Any], value: Any, *ignored: Any, **options: Any) -> None:
+            """Keep an answer."""
+            super().put(request, without_keys(value), *ignored, **options)
 
     return AnswerCache
 
 
-def _packed(value: Any) -> bytes:
-    return zlib.compress(json.dumps(value).encode(), 1)
-
-
-def _unpacked(packed: bytes) -> Any:
-    return json.loads(zlib.decompress(packed))
-
-
 def use_lm_cache(folder: Path) -> None:
-    """Let DSPy keep language models' answers under `folder`, unless a cache was configured for it before.
+    """Let DSPy keep models' answers under `folder`, unless a cache was configured before.
 
-    The cache is one as DSPy's documentation has users write them. It stores pickles; they are read back in DSPy's
-    restricted mode, which makes plain data and the reply types of LiteLLM and OpenAI and nothing else. DSPy's own
-    default would unpickle whatever lies there. Where the folder cannot be used answers are kept in memory alone.
+    The cache is one as DSPy's documentation has users write them. It stores pickles; they are read
+    back in DSPy's restricted mode, which makes plain data and the reply types of LiteLLM and OpenAI
+    and nothing else. DSPy's own default would unpickle whatever lies there. Where the folder cannot
+    be used answers are kept in memory alone.
     """
     import dspy
     from dspy.clients import DISK_CACHE_LIMIT
@@ -248,14 +146,11 @@ def use_lm_cache(folder: Path) -> None:
     if "cache" in vars(dspy):
         return
     AnswerCache: Any = _answer_cache()  # noqa: N806 (a class)
-    options: dict[str, Any] = {
-        "enable_memory_cache": True, "memory_max_entries": _ANSWERS_IN_MEMORY, "restrict_pickle": True,
-    }  # fmt: skip
+    options = {"enable_memory_cache": True, "memory_max_entries": _ANSWERS_IN_MEMORY, "restrict_pickle": True}
     try:
         folder.mkdir(parents=True, exist_ok=True)
         keep_private(folder)
         cache = AnswerCache(True, disk_cache_dir=str(folder), disk_size_limit_bytes=DISK_CACHE_LIMIT, **options)
-        cache.shared = _Shared.of(folder)
     except _FAULTS as error:
         _tell(folder, error)
         cache = AnswerCache(False, disk_cache_dir=None, **options)
@@ -273,15 +168,11 @@ def can_keep(folder: Path) -> bool:
         return False
 
 
-def _reason(error: Exception) -> str:
-    return getattr(error, "strerror", None) or one_line(error)
-
-
 def _tell(folder: Path, error: Exception) -> None:
-    _tell_once(folder.parent, _reason(error))
+    _tell_once(folder.parent, getattr(error, "strerror", None) or one_line(error))
 
 
 @functools.cache
 def _tell_once(folder: Path, reason: str) -> None:
     mend = "everything is worked out again: check its permissions, or set AGENTICIQA_CACHE_DIR to another"
-    logger.warning(_UNUSABLE, str(folder), reason, mend)
+    logger.warning("cache %r: cannot be used (%s) and is left out; %s", str(folder), reason, mend)

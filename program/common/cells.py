@@ -1,18 +1,19 @@
-"""Cells of tables that no spreadsheet takes for a formula and that hold no control marks; and back again."""
+"""Cells of tables that no spreadsheet takes for a formula, without control marks; and back."""
 
 import json
 import re
 from typing import Any
 
 _GUARDED = re.compile(r"'*[\s=+\-@＝＋－＠]")
-"""How a formula begins: spreadsheets skip spaces before it, and so do readers of CSV; after an apostrophe it is text.
-A text that begins with apostrophes before such a mark would be read as ours."""
+"""How a formula begins: spreadsheets skip spaces before it, and so do readers of CSV; after an
+apostrophe it is text. A text that begins with apostrophes before such a mark would be read as
+ours."""
 _CONTROL = re.compile(r"[\x00-\x08\x0b-\x1f\x7f-\x9f]")
 """Marks that have no place in a table of text: all controls but tab and newline."""
 
 
 def text_cell(value: Any) -> Any:
-    r"""Return a text for people as a cell, on one line; what is no text as it is, None as an empty cell.
+    r"""Return a text for people as a cell, on one line; other values as they are, None as "".
 
     >>> text_cell("=1+1"), text_cell("-x"), text_cell(-1.5), text_cell("a\nb\x1b"), text_cell(None)
     ("'=1+1", "'-x", -1.5, 'a b\\x1b', '')
@@ -23,11 +24,13 @@ def text_cell(value: Any) -> Any:
         return value
     line = " ".join(value.split()) if re.search(r"[\r\n\t]", value) else value
     shown = _CONTROL.sub(lambda mark: ascii(mark[0])[1:-1], line)
-    return f"'{shown}" if _GUARDED.match(shown) else shown
+    if _GUARDED.match(shown):
+        return f"'{shown}"
+    return shown
 
 
 def name_cell(value: str | None) -> str:
-    r"""Return a name as a cell of which `plain_cell` makes the same name again; one with control marks as JSON.
+    r"""Return a name as a cell of which `plain_cell` makes the same name again.
 
     >>> name_cell("-a.png"), name_cell("'-a.png"), name_cell("a\x1b.png"), name_cell("'a'.png")
     ("'-a.png", "''-a.png", '"a\\u001b.png"', "'a'.png")
@@ -44,7 +47,7 @@ def name_cell(value: str | None) -> str:
 
 
 def plain_cell(text: str) -> str:
-    r"""Return what a cell stands for: without the apostrophe before a formula, and the name that JSON is of.
+    r"""Return what a cell stands for: without the apostrophe before a formula, or out of JSON.
 
     >>> plain_cell("'-a.png"), plain_cell("''-a.png"), plain_cell('"a\\u001b.png"'), plain_cell("'a'.png")
     ('-a.png', "'-a.png", 'a\x1b.png', "'a'.png")

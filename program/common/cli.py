@@ -14,7 +14,6 @@ import signal
 import sys
 import threading
 from collections.abc import Callable, Iterable, Iterator
-from contextvars import ContextVar
 from difflib import get_close_matches
 from importlib import import_module
 from importlib.machinery import PathFinder
@@ -40,8 +39,6 @@ EXIT_INTERRUPTED = 130
 WAITING = "stopping: waiting for what is in flight, which may be paid for\n"
 MODEL_RECORDS = "models"
 """Folder of the cache that holds what models' servers can do."""
-STARTED_AS: ContextVar[str] = ContextVar("STARTED_AS", default="")
-"""The installed command that this one runs under; empty under `python -m`."""
 
 _ROLE_FLAGS = {
     "planner": "planner's model", "executor": "executor's model", "summarizer": "summarizer's model",
@@ -50,7 +47,7 @@ _ROLE_FLAGS = {
 
 
 def _claim(*names: str) -> None:
-    """Give our packages their names: under `python -m` a `data.py` in the working folder would stand before them."""
+    """Give our packages their names before a `data.py` in the working folder gets one."""
     home = str(Path(__file__).resolve().parents[2])
     for name in names:
         spec = PathFinder.find_spec(name, [home])
@@ -63,15 +60,13 @@ _claim("configs", "data", "optimizers", "signatures")
 
 
 def as_started(text: str) -> str:
-    """Return a text with the commands it names written as the user starts them: `agentic-iqa data check`."""
-    if not STARTED_AS.get():
-        return text
-    words = re.sub(r"python -m program\.(\w+)(?!\.?\w)", rf"{STARTED_AS.get()} \1", text)
-    return re.sub(r"python -m data\.(\w+)", rf"{STARTED_AS.get()} data \1", words)
+    """Return a text with the commands in it as they are installed: `agentic-iqa data check`."""
+    words = re.sub(r"python -m program\.(\w+)(?!\.?\w)", r"agentic-iqa \1", text)
+    return re.sub(r"python -m data\.(\w+)", r"agentic-iqa data \1", words)
 
 
 def _write_what_can_be_written() -> None:
-    r"""Let the output escape what its encoding (cp1252, ASCII) lacks, as \u2265: what JSON reads, too."""
+    r"""Let the output escape what its encoding (cp1252, ASCII) lacks, as JSON does: \u2265."""
 
     def escaped(error: UnicodeError) -> tuple[str, int]:
         if not isinstance(error, UnicodeEncodeError):
@@ -99,7 +94,8 @@ class Parser(argparse.ArgumentParser):
         if unknown != message:
             first = unknown.split()[0]
             close = get_close_matches(first.partition("=")[0], self._option_string_actions, n=1)
-            named = f"{first}: unknown; " + (f"did you mean {close[0]}?" if close else "--help shows what there is")
+            mend = f"did you mean {close[0]}?" if close else "--help shows what there is"
+            named = f"{first}: unknown; {mend}"
         self.exit(2, f"error: {showable(' '.join(named.split()))}\n")
 
 
@@ -119,8 +115,8 @@ def _number(kind: Callable[[str], N], noun: str, least: float, most: float) -> C
             value = kind(text)
             if least <= value <= most and value < math.inf:
                 return value
-        limits = f"from {least:g}" + (f" to {most:g}" if math.isfinite(most) else "")
-        raise argparse.ArgumentTypeError(f"{text!r}: give {noun} {limits}")
+        limit = f" to {most:g}" if math.isfinite(most) else ""
+        raise argparse.ArgumentTypeError(f"{text!r}: give {noun} from {least:g}{limit}")
 
     return read
 
@@ -150,14 +146,14 @@ def column_names(text: str) -> dict[str, str]:
 
 
 def _leave_objects() -> None:
-    """Spare the end of a process half a second: looking through what the imports made, for nothing."""
+    """Spare the end of a process half a second of looking through what the imports made."""
     if "torch" not in sys.modules:  # a library of its own complains of objects that are left
         gc.freeze()
 
 
 @contextlib.contextmanager
 def _ending_on_signals() -> Iterator[list[signal.Signals]]:
-    """Let SIGTERM, and the end of the terminal, end the block as Ctrl-C does; yields those that came."""
+    """Let SIGTERM and SIGHUP end the block as Ctrl-C does; yields those that came."""
     came: list[signal.Signals] = []
 
     def stop(number: int, frame: FrameType | None) -> None:
@@ -184,8 +180,8 @@ def _ending_on_signals() -> Iterator[list[signal.Signals]]:
 def run_command(body: Callable[[], int], *, kept: str = "") -> int:
     """Run a command's body and return its exit code: input errors become one line on stderr and 2.
 
-    `kept` says what is left of a run that is stopped in the middle (Ctrl-C: exit code 130, SIGTERM: 143), and how to
-    go on.
+    `kept` says what is left of a run that is stopped in the middle (Ctrl-C: exit code 130, SIGTERM:
+    143), and how to go on.
     """
     from signatures import require_docstrings
 
@@ -202,7 +198,9 @@ def run_command(body: Callable[[], int], *, kept: str = "") -> int:
                 if _calls_are_in_flight():
                     sys.stderr.write(WAITING)
                 print("; ".join(filter(None, (cause, str(interrupt) or kept))), file=sys.stderr)
-            return 128 + came[0] if came else EXIT_INTERRUPTED
+            if came:
+                return 128 + came[0]
+            return EXIT_INTERRUPTED
 
 
 def _calls_are_in_flight() -> bool:
@@ -273,7 +271,7 @@ def add_settings_flags(parser: argparse.ArgumentParser) -> None:
 
 
 def add_program_flags(parser: argparse.ArgumentParser, *, replaces: str = "") -> None:
-    """Add the flags that name a compiled program; `replaces` says which files --force replaces in this command."""
+    """Add the flags that name a compiled program; `replaces` says what --force replaces, too."""
     parser.add_argument("--program", metavar="DIR|URI", help="compiled program: its folder, or models:/NAME@champion")
     forced = "load a --program that was altered, or compiled with another revision of perceptual/expert"
     parser.add_argument("--force", action="store_true", help="; ".join(filter(None, (replaces, forced))))
@@ -282,7 +280,7 @@ def add_program_flags(parser: argparse.ArgumentParser, *, replaces: str = "") ->
 def add_layout_flags(
     parser: argparse.ArgumentParser, *, columns: str = "", scale: str = "", raters: bool = True
 ) -> None:
-    """Add the flags that say how a table is read; `columns` and `scale` begin with which tables these are for."""
+    """Add the flags that say how a table is read; `columns` and `scale` begin with which tables."""
     parser.add_argument("--columns", metavar="FIELD=COLUMN,...", type=column_names, default={},
                         help=f"{columns}which column is which field, such as image=img,mos=score")  # fmt: skip
     parser.add_argument("--mos-range", metavar="LOW,HIGH", type=numbers(2), help=f"{scale}scale of the scores "
@@ -346,9 +344,10 @@ def check_installed(extra: str, *modules: str) -> None:
 def check_outputs(
     arguments: argparse.Namespace, flag: str, *written: "Place", read: "Iterable[Place]" = (), begun: bool = False
 ) -> None:
-    """Raise InputError where a file that `flag` has written is an input, or is there and --force was not given.
+    """Raise InputError where a file of `flag` is an input, or is there and without --force.
 
-    An input is whatever file another argument names, or one of `read`. `begun` says that this work began the file.
+    An input is whatever file another argument names, or one of `read`. `begun` says that this work
+    began the file.
     """
     from program.common.files import check_output
 
@@ -360,9 +359,12 @@ def check_outputs(
 
 def _places(arguments: argparse.Namespace, but: str = "") -> list[str | Path]:
     """Return what may name a file or a dataset among a command's arguments."""
-    values = [value for name, value in vars(arguments).items() if name != but]
-    given = [each for value in values for each in (value if isinstance(value, list) else [value])]
-    return [each for each in given if isinstance(each, str | Path)]
+    places: list[str | Path] = []
+    for name, value in vars(arguments).items():
+        if name != but:
+            given = value if isinstance(value, list) else [value]
+            places += [each for each in given if isinstance(each, str | Path)]
+    return places
 
 
 class ShowableLines(logging.Formatter):

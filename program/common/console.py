@@ -9,7 +9,7 @@ from program.common.errors import showable
 
 
 class Console(console.Console):
-    """A console that shows what steers a terminal in a text by its code; what steers it here is rich's own."""
+    """A console that shows what steers a terminal in a text by its code."""
 
     def render(
         self, renderable: console.RenderableType, options: console.ConsoleOptions | None = None

@@ -1,4 +1,4 @@
-"""The project's own errors, one line each that names input, fault and remedy; and text that steers no terminal."""
+"""The project's own errors: input, fault and remedy in a line; and text that steers nothing."""
 
 import difflib
 import re
@@ -34,10 +34,11 @@ class ModelError(InputError):
 
 
 class EndpointError(ModelError):
-    """A model's service cannot be used as it is addressed: address, key, model or context. The next question fails."""
+    """A model's service cannot be used as it is addressed; the next question fails, too."""
 
     is_repeated = False
-    """Whether the service failed like this before, with no answer since: a run over many images ends here."""
+    """Whether the service failed like this before, with no answer since: a run over many images
+    ends here."""
 
 
 class ImagesRefused(ModelError):  # noqa: N818 (it says what happened)
@@ -55,7 +56,9 @@ def did_you_mean(name: str, known: Iterable[str]) -> str:
     names = sorted(known)
     by_folded = {n.casefold(): n for n in names}
     close = difflib.get_close_matches(name.casefold(), list(by_folded), n=1, cutoff=0.6)
-    return f" (did you mean {by_folded[close[0]]!r}?)" if close else f" (known: {', '.join(names)})"
+    if close:
+        return f" (did you mean {by_folded[close[0]]!r}?)"
+    return f" (known: {', '.join(names)})"
 
 
 def one_line(error: BaseException) -> str:
@@ -80,7 +83,7 @@ _MENDS_OF_SERVERS = _MENDS | {
 
 
 def fault_and_mend(error: Exception) -> tuple[str, str]:
-    """Return what an error of ours or of a model's service says is wrong, and what to do; empty where nothing is known.
+    """Return what an error of ours or of a model's service says is wrong, and what to do, or "".
 
     >>> fault_and_mend(InputError("image 'a.png': no such file; check the path"))
     ("image 'a.png': no such file", 'check the path')
@@ -88,16 +91,18 @@ def fault_and_mend(error: Exception) -> tuple[str, str]:
     kind, words = type(error).__name__, one_line(error)
     if isinstance(error, InputError) or kind == "LMNotConfiguredError":
         fault, _, mend = words.rpartition("; ")
-        return (fault, mend) if fault else (words, "")
+        if fault:
+            return (fault, mend)
+        return (words, "")
     mends = _MENDS_OF_SERVERS if "://" in str(getattr(error, "model", "")) else _MENDS
     return words, mends.get(kind, "check --lm, --api-base and the key in the environment")
 
 
 def first_fault(error: "ValidationError", whole: str, model: "type[BaseModel] | None" = None) -> str:
-    """Return on one line where pydantic finds the first fault (`whole`: in no part), and which; not what was given.
+    """Return on one line where pydantic finds the first fault, and which; not what was given.
 
-    A name that is unknown goes before all others: a misspelt field is missing as well. Of a `model` the nearest field
-    is named, or all of them.
+    A name that is unknown goes before all others: a misspelt field is missing as well. Of a `model`
+    the nearest field is named, or all of them.
     """
     errors = error.errors(include_input=False, include_url=False)
     first = next((each for each in errors if each["type"] == "extra_forbidden"), errors[0])
@@ -110,7 +115,7 @@ def first_fault(error: "ValidationError", whole: str, model: "type[BaseModel] | 
 
 
 def keys_at(section: Any, location: tuple[int | str, ...]) -> list[str]:
-    """Return the keys that a section of a tree, or a request, may hold; `location` may lead through named entries."""
+    """Return the keys that a part of a tree, or of a request, may hold."""
     for part in location:
         fields = getattr(section, "model_fields", {})
         kind = fields[str(part)].annotation if str(part) in fields else section
@@ -119,11 +124,12 @@ def keys_at(section: Any, location: tuple[int | str, ...]) -> list[str]:
 
 
 UNSHOWABLE = re.compile(r"[\x00-\x08\x0b-\x1f\x7f-\x9f\u200b-\u200f\u2028-\u202e\u2066-\u2069\ud800-\udfff]")
-"""Marks that have no place in a line of text: controls but tab and newline, directions, half characters."""
+"""Marks that have no place in a line of text: controls but tab and newline, directions, half
+characters."""
 
 
 def showable(text: str) -> str:
-    r"""Return a text with what steers a terminal, or turns the direction of writing, shown by its code.
+    r"""Return a text with what steers a terminal, or turns the writing, shown by its code.
 
     >>> showable("a\x1b[2Jb.png")
     'a\\x1b[2Jb.png'

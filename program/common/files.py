@@ -1,4 +1,4 @@
-"""Files by path or by URI (s3://, file://, ...), there whole or not at all; a lock between processes; sets on disk."""
+"""Files by path or URI (s3://, ...), there whole or not at all; locks; sets on disk."""
 
 import base64
 import contextlib
@@ -17,22 +17,23 @@ from pathlib import Path, PurePosixPath
 from typing import IO, Any
 from urllib.parse import unquote
 
-from program.common.addresses import DATA, FILE, URI, WEB, is_below, joined, kinds_elsewhere, parent, path_in
+from program.common.addresses import CHAIN, DATA, FILE, URI, WEB, is_below, joined, kind_elsewhere, parent, path_in
 from program.common.errors import InputError, one_line
 
 CONFIGS = Path(__file__).resolve().parents[2] / "configs"
-"""What the program ships with, found by its place: a working folder may hold a package `configs` of its own."""
+"""What the program ships with, found by its place: a working folder may hold a package `configs` of
+its own."""
 
 
 PARTIAL = re.compile(r"\..{1,50}\.[0-9a-f]{8}\.agentic-iqa\.tmp", re.DOTALL)
 """Names of files that are being written, and that a kill leaves."""
 _ABANDONED_S = 24 * 60 * 60
-"""Age from which such a file is a killed run's where the system has no locks."""
+"""Age from which such a file is a killed run's."""
 
 
 @contextlib.contextmanager
 def whole_file(path: Path) -> Iterator[Path]:
-    """Yield the path of an empty file that takes the name `path` where the block ends well, else goes; or OSError."""
+    """Yield the path of an empty file that takes the name `path` where the block ends well."""
     with _partial_file(path) as partial:
         yield partial
         os.replace(partial, path)
@@ -40,53 +41,31 @@ def whole_file(path: Path) -> Iterator[Path]:
 
 @contextlib.contextmanager
 def _partial_file(path: Path) -> Iterator[Path]:
-    """Yield an empty file beside `path`, which goes with the block unless it was renamed.
-
-    It is locked meanwhile, so that no other run takes it for one that a kill left.
-    """
-    while True:
-        partial = path.with_name(f".{path.name[:50]}.{uuid.uuid4().hex[:8]}.agentic-iqa.tmp")
-        with partial.open("xb") as file:
-            with contextlib.suppress(OSError):  # a file system without locks
-                lock_file(file, wait=True)
-            if os.name == "nt":  # renames no open file
-                file.close()
-            elif not partial.exists():  # another run took it for a left one before it was locked
-                continue
-            try:
-                yield partial
-            finally:
-                with contextlib.suppress(OSError):
-                    partial.unlink()
-            return
-
-
-def remove_leftovers(folder: Path) -> None:
-    """Remove the half-written files that killed runs left in a folder; not those of runs that go on."""
-    with contextlib.suppress(OSError), os.scandir(folder) as entries:
-        for entry in entries:
-            if PARTIAL.fullmatch(entry.name) and entry.is_file(follow_symlinks=False):
-                _remove_left(Path(entry.path))
-
-
-def _remove_left(partial: Path) -> None:
-    with contextlib.suppress(OSError), open(partial, "rb", opener=plain_file) as file:
-        try:
-            is_left = lock_file(file, wait=False)
-        except BlockingIOError:
-            return
-        except OSError:  # a file system without locks
-            is_left = False
-        if is_left or time.time() - os.fstat(file.fileno()).st_mtime > _ABANDONED_S:
-            if os.name == "nt":  # removes no open file
-                file.close()
+    """Yield an empty file beside `path`, which goes with the block unless it was renamed."""
+    partial = path.with_name(f".{path.name[:50]}.{uuid.uuid4().hex[:8]}.agentic-iqa.tmp")
+    partial.open("xb").close()
+    try:
+        yield partial
+    finally:
+        with contextlib.suppress(OSError):
             partial.unlink()
 
 
+def remove_leftovers(folder: Path) -> None:
+    """Remove the half-written files in a folder that killed runs left a day ago or earlier."""
+    with contextlib.suppress(OSError), os.scandir(folder) as entries:
+        for entry in entries:
+            if PARTIAL.fullmatch(entry.name) and entry.is_file(follow_symlinks=False):
+                if time.time() - entry.stat().st_mtime > _ABANDONED_S:
+                    os.unlink(entry.path)
+
+
 def write_whole(path: Path, content: str | bytes) -> None:
-    """Write a file, whole or not at all; texts as UTF-8, line ends as given. OSError where it cannot be written."""
+    """Write a file, whole or not at all; texts as UTF-8. OSError where it cannot be written."""
     with whole_file(path) as partial:
-        partial.write_bytes(content.encode("utf-8") if isinstance(content, str) else content)
+        if isinstance(content, str):
+            content = content.encode("utf-8")
+        partial.write_bytes(content)
 
 
 def sync(file: IO[bytes]) -> None:
@@ -99,30 +78,22 @@ def sync(file: IO[bytes]) -> None:
 def new_file(path: Path) -> Iterator[IO[bytes]]:
     """Yield a file that takes the name `path` where the block ends well; it is on disk by then.
 
-    FileExistsError where the name is taken, even if only meanwhile: nothing is replaced. OSError where it cannot be
-    written.
+    FileExistsError where the name is taken, even if only meanwhile: nothing is replaced. OSError
+    where it cannot be written.
     """
     with _partial_file(path) as partial:
         with partial.open("wb") as file:
             yield file
             sync(file)
-        _take_name(partial, path)
-
-
-def _take_name(partial: Path, path: Path) -> None:
-    """Give a file a name that is free. Raises FileExistsError where it is taken."""
-    try:
-        os.link(partial, path)
-        return
-    except FileExistsError:
-        raise
-    except OSError:
-        # FAT and exFAT, of cameras' cards, know no hard links. A file that appears just now would be replaced below,
-        # but taking the name with an empty file first would leave that behind after a kill.
-        pass
-    if os.path.lexists(path):
-        raise FileExistsError(errno.EEXIST, os.strerror(errno.EEXIST), str(path))
-    os.rename(partial, path)
+        try:
+            os.link(partial, path)
+        except FileExistsError:
+            raise
+        except OSError:
+            # FAT and exFAT, of cameras' cards, know no hard links: there a file that appears just now is replaced.
+            if os.path.lexists(path):
+                raise FileExistsError(errno.EEXIST, os.strerror(errno.EEXIST), str(path)) from None
+            os.rename(partial, path)
 
 
 @contextlib.contextmanager
@@ -137,7 +108,7 @@ def path_lock(path: Path) -> Iterator[None]:
 
 
 def keep_private(path: Path) -> None:
-    """Let the owner alone read a file, which is made where there is none, or a folder; nothing where that cannot be."""
+    """Let the owner alone read a file, made where there is none, or a folder, where that can be."""
     with contextlib.suppress(OSError):
         if not path.exists():
             os.close(os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600))
@@ -146,7 +117,7 @@ def keep_private(path: Path) -> None:
 
 
 def remove_database(path: Path) -> None:
-    """Remove an SQLite file with what a killed process left beside it, which would be taken for the next one's."""
+    """Remove an SQLite file with what a killed process left beside it."""
     for suffix in ("", "-journal", "-wal", "-shm"):
         path.with_name(path.name + suffix).unlink(missing_ok=True)
 
@@ -154,18 +125,20 @@ def remove_database(path: Path) -> None:
 def lock_file(file: IO[bytes], *, wait: bool) -> bool:
     """Lock an open file until it is closed and return True; False where the system cannot.
 
-    Raises OSError where another has it and `wait` is False, and where the file system knows no locks.
+    Raises OSError where another has it and `wait` is False, and where the file system knows no
+    locks.
     """
     try:
         import fcntl
     except ImportError:  # Windows
         return False
-    fcntl.flock(file, fcntl.LOCK_EX if wait else fcntl.LOCK_EX | fcntl.LOCK_NB)
+    at_once = 0 if wait else fcntl.LOCK_NB
+    fcntl.flock(file, fcntl.LOCK_EX | at_once)
     return True
 
 
 def temporary_database(*tables: str) -> sqlite3.Connection:
-    """Return a database on disk that goes with its connection, and takes 16 MiB of memory at most. One thread's."""
+    """Return a database on disk that goes with its connection; 16 MiB of memory, one thread."""
     database = sqlite3.connect("", isolation_level=None, check_same_thread=False)
     database.execute("PRAGMA cache_size = -16384")
     for table in tables:
@@ -180,7 +153,7 @@ def digest_of(text: str) -> bytes:
 
 
 class IdSet:
-    """The texts that were added; of each 16 bytes are kept, in a temporary file once there are many. One thread."""
+    """The texts that were added: 16 bytes of each, on disk once there are many. One thread."""
 
     def __init__(self) -> None:
         self._ids = temporary_database("CREATE TABLE ids (id BLOB PRIMARY KEY) WITHOUT ROWID")
@@ -202,13 +175,14 @@ Place = Path | str
 
 
 def is_remote(place: Place) -> bool:
-    """Tell whether a name is the URI of a file that is not local, or an image itself as a data: URI."""
-    named = isinstance(place, str) and (URI.match(place) is not None or DATA.match(place) is not None)
-    return named and FILE.match(str(place)) is None
+    """Tell whether a name is the URI of a file elsewhere, or an image itself as a data: URI."""
+    if not isinstance(place, str) or FILE.match(place):
+        return False
+    return URI.match(place) is not None or DATA.match(place) is not None
 
 
 def place_of(name: Place) -> Place:
-    """Return a name as a local path, or a URI with its kind in small letters. Raises InputError for a web page's.
+    """Return a name as a local path or a URI with its kind in small letters; InputError for a URL.
 
     It takes the user's word: `named_in` is for names that stand in data.
     """
@@ -217,41 +191,45 @@ def place_of(name: Place) -> Place:
         return Path(path.removeprefix("/") if re.match("/[A-Za-z]:", path) else path)  # file:///C:/photos
     if isinstance(name, Path) or not is_remote(name):
         return Path(name)
-    if WEB.intersection(kinds_elsewhere(name)):
+    if DATA.match(name):
+        return name
+    if kind_elsewhere(name) in WEB:
         raise InputError(f"file {name[:200]!r}: is a URL; download it and give its path")
-    return URI.sub(lambda kind: kind[0].casefold(), name, count=1) if URI.match(name) else name
+    return URI.sub(lambda kind: kind[0].casefold(), name, count=1)
 
 
 def named_in(folder: Place, name: str, allowed: Collection[str] | None = ()) -> Place:
-    """Return the image that data calls `name` in a folder: a table's cell, an agent's argument, a file in a listing.
+    """Return the image that data (a cell, an argument, a listing) calls `name` in a folder.
 
-    Such a name leads to a file of this machine, to a data: URI, or, from a folder elsewhere, below that folder. It
-    leads elsewhere only where the user `allowed` each kind of address on the way; None: no user can. Raises InputError
-    for any other name, before anything is opened.
+    Such a name leads to a file of this machine, to a data: URI, or, from a folder elsewhere, below
+    that folder. It leads elsewhere only where the user `allowed` its kind of address; None: no user
+    can. Raises InputError for any other name, before anything is opened.
     """
-    kinds = kinds_elsewhere(name)
-    if not kinds and (isinstance(folder, Path) or DATA.match(name)):
+    kind = kind_elsewhere(name)
+    if not kind and (isinstance(folder, Path) or DATA.match(name)):
         return join_place(folder, str(place_of(name)))
     place = join_place(folder, str(place_of(path_in(name))))
     if isinstance(folder, str) and isinstance(place, str) and is_below(place, folder):
         return place
-    fault = "is on another machine" if kinds else "leads out of the table's folder"
-    kinds = kinds or kinds_elsewhere(str(place))
+    fault = "is on another machine" if kind else "leads out of the table's folder"
+    kind = kind or kind_elsewhere(str(place))
     if allowed is None:
         raise InputError(f"image {name[:200]!r}: {fault}; download it and give its path")
-    if set(kinds) <= set(allowed):
+    if kind in allowed:
         return place
-    mend = f"allow its kind with --remote {','.join(dict.fromkeys(kinds))} (images.remote), or download it"
+    mend = f"allow its kind with --remote {kind} (images.remote), or download it"
     raise InputError(f"image {name[:200]!r}: {fault}; {mend}")
 
 
 def folder_of(place: Place) -> Place:
     """Return the folder that a file lies in."""
-    return place.resolve().parent if isinstance(place, Path) else parent(place)
+    if isinstance(place, Path):
+        return place.resolve().parent
+    return parent(place)
 
 
 def from_base64(text: str) -> bytes:
-    """Return the bytes of a base64 text: plain, URL-safe, or a data: address of whatever type; or ValueError."""
+    """Return the bytes of a base64 text: plain, URL-safe, or a data: address; or ValueError."""
     address = DATA.match(text)
     body = unquote(text[address.end() :]) if address else text
     compact = re.sub(r"\s+", "", body).rstrip("=").translate(str.maketrans("-_", "+/"))
@@ -273,7 +251,7 @@ def check_text(text: str, name: str = "") -> None:
 
 
 def readable(place: Place) -> str:
-    """Return a path as text that any encoding of the output holds: bytes that are no UTF-8 as backslash escapes."""
+    """Return a path as text of any encoding: bytes that are no UTF-8 as backslash escapes."""
     return os.fsencode(place.as_posix() if isinstance(place, Path) else place).decode("utf-8", "backslashreplace")
 
 
@@ -282,16 +260,17 @@ def join_place(folder: Place, name: str) -> Place:
     if is_remote(name):
         return place_of(name)
     if isinstance(folder, Path):
-        # As it is written; with the folders of Windows; and with accents composed, or apart as macOS may keep them.
+        # As it is written; with the folders of Windows; with accents composed, or apart (macOS).
         slashed = name.replace("\\", "/")
-        spelt = (name, slashed, unicodedata.normalize("NFC", slashed), unicodedata.normalize("NFD", slashed))
-        places = [Path(os.path.normpath(folder / each)) for each in dict.fromkeys(spelt)]
+        composed, apart = (unicodedata.normalize(form, slashed) for form in ("NFC", "NFD"))
+        spelt = dict.fromkeys([name, slashed, composed, apart])
+        places = [Path(os.path.normpath(folder / each)) for each in spelt]
         return next(filter(exists, places), places[0])
     return joined(folder, name)
 
 
 def path_mend(name: Place, other: str = "check the path") -> str:
-    """Return what to do about a file that is not there: mind its backslashes, or `other` where it has none."""
+    """Return what to do about a file that is not there: mind its backslashes, or `other`."""
     if "\\" in str(name) and os.sep == "/":
         return "a backslash separates folders on Windows only: write / instead"
     return other
@@ -300,7 +279,8 @@ def path_mend(name: Place, other: str = "check the path") -> str:
 def plain_file(path: str, flags: int) -> int:
     """Open a file without ever waiting for it: the `opener` of `open`.
 
-    Raises OSError (EINVAL, "not a plain file") for a pipe, a socket or a device, which may send nothing or never end.
+    Raises OSError (EINVAL, "not a plain file") for a pipe, a socket or a device, which may send
+    nothing or never end.
     """
     # A pipe is not opened even for a moment: who writes to it would take that for its reader.
     mode = os.stat(path).st_mode
@@ -312,8 +292,8 @@ def plain_file(path: str, flags: int) -> int:
 def read_bounded(path: Path, most: int) -> bytes:
     """Return the bytes of a plain file, whatever lies there in its place.
 
-    Raises OSError where it cannot be read, as `plain_file` does, and for one of over `most` bytes, of which no more are
-    read (EFBIG).
+    Raises OSError where it cannot be read, as `plain_file` does, and for one of over `most` bytes,
+    of which no more are read (EFBIG).
     """
     with open(path, "rb", opener=plain_file) as file:
         data = file.read(most + 1)
@@ -331,7 +311,7 @@ def leads_out(path: Path, folder: Path) -> bool:
 
 
 def check_plain(path: Path, name: str) -> None:
-    """Raise InputError, beginning with `name`, where a file cannot be written: for a link, a pipe, a device.
+    """Raise InputError, beginning with `name`, where a file is a link, a pipe or a device.
 
     A folder passes, and a link to one.
     """
@@ -358,7 +338,7 @@ def open_file(place: Place) -> Iterator[IO[bytes]]:
 
 @contextlib.contextmanager
 def output_file(place: Place) -> Iterator[IO[bytes]]:
-    """Yield a file to write bytes into, which is there whole once the block ends well, or not at all; or OSError."""
+    """Yield a file to write bytes into, there whole once the block ends well; or OSError."""
     if isinstance(place, Path):
         with whole_file(place) as partial, partial.open("wb") as file:
             yield file
@@ -388,21 +368,22 @@ def is_folder(place: Place) -> bool:
 
 
 def list_files(folder: str, *, recursive: bool) -> Iterator[tuple[str, Place | InputError]]:
-    """Yield the files of a folder elsewhere in order, by their names below it; or why one cannot be addressed."""
+    """Yield the files of a folder elsewhere by their names below it; or why one has no address."""
     with _store_of(folder) as (system, path):
         found = sorted(system.find(path, maxdepth=None if recursive else 1))
     for each in found:
         below = each.removeprefix(path.rstrip("/")).lstrip("/")
-        if "::" in below:  # it would be read as a chain of links, which may lead anywhere
+        if CHAIN in below:
             yield below, InputError(f"image {below[:200]!r}: has '::' in its name, which no address can; rename it")
         else:
             yield below, joined(folder, below)
 
 
 def check_output(flag: str, out: Place, inputs: Iterable[Place], *, force: bool) -> None:
-    """Raise InputError where writing to `out` would destroy an input, or, without `force`, what is there already.
+    """Raise InputError where `out` is an input, or, without `force`, is there already.
 
-    That is so with `force`, too, for a link, which a file would replace, and for a pipe or a device.
+    That is so with `force`, too, for a link, which a file would replace, and for a pipe or a
+    device.
     """
     if isinstance(out, Path):
         check_plain(out, f"{flag} {str(out)!r}")
@@ -422,7 +403,8 @@ def _is_within(given: Place, out: Place) -> bool:
         return str(given).rstrip("/") == str(out).rstrip("/")
     try:
         path = Path(place_of(given)).resolve()
-        return any(os.path.samefile(each, out) for each in (path, *(path.parents if path.exists() else ())))
+        folders = path.parents if path.exists() else ()
+        return any(os.path.samefile(each, out) for each in (path, *folders))
     except (OSError, ValueError, InputError):  # no file's name, or none there
         return False
 
@@ -437,9 +419,11 @@ def remove(place: Place) -> None:
 
 
 def system_of(place: Place) -> tuple[Any, str]:
-    """Return fsspec's file system of a file and the file's name there. Raises InputError for an unknown kind."""
+    """Return fsspec's file system of a file and its name there; InputError for an unknown kind."""
     from fsspec.core import url_to_fs
 
+    if CHAIN in str(place):
+        raise InputError(f"file {str(place)[:200]!r}: is a chain of addresses (::); download it and give its path")
     try:
         system, path = url_to_fs(str(place))
     except (ImportError, ValueError) as error:
@@ -450,7 +434,7 @@ def system_of(place: Place) -> tuple[Any, str]:
 
 @contextlib.contextmanager
 def _store_of(place: Place) -> Iterator[tuple[Any, str]]:
-    """Yield what `system_of` returns; what a store's own client raises inside is an OSError: each has its own kinds."""
+    """Yield what `system_of` returns; what a store's own client raises inside is an OSError."""
     try:
         yield system_of(place)
     except (OSError, InputError):

@@ -1,4 +1,4 @@
-"""Keys: as a header takes them where they are read, and never in a text that is shown, written or kept."""
+"""Keys: as headers take them, and never in a text that is shown, written or kept."""
 
 import binascii
 import copy
@@ -7,12 +7,9 @@ import re
 import traceback
 from collections.abc import Iterable, Mapping
 from functools import lru_cache
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from program.common.errors import EndpointError
-
-if TYPE_CHECKING:
-    from pydantic import BaseModel
 
 _NAME = re.compile(
     r"(?:^|_)(?:API_?KEY|KEY|TOKEN|SECRET|PAT)(?:$|_)|PASSWORD|PASSWD|PASSPHRASE|(?<=_)PWD$", re.IGNORECASE
@@ -41,7 +38,8 @@ class KeyFormError(EndpointError):
 def usable_key(name: str, value: str) -> str:
     r"""Return a key as a header takes it: the blanks at its ends cut.
 
-    Raises KeyFormError, which names the key and quotes nothing of it, where it holds anything but visible ASCII.
+    Raises KeyFormError, which names the key and quotes nothing of it, where it holds anything but
+    visible ASCII.
 
     >>> usable_key("OPENAI_API_KEY", " sk-1234\r\n")
     'sk-1234'
@@ -54,7 +52,7 @@ def usable_key(name: str, value: str) -> str:
 
 
 def use_keys(names: Iterable[str]) -> None:
-    """Cut these variables of the environment as `usable_key` does, where other libraries read them."""
+    """Cut these variables of the environment as `usable_key` does, for other libraries."""
     for name in names:
         value = os.environ.get(name)
         if value is not None and (key := usable_key(name, value)) != value:
@@ -71,7 +69,7 @@ def holds_key(name: str) -> bool:
 
 
 def keys_named_after(provider: str) -> list[str]:
-    """Return the variables of the environment that hold a provider's keys: of "together_ai" TOGETHER_API_KEY, ..."""
+    """Return the variables that hold a provider's keys: of "together_ai" TOGETHER_API_KEY, ..."""
     words = re.findall("[A-Z0-9]+", provider.upper())
     if not words:
         return []
@@ -81,16 +79,17 @@ def keys_named_after(provider: str) -> list[str]:
 
 
 def usable_options(options: Mapping[str, Any], owner: str) -> dict[str, Any]:
-    """Return those of a language model's options that have to be cut: its key, and the values of headers.
+    """Return those of a language model's options that have to be cut: key and headers.
 
     Raises KeyFormError, which names the option and the model (`owner`), for what no header holds.
     """
     cut: dict[str, Any] = {}
     for name, value in options.items():
+        where = f"{name} of {owner}"
         if name == "api_key" and isinstance(value, str):
-            cut[name] = usable_key(f"{name} of {owner}", value)
+            cut[name] = usable_key(where, value)
         elif name.endswith("headers") and isinstance(value, Mapping):
-            cut[name] = {header: _usable_header(f"{name} of {owner}: {header}", text) for header, text in value.items()}
+            cut[name] = {header: _usable_header(f"{where}: {header}", text) for header, text in value.items()}
     return {name: value for name, value in cut.items() if value != options[name]}
 
 
@@ -106,10 +105,10 @@ def _usable_header(name: str, value: Any) -> Any:
 
 
 def keys_among(options: Mapping[str, Any]) -> dict[str, str]:
-    """Return the keys among a language model's options or the environment, by name: headers' and URLs' too.
+    """Return the keys among a model's options or the environment, by name; headers' and URLs' too.
 
-    Blanks and quotes at their ends are cut: a text may hold a key without them. Keys of fewer than 8 characters are
-    left out.
+    Blanks and quotes at their ends are cut: a text may hold a key without them. Keys of fewer than
+    8 characters are left out.
 
     >>> keys_among({"api_key": "abcdefgh", "seed": 1, "extra_headers": {"Authorization": "Bearer ijklmnop"}})
     {'api_key': 'abcdefgh', 'Authorization': 'ijklmnop'}
@@ -124,17 +123,18 @@ def keys_among(options: Mapping[str, Any]) -> dict[str, str]:
 
                 keys[f"password of {name}"] = unquote(user[0][:-1].partition(":")[2] or user[0][:-1])
         elif name.endswith("headers") and isinstance(value, Mapping):
-            # A scheme ("Bearer") goes before the key.
-            keys |= {str(header): words[-1] for header, text in value.items() if (words := str(text).split())}
+            for header, text in value.items():
+                keys[str(header)] = " ".join(str(text).split()[-1:])  # a scheme ("Bearer") goes before the key
     cut = {name: value.strip(_BLANKS + _QUOTES) for name, value in keys.items()}
     return {name: key for name, key in cut.items() if len(key) >= _SHORTEST}
 
 
 def redact(text: str, secrets: Mapping[str, str] | None = None) -> str:
-    """Return a text with every key of the environment, and passwords in URLs, replaced by what they are.
+    """Return a text with every key of the environment, and passwords in URLs, replaced.
 
-    `secrets` are further keys, by the name to put in their place. A key is found as it is and as it is escaped in JSON,
-    Python, HTML, URLs and base64. Redact before a text is cut: of a key cut in half the rest would stay.
+    `secrets` are further keys, by the name to put in their place. A key is found as it is and as it
+    is escaped in JSON, Python, HTML, URLs and base64. Redact before a text is cut: of a key cut in
+    half the rest would stay.
 
     >>> redact("no such key: abcdefgh", {"LAB": "abcdefgh"}), redact("http://me:pass@host/v1")
     ('no such key: <LAB>', 'http://<password>@host/v1')
@@ -143,16 +143,16 @@ def redact(text: str, secrets: Mapping[str, str] | None = None) -> str:
 
 
 def without_keys(value: Any, secrets: Mapping[str, str] | None = None) -> Any:
-    """Return a value with every text in it redacted: lists, mappings, dataclasses and pydantic models of texts, too.
+    """Return a value with every text in it redacted, in lists, mappings, dataclasses and models.
 
-    What holds no key is returned itself. Where an answer's text held one its `logprobs` are dropped: their tokens spell
-    the key in pieces.
+    What holds no key is returned itself. Where an answer's text held one its `logprobs` are
+    dropped: their tokens spell the key in pieces.
     """
     return _cleared(value, _in_force(secrets))
 
 
 def strip_bytes(value: Any) -> Any:
-    """Return a value (text, or lists and mappings of it) without images' bytes and headers' values."""
+    """Return a value (text, or lists and mappings of it) without images and headers."""
     if isinstance(value, str):
         return _IMAGE_BYTES.sub(r"\1(left out)", value)
     if isinstance(value, Mapping):
@@ -164,7 +164,9 @@ def strip_bytes(value: Any) -> Any:
     if isinstance(value, list | tuple):
         return [strip_bytes(item) for item in value]
     url = getattr(value, "url", None)
-    return strip_bytes(url) if isinstance(url, str) and url.startswith("data:") else value
+    if isinstance(url, str) and url.startswith("data:"):
+        return strip_bytes(url)
+    return value
 
 
 def scrub(error: BaseException, secrets: Mapping[str, str] | None = None) -> None:
@@ -211,58 +213,47 @@ def _spellings(key: str) -> tuple[re.Pattern[str], tuple[str, ...]]:
 
 
 def _base64(key: str, shift: int) -> str:
-    """Return the part of a text's base64 that a key in it determines, `shift` bytes (of three) after a boundary."""
+    """Return the part of a text's base64 that a key in it determines, at one of three shifts."""
     data = key.encode("utf-8", "surrogateescape")
     whole = binascii.b2a_base64(b"\0" * shift + data).decode("ascii")
     return whole[(shift * 8 + 5) // 6 : (shift + len(data)) * 8 // 6]
 
 
-_ENTITIES = {"&": "amp", "<": "lt", ">": "gt", '"': "quot"}
-_LETTERS = {"\n": "n", "\r": "r", "\t": "t", "\b": "b", "\f": "f"}
-
-
 def _spelled(character: str) -> str:
-    """Return a pattern of a character as it is, escaped by backslashes, percent-encoded, or as HTML; several times."""
+    """Return a pattern of a character as it is, or escaped for JSON, Python, URLs or HTML."""
     if re.fullmatch(r"[A-Za-z0-9]", character):
         return character
-    code = ord(character)
-    units = character.encode("utf-16-be", "surrogatepass").hex()
-    forms = [
-        r"\\{0,8}" + re.escape(character),
-        "".join(rf"(?:%(?:25){{0,3}}|\\{{1,8}}x){byte:02x}" for byte in character.encode("utf-8", "surrogateescape")),
-        "".join(rf"\\{{1,8}}u{units[at : at + 4]}" for at in range(0, len(units), 4)),
-        rf"\\{{1,8}}(?:x{code:02x}|U{code:08x})",
-        rf"&(?:amp;){{0,3}}(?:#0*{code}|#x0*{code:x}|{_ENTITIES.get(character, 'apos')});",
-    ]
-    if character in _LETTERS:
-        forms.append(rf"\\{{1,8}}{_LETTERS[character]}")
-    if character.isspace():
-        forms.append(r"(?:\s|\+){1,8}")
-    return f"(?i:{'|'.join(forms)})"
+    itself = r"[\s+]{1,8}" if character.isspace() else re.escape(character)
+    return rf"(?:\\{{0,8}}{itself}|[\\%&][\\%&;#\w]{{1,40}}?)"
 
 
 def _cleared(value: Any, keys: _Keys) -> Any:
     if isinstance(value, str):
         text = _redacted(value, keys) if len(value) >= _SHORTEST else value
-        return value if text == value else text
+        if text == value:
+            return value
+        return text
     if isinstance(value, list | tuple):
         items = [_cleared(item, keys) for item in value]
         if all(new is old for new, old in zip(items, value, strict=True)):
             return value
-        return items if isinstance(value, list) else tuple(items)
+        if isinstance(value, list):
+            return items
+        return tuple(items)
     if isinstance(value, Mapping):
         entries = _entries_cleared(value, keys)
         if entries is None or not isinstance(value, dict):
-            return value if entries is None else entries
+            if entries is None:
+                return value
+            return entries
         emptied = copy.copy(value)  # of its own kind, as LiteLLM and DSPy have theirs
         emptied.clear()
         emptied.update(entries)
         return emptied
-    if isinstance(value, type):
-        return value
-    if hasattr(value, "__dataclass_fields__"):
+    is_record = hasattr(value, "__dataclass_fields__") or hasattr(value, "__pydantic_private__")
+    if is_record and not isinstance(value, type):
         return _record_cleared(value, keys)
-    return _model_cleared(value, keys) if hasattr(value, "__pydantic_private__") else value
+    return value
 
 
 def _entries_cleared(entries: Mapping[Any, Any], keys: _Keys) -> dict[Any, Any] | None:
@@ -277,23 +268,24 @@ def _entries_cleared(entries: Mapping[Any, Any], keys: _Keys) -> dict[Any, Any] 
         cleared[new_name] = new_value
     if is_same:
         return None
-    return {**cleared, "logprobs": None} if "logprobs" in cleared else cleared
+    if "logprobs" in cleared:
+        return {**cleared, "logprobs": None}
+    return cleared
 
 
 def _record_cleared(record: Any, keys: _Keys) -> Any:
-    import dataclasses  # it would take 5 ms of every start
+    """Return a dataclass or a pydantic model without keys, not validated again."""
+    from dataclasses import fields
 
-    fields = {field.name: getattr(record, field.name) for field in dataclasses.fields(record) if field.init}
-    entries = _entries_cleared(fields, keys)
-    return record if entries is None else dataclasses.replace(record, **entries)
-
-
-def _model_cleared(model: "BaseModel", keys: _Keys) -> "BaseModel":
-    """Return a pydantic model without keys, not validated again; LiteLLM's have private parts with the headers."""
-    cleared = model.model_copy()
-    places = ("__dict__", "__pydantic_extra__", "__pydantic_private__")
-    changed = {place: _entries_cleared(getattr(model, place) or {}, keys) for place in places}
-    for place, entries in changed.items():
-        if entries is not None:
-            object.__setattr__(cleared, place, entries)
-    return cleared if any(entries is not None for entries in changed.values()) else model
+    if hasattr(record, "__pydantic_private__"):  # LiteLLM's have private parts with the headers
+        names = ["__dict__", "__pydantic_extra__", "__pydantic_private__"]
+    else:
+        names = [field.name for field in fields(record)]
+    parts = {name: getattr(record, name) for name in names}
+    entries = _entries_cleared(parts, keys)
+    if entries is None:
+        return record
+    cleared = copy.copy(record)
+    for name, part in entries.items():
+        object.__setattr__(cleared, name, part)
+    return cleared

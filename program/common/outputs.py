@@ -1,13 +1,11 @@
-"""What may be replaced or removed in a folder that is written into: only what this program wrote there itself.
+"""What may be replaced or removed in a folder: only what this program wrote there itself.
 
-Such a folder holds a record, `.agentic-iqa.json`: the names of what was written, each with its SHA-256, or with null
-while it is being written and for a log, which grows. A folder without one was written before there were records: what
-has a name of that kind of output counts as written. A record can never say more than the names do, and nothing that it
-names is looked for: only what lies in the folder is.
+Such a folder holds a record, `.agentic-iqa.json`: the names of what was written, each with its
+SHA-256, or with null while it is being written and for a log, which grows. A record can never say
+more than the names do, and nothing that it names is looked for: only what lies in the folder is.
 """
 
 import hashlib
-import json
 import os
 import re
 import stat
@@ -17,11 +15,20 @@ from dataclasses import dataclass
 from pathlib import Path, PurePosixPath
 from typing import NoReturn
 
+from pydantic import BaseModel, ValidationError
+
 from program.common.errors import InputError
-from program.common.files import PARTIAL, plain_file, remove_leftovers, write_whole
+from program.common.files import PARTIAL, plain_file, read_bounded, remove_leftovers, write_whole
 
 RECORD = ".agentic-iqa.json"
 _MOST_BYTES = 2**26
+
+
+class _Record(BaseModel):
+    """What this program wrote into a folder."""
+
+    format: int = 1
+    files: dict[str, str | None]
 
 
 @dataclass(frozen=True)
@@ -32,8 +39,6 @@ class Kind:
     """Files that are replaced or removed."""
     folders: tuple[str, ...] = ()
     """Folders below it."""
-    mark: str | None = None
-    """The file without which a folder that has no record was not written by this program."""
     growing: Collection[str] = ()
     """Of `names`, logs that go on growing: no hash is kept."""
     safe: re.Pattern[str] = re.compile("(?!)")
@@ -47,24 +52,26 @@ PROGRAM = Kind(
         r"program\.json|(neighbours|corrections)(-[0-9a-f]{16})?\.json|images/[0-9a-f]{64}\.[a-z]+|"
         r"run\.json|candidates\.jsonl|diff\.md|report\.html|record\.json"
     ),
-    folders=("images",), mark="program.json", growing=("candidates.jsonl",), alone=True,
-)  # fmt: skip
-"""A program with the files of its compile, and of an evaluation that was told to write its report there."""
-REPORT = Kind(re.compile(r"report\.html|record\.json"), mark="record.json")
+    folders=("images",),
+    growing=("candidates.jsonl",),
+    alone=True,
+)
+"""A program with the files of its compile, and of an evaluation that was told to write its report
+there."""
+REPORT = Kind(re.compile(r"report\.html|record\.json"))
 GALLERY = Kind(
     re.compile(r"gallery\.(html|csv|jsonl)"),
-    folders=("thumbs", "previews"), mark="gallery.journal",
+    folders=("thumbs", "previews"),
     safe=re.compile(r"(thumbs|previews)/[0-9a-f]{24}\.jpg|gallery\.journal(\.previous)?|decisions\.json(\.\d+)?"),
-)  # fmt: skip
+)
 TABLE = Kind(re.compile(r"part-\d{6,}\.parquet"))
-_KINDS = (PROGRAM, REPORT, GALLERY, TABLE)
 
 
 def check_outputs_in(folder: Path, kind: Kind) -> None:
-    """Raise InputError, naming the first, where something in a folder's way was not written by this program.
+    """Raise InputError for the first thing in a folder's way that this program did not write.
 
-    That is what has a name of the kind and is of others, was changed since, or is a link or a pipe; and whatever else
-    lies in a folder that is to hold nothing else.
+    That is what has a name of the kind and is of others, was changed since, or is a link or a pipe;
+    and whatever else lies in a folder that is to hold nothing else.
     """
     if not os.path.lexists(folder):
         return
@@ -81,10 +88,11 @@ def check_outputs_in(folder: Path, kind: Kind) -> None:
 
 @contextmanager
 def replacing(folder: Path, kind: Kind, names: Iterable[str]) -> Iterator[None]:
-    """Let the block write, replace and remove files of these names; they are recorded as written by this program.
+    """Let the block write, replace and remove files of these names; they are recorded as ours.
 
-    Raises InputError, before the block, as `check_outputs_in` does for these names alone. OSError where the record
-    cannot be written. A kill inside leaves names that the next run knows as its own.
+    Raises InputError, before the block, as `check_outputs_in` does for these names alone. OSError
+    where the record cannot be written. A kill inside leaves names that the next run knows as its
+    own.
     """
     chosen, written = sorted(set(names)), _written(folder)
     for name in chosen:
@@ -92,7 +100,9 @@ def replacing(folder: Path, kind: Kind, names: Iterable[str]) -> Iterator[None]:
     written |= dict.fromkeys(chosen)
     _write_record(folder, written)
     yield
-    for name in [name for name, sha256 in written.items() if sha256 is None and kind.names.fullmatch(name)]:
+    for name, sha256 in list(written.items()):
+        if sha256 is not None or not kind.names.fullmatch(name):
+            continue
         if not (folder / name).is_file():
             del written[name]
         elif name not in kind.growing:
@@ -134,7 +144,7 @@ def _is_partial(name: str) -> bool:
 
 
 def _names_in(folder: Path, kind: Kind) -> Iterator[str]:
-    """Yield the names in a folder, and in the folders below it that the kind has, in order; no link is followed."""
+    """Yield the names in a folder, and in the folders below it that the kind has; no links."""
     for name in sorted(os.listdir(folder)):
         yield name
         below = folder / name
@@ -183,34 +193,20 @@ def _sha256(path: Path) -> str:
 
 
 def _written(folder: Path) -> dict[str, str | None]:
-    """Return what this program wrote into a folder: names, each with its SHA-256 or None where it is not known."""
+    """Return what this program wrote into a folder: names, each with its SHA-256 or None."""
     path = folder / RECORD
     try:
         status = path.lstat()
     except FileNotFoundError:
-        return dict.fromkeys(_written_before_records(folder))
+        return {}
     if not stat.S_ISREG(status.st_mode):
         _refuse(folder, RECORD, "is no plain file")
-    if status.st_size <= _MOST_BYTES and (files := _parsed(path.read_bytes())) is not None:
-        return files
-    _refuse(folder, RECORD, "is no record of what this program wrote")
-
-
-def _parsed(record: bytes) -> dict[str, str | None] | None:
     try:
-        files = json.loads(record)["files"]
-    except (ValueError, KeyError, TypeError, RecursionError):
-        return None
-    if not isinstance(files, dict) or not all(isinstance(sha256, str | None) for sha256 in files.values()):
-        return None
-    return dict(files)
-
-
-def _written_before_records(folder: Path) -> Iterator[str]:
-    for kind in _KINDS:
-        if kind.mark is None or (folder / kind.mark).is_file():
-            yield from names_of(folder, kind)
+        return _Record.model_validate_json(read_bounded(path, _MOST_BYTES)).files
+    except (OSError, ValidationError):
+        _refuse(folder, RECORD, "is no record of what this program wrote")
 
 
 def _write_record(folder: Path, files: dict[str, str | None]) -> None:
-    write_whole(folder / RECORD, json.dumps({"format": 1, "files": dict(sorted(files.items()))}, indent=1) + "\n")
+    record = _Record(files=dict(sorted(files.items())))
+    write_whole(folder / RECORD, record.model_dump_json(indent=1) + "\n")

@@ -1,4 +1,4 @@
-"""Work over many items with threads, keys that one thread works on at a time, and progress on stderr."""
+"""Work over many items with threads, one thread for a key, and progress on stderr."""
 
 import signal
 import sys
@@ -26,8 +26,9 @@ def progress(
 ) -> Iterator[Callable[..., None]]:
     """Yield what moves the progress on; `total` None is unknown.
 
-    It takes `steps` that are done (1 by default) and `facts`, a few words that stand behind the count (none).
-    Without a terminal a line is written every 15 s, and a last one where there were any or there are facts.
+    It takes `steps` that are done (1 by default) and `facts`, a few words that stand behind the
+    count (none). Without a terminal a line is written every 15 s, and a last one where there were
+    any or there are facts.
     """
     if not shown or total == 0:
         yield lambda steps=1, facts="": None
@@ -82,9 +83,10 @@ _LIMITS: list[threadpool_limits] = []
 
 @contextmanager
 def one_blas_thread() -> Iterator[None]:
-    """Keep BLAS calls in the threads that make them, until the last such block ends; of the libraries loaded by then.
+    """Keep BLAS calls in the threads that make them, until the last such block ends.
 
-    BLAS's own threads spin while they wait: beside threads that judge images they took a sixth of the processor.
+    BLAS's own threads spin while they wait: beside threads that judge images they took a sixth of
+    the processor.
     """
     with _LOCK:
         _LIMITS.append(threadpool_limits(1, user_api="blas"))
@@ -100,7 +102,7 @@ _INTERRUPTS = ("SIGINT", "SIGTERM", "SIGHUP")
 
 @contextmanager
 def interrupts_held() -> Iterator[None]:
-    """Let Ctrl-C, SIGTERM and SIGHUP wait for the end of the block; in other threads, which get none, hold nothing."""
+    """Let Ctrl-C, SIGTERM and SIGHUP wait for the end of the block, in the main thread."""
     handlers: dict[int, Any] = {}
     came: list[int] = []
     is_held = True
@@ -129,11 +131,11 @@ def interrupts_held() -> Iterator[None]:
 
 
 def map_unordered(work: Callable[[T], R], items: Iterable[T], *, workers: int) -> Iterator[tuple[T, R]]:
-    """Yield (item, work(item)) as results come; of a stream of items, two for each worker are read ahead.
+    """Yield (item, work(item)) as results come; two items for each worker are read ahead.
 
-    Each call runs in a copy of the caller's context. An exception of `work`, Ctrl-C and SIGTERM begin nothing else:
-    what is in flight is waited for and yielded, as it may be paid for, and then the exception is raised. A signal that
-    comes while the caller works on a result waits for that.
+    Each call runs in a copy of the caller's context. An exception of `work`, Ctrl-C and SIGTERM
+    begin nothing else: what is in flight is waited for and yielded, as it may be paid for, and then
+    the exception is raised. A signal that comes while the caller works on a result waits for that.
     """
     with one_blas_thread():
         yield from _map_unordered(work, items, workers)
@@ -186,7 +188,7 @@ def in_order(work: Callable[[T], R], items: Iterable[T], *, workers: int) -> lis
 
 @contextmanager
 def single_flight(key: Hashable) -> Iterator[None]:
-    """Let one thread at a time work on the same key, so that the others find its result in a cache."""
+    """Let one thread at a time work on the same key; the others find its result in a cache."""
     with _LOCK:
         lock = _FLIGHTS.setdefault(key, threading.Lock())
     with lock:

@@ -49,7 +49,7 @@ class Request(BaseModel):
         return cls.model_validate(json.loads(text))
 
     def stamp(self) -> list[Any]:
-        """Return JSON that changes when its images do: sizes and times in ns; zeros where there is no file."""
+        """Return JSON that changes when its images do: sizes and times in ns; zeros for no file."""
         stamp: list[Any] = []
         for place in (self.image, self.reference):
             try:
@@ -62,4 +62,6 @@ class Request(BaseModel):
     @field_validator("image", "reference", mode="before")
     @classmethod
     def _place(cls, value: Any) -> Any:
-        return place_of(value) if isinstance(value, str) else value
+        if isinstance(value, str):
+            return place_of(value)
+        return value

@@ -1,9 +1,9 @@
-"""All settings: configs/*.yaml, where each key is explained, then a user's file, the environment and arguments."""
+"""All settings: configs/*.yaml, then a user's file, the environment and arguments."""
 
 import copy
 import functools
+import json
 import os
-import reprlib
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, ClassVar, Literal, Self
@@ -13,7 +13,7 @@ from pydantic import Field, ValidationError, field_validator, model_validator
 
 from program.common.addresses import kind_of_address
 from program.common.backends import ROLES, Frozen, LanguageModels, Section, takes_api_base
-from program.common.errors import SettingsError, did_you_mean, first_fault, keys_at, one_line
+from program.common.errors import SettingsError, first_fault, one_line
 from program.common.files import CONFIGS
 
 
@@ -95,7 +95,7 @@ class TrackingSettings(Section):
 
 
 class ServeSettings(Section):
-    """What `python -m program.serve` admits. The token is no setting: it comes from AGENTICIQA_SERVE_TOKEN."""
+    """What the service admits. The token is no setting: AGENTICIQA_SERVE_TOKEN."""
 
     host: str
     port: int = Field(ge=0, le=65535)
@@ -116,7 +116,7 @@ class ServeSettings(Section):
 
 
 class RecipeSettings(Section):
-    """What one optimizer may spend; a recipe reads the keys it has a use for (see configs/optimizers.yaml)."""
+    """What one optimizer may spend; a recipe reads the keys it has a use for."""
 
     demos: int | None = Field(ge=0)
     role_demos: int = Field(ge=0)
@@ -158,7 +158,6 @@ class Settings(Section):
     seed: int = Field(ge=0)
     cache_dir: Path
     cache: bool
-    shared_cache: str | None
     mlruns_dir: Path
     programs_dir: Path
     images: ImageSettings
@@ -174,16 +173,18 @@ class Settings(Section):
 
     @property
     def kept_dir(self) -> Path | None:
-        """Where readings, measurements and models' answers are kept; None: work out all again, and keep nothing."""
-        return self.cache_dir if self.cache else None
+        """Where readings and answers are kept; None: work out all again, and keep nothing."""
+        if self.cache:
+            return self.cache_dir
+        return None
 
     def with_model(
         self, backend: str | None, api_base: str | None = None, roles: Mapping[str, str] | None = None
     ) -> "Settings":
-        """Return the settings with one model in every role, but for the roles that `roles` gives their own.
+        """Return the settings with one model in every role but those that `roles` names.
 
-        `api_base` is the server of every model whose name leaves it open (openai/NAME, vllm/NAME, ...). Raises
-        SettingsError where there is none, or where the address cannot be used.
+        `api_base` is the server of every model whose name leaves it open (openai/NAME, vllm/NAME,
+        ...). Raises SettingsError where there is none, or where the address cannot be used.
         """
         names = {role: name for role, name in (roles or {}).items() if name is not None}
         if backend is not None:
@@ -192,18 +193,21 @@ class Settings(Section):
         try:
             models = self.models.replace(names, api_base)
         except ValidationError as error:
-            raise SettingsError(_explain(error, "--lm, --api-base", LanguageModels)) from error
+            fault = first_fault(error, "the models", LanguageModels)
+            raise SettingsError(f"--lm, --api-base: {fault}") from error
         return self.model_copy(update={"models": models})
 
 
 _NO_YAML = (yaml.YAMLError, ValueError, LookupError, AttributeError, RecursionError)
-"""What reading YAML raises: a date or tagged value that is none, and text nested too deep, raise no YAMLError."""
+"""What reading YAML raises: a date or tagged value that is none, and text nested too deep, raise no
+YAMLError."""
+_FAST_LOADER = getattr(yaml, "CSafeLoader", yaml.SafeLoader)
+"""For our own files: libyaml ends the process where a text is nested too deep."""
 
-PLACES = ("cache_dir", "cache", "shared_cache", "mlruns_dir", "programs_dir")
+PLACES = ("cache_dir", "cache", "mlruns_dir", "programs_dir")
 """Settings that say where things lie, if anywhere; no result depends on them."""
 _ENVIRONMENT = {
     "AGENTICIQA_CACHE_DIR": ("cache_dir",),
-    "AGENTICIQA_SHARED_CACHE": ("shared_cache",),
     "AGENTICIQA_MLRUNS_DIR": ("mlruns_dir",),
     "AGENTICIQA_PARAMS_DIR": ("tools", "params_dir"),
     "AGENTICIQA_DEVICE": ("tools", "device"),
@@ -213,20 +217,14 @@ _ENVIRONMENT = {
 def load_settings(path: Path | None = None, overrides: Mapping[str, Any] | None = None) -> Settings:
     """Return the settings tree. Raises SettingsError naming the file or variable and the key.
 
-    `path` (or AGENTICIQA_CONFIG) is a YAML file with the keys to change; `overrides` has the tree's shape.
+    `path` (or AGENTICIQA_CONFIG) is a YAML file with the keys to change; `overrides` has the tree's
+    shape.
     """
     origin = "configs/default.yaml"
-    tree = _read((CONFIGS / "default.yaml").read_text("utf-8"), origin)
-    for key, name in (("models", "model_backends.yaml"), ("optimizers", "optimizers.yaml")):
-        tree[key] = _read((CONFIGS / name).read_text("utf-8"), f"configs/{name}")
-    chosen = path or (Path(os.environ["AGENTICIQA_CONFIG"]) if os.environ.get("AGENTICIQA_CONFIG") else None)
-    if chosen is not None:
-        try:
-            text = chosen.read_text("utf-8")
-        except (OSError, UnicodeDecodeError) as error:
-            raise SettingsError(f"settings file {str(chosen)!r}: cannot be read ({error}); check the path") from error
+    tree = copy.deepcopy(_shipped())
+    if chosen := path or os.environ.get("AGENTICIQA_CONFIG"):
         origin = str(chosen)
-        _merge(tree, _read(text, origin))
+        _merge(tree, _read(Path(chosen)))
     for name, keys in _ENVIRONMENT.items():
         if value := os.environ.get(name):
             _merge(tree, {keys[0]: {keys[1]: value} if keys[1:] else value})
@@ -242,7 +240,8 @@ def load_settings(path: Path | None = None, overrides: Mapping[str, Any] | None 
     try:
         return Settings.model_validate(tree)
     except ValidationError as error:
-        raise SettingsError(_explain(error, origin)) from error
+        fault = first_fault(error, "the file", Settings)
+        raise SettingsError(f"settings {origin!r}: {fault}; correct it") from error
 
 
 def _apply_model_environment(models: Any) -> None:
@@ -256,20 +255,30 @@ def _apply_model_environment(models: Any) -> None:
             role["api_base"] = api_base
 
 
-def _read(text: str, origin: str) -> dict[str, Any]:
-    return copy.deepcopy(_parsed(text, origin))
-
-
-@functools.lru_cache(maxsize=16)
-def _parsed(text: str, origin: str) -> dict[str, Any]:
-    """Return what a YAML text holds; kept, as PyYAML takes 10 ms for the shipped files."""
-    try:
-        tree = yaml.safe_load(text) or {}
-    except _NO_YAML as error:
-        raise SettingsError(f"settings {origin!r}: not valid YAML ({one_line(error)[:300]}); correct it") from error
-    if not isinstance(tree, dict):
-        raise SettingsError(f"settings {origin!r}: holds {type(tree).__name__}; give keys and values")
+@functools.cache
+def _shipped() -> dict[str, Any]:
+    tree = _read(CONFIGS / "default.yaml")
+    tree["models"] = _read(CONFIGS / "model_backends.yaml")
+    tree["optimizers"] = _read(CONFIGS / "optimizers.yaml")
     return tree
+
+
+def _read(path: Path, kind: str = "settings file", mend: str = "correct the file") -> dict[str, Any]:
+    """Return what a file of YAML or JSON holds. Raises SettingsError, which begins with `kind`."""
+    name = f"{kind} {str(path)!r}"
+    is_json = path.suffix == ".json"
+    loader = _FAST_LOADER if path.parent == CONFIGS else yaml.SafeLoader
+    try:
+        text = path.read_text("utf-8")
+        tree = json.loads(text) if is_json else yaml.load(text, loader)  # noqa: S506 - a safe one
+    except (OSError, UnicodeDecodeError) as error:
+        raise SettingsError(f"{name}: cannot be read ({error}); {mend}") from error
+    except _NO_YAML as error:
+        fault = f"not valid {'JSON' if is_json else 'YAML'}"
+        raise SettingsError(f"{name}: {fault} ({one_line(error)[:300]}); {mend}") from error
+    if not isinstance(tree or {}, dict):
+        raise SettingsError(f"{name}: holds {type(tree).__name__}; give keys and values")
+    return tree or {}
 
 
 def _merge(tree: dict[str, Any], changes: Mapping[str, Any]) -> None:
@@ -278,17 +287,6 @@ def _merge(tree: dict[str, Any], changes: Mapping[str, Any]) -> None:
             _merge(tree[key], value)
         else:
             tree[key] = value
-
-
-def _explain(error: ValidationError, origin: str, root: type[Section] | None = None) -> str:
-    first = error.errors(include_url=False)[0]
-    location = ".".join(str(part) for part in first["loc"])
-    if first["type"] == "extra_forbidden":
-        keys = keys_at(root or Settings, first["loc"][:-1])
-        return f"settings {origin!r}: unknown key {location!r}{did_you_mean(str(first['loc'][-1]), keys)}"
-    if first["type"] == "value_error":  # our own checks: they name the fault and the mend, and no secret
-        return f"settings {origin!r}: {location}: {first['ctx']['error']}"
-    return f"settings {origin!r}: {location} = {reprlib.repr(first['input'])}: {first['msg'].lower()}"
 
 
 class ConfigFile(Frozen):
@@ -300,8 +298,10 @@ class ConfigFile(Frozen):
 
     @classmethod
     def load(cls, path: Path | None = None) -> Self:
-        """Read a file (the shipped one by default). Raises SettingsError naming the file and the key."""
-        return cls._shipped() if path is None else cls._read(path)
+        """Read a file (the shipped one by default). Raises SettingsError with file and key."""
+        if path is None:
+            return cls._shipped()
+        return cls._read(path)
 
     @classmethod
     @functools.cache
@@ -311,17 +311,10 @@ class ConfigFile(Frozen):
     @classmethod
     def _read(cls, path: Path | None) -> Self:
         origin = str(path) if path else f"configs/{cls.FILE}"
-        name = f"{Path(cls.FILE).stem} file {origin!r}"
-        is_json = cls.FILE.endswith(".json")
+        kind = f"{Path(cls.FILE).stem} file"
+        tree = _read(path or CONFIGS / cls.FILE, kind, cls.MEND)
         try:
-            text = (path or CONFIGS / cls.FILE).read_text("utf-8")
-            tree = None if is_json else yaml.load(text, getattr(yaml, "CSafeLoader", yaml.SafeLoader))  # noqa: S506 - both are safe
-        except (OSError, UnicodeDecodeError) as error:
-            raise SettingsError(f"{name}: cannot be read ({error}); check the path, or {cls.MEND}") from error
-        except _NO_YAML as error:
-            raise SettingsError(f"{name}: not valid YAML ({one_line(error)}); {cls.MEND}") from error
-        try:
-            content = cls.model_validate_json(text) if is_json else cls.model_validate(tree)
+            content = cls.model_validate(tree)
         except ValidationError as error:
-            raise SettingsError(f"{name}: {first_fault(error, 'the file')}; {cls.MEND}") from error
+            raise SettingsError(f"{kind} {origin!r}: {first_fault(error, 'the file')}; {cls.MEND}") from error
         return content.model_copy(update={"origin": origin})

@@ -11,11 +11,12 @@ from program.common.errors import UNSHOWABLE
 
 
 class ShowableStream:
-    r"""A stream of text that writes what steers a terminal by its code, as \u001b: what JSON reads, too."""
+    r"""A stream of text that writes what steers a terminal by its code, as JSON does: \u001b."""
 
     def __init__(self, stream: TextIO) -> None:
         self.rich_proxied_file = stream
-        """Where rich writes its colours, past this; `program.common.console` keeps foreign marks out of them."""
+        """Where rich writes its colours, past this; `program.common.console` keeps foreign marks
+        out of them."""
 
     def write(self, text: str) -> int:
         """Write a text, and return its length."""
@@ -33,7 +34,7 @@ class ShowableStream:
 
 @contextlib.contextmanager
 def showable_output() -> Iterator[None]:
-    """Let all that is written inside the block, and the traceback of an error that leaves it, steer no terminal."""
+    """Let nothing that is written inside the block, or its traceback, steer the terminal."""
     streams = sys.stdout, sys.stderr
     sys.stdout, sys.stderr = (ShowableStream(stream) for stream in streams)
     try:

@@ -1,10 +1,9 @@
-"""Questions and answers as text: language, options, and the final answer among a model's thoughts. Pure; linear."""
+"""Questions and answers as text: language, options, the final answer. Pure; linear."""
 
 import functools
 import json
 import re
-from bisect import bisect_right
-from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from itertools import pairwise
 
 _THOUGHT = re.compile(
@@ -15,28 +14,31 @@ _THOUGHT = re.compile(
 """Where a thought begins and ends: Qwen and DeepSeek, Magistral, Kimi, gpt-oss."""
 _QUOTES = "[\"'“”‘’`*]"
 _STRING = r'"(?:[^"\\\n]|\\.|\n(?![ \t]{0,8}\{)|"(?!\s*[,:}\]]|[ \t]*(?:\n|\Z)))*+(?:"|\Z|(?=\n))'
-"""A string in an object. A quote that nothing of an object follows is its text's ("the "soft" edges"); one that breaks
-off ends where the next object begins."""
+"""A string in an object. A quote that nothing of an object follows is its text's ("the "soft"
+edges"); one that breaks off ends where the next object begins."""
 _LONGEST = 50_000
-"""An answer is looked for in so many of a text's last characters: what runs on for longer is none."""
+"""An answer is looked for in so many of a text's last characters: what runs on for longer is
+none."""
 
 
 _ENDED = re.compile(r"[.!?:…。！？：][\"'”’)）\]]*\Z")
 
 
 def in_sentences(*texts: str) -> str:
-    """Return texts one after the other; a model's that lacks a full stop gets one where another text follows.
+    """Return texts one after the other; one without a full stop gets one before the next.
 
     >>> in_sentences("The bottom is too dark", "", "Score 2.5."), in_sentences("Dark.", "Soft")
     ('The bottom is too dark. Score 2.5.', 'Dark. Soft')
     """
     said = [text for text in map(str.strip, texts) if text]
-    ended = [text if _ENDED.search(text) else text + ("。" if is_chinese(text) else ".") for text in said[:-1]]
-    return " ".join([*ended, *said[-1:]])
+    for place, text in enumerate(said[:-1]):
+        if not _ENDED.search(text):
+            said[place] += "。" if is_chinese(text) else "."
+    return " ".join(said)
 
 
 def final_answer(text: str, names: Collection[str] = ()) -> str:
-    r"""Return an answer's text without thoughts and, where an object or tags hold these fields, without all else.
+    r"""Return an answer without thoughts and, where an object or tags hold the fields, all else.
 
     >>> final_answer('<think>{"level": 1}?</think>\n```json\n{"level": 2}\n``` {sic}', ["level"])
     '{"level": 2}'
@@ -48,19 +50,24 @@ def final_answer(text: str, names: Collection[str] = ()) -> str:
     if not names or said.startswith("{"):
         return said
     tagged = {name: _tagged(said, name) for name in names}
-    return said if None in tagged.values() else json.dumps(tagged, ensure_ascii=False)
+    if None in tagged.values():
+        return said
+    return json.dumps(tagged, ensure_ascii=False)
 
 
 def _tagged(text: str, name: str) -> str | None:
     start = text.rfind(f"<{name}>")
     stop = text.find(f"</{name}>", start)
-    return None if start < 0 or stop < 0 else text[start + len(name) + 2 : stop].strip()
+    if start < 0 or stop < 0:
+        return None
+    return text[start + len(name) + 2 : stop].strip()
 
 
 def answer_span(text: str, names: Collection[str] = ()) -> tuple[int, int]:
-    """Return where the final answer begins and ends: the last object with the most of these fields, else all said.
+    """Return where the final answer lies: the last object with most of these fields, else all.
 
-    What stands in a thought is no answer, unless nothing follows the thought and it ends with an object.
+    What stands in a thought is no answer, unless nothing follows the thought and it ends with an
+    object.
     """
     if names and _holds(text, names):
         return 0, len(text)
@@ -85,7 +92,7 @@ def _holds(text: str, names: Collection[str]) -> bool:
 
 
 def _said(text: str) -> tuple[int, int, bool]:
-    """Return where the text after the last thought lies; without any, where that thought does, and True."""
+    """Return where the text after the last thought lies; or that thought, and True."""
     last, opened = None, 0
     for last in _THOUGHT.finditer(text):
         opened = last.end() if last["opens"] else opened
@@ -97,7 +104,7 @@ def _said(text: str) -> tuple[int, int, bool]:
 
 
 def _objects(text: str, start: int, stop: int, names: tuple[str, ...]) -> Iterator[tuple[int, int | None, int]]:
-    """Yield where each object begins and ends (None: it breaks off), and how many of the names are its keys."""
+    """Yield where each object begins and ends (None: it breaks off), and how many names it has."""
     opened: list[int] = []
     keys: list[frozenset[str]] = []
     position, tokens = max(start, stop - _LONGEST), _tokens(names)
@@ -117,7 +124,7 @@ def _objects(text: str, start: int, stop: int, names: tuple[str, ...]) -> Iterat
 
 @functools.lru_cache(maxsize=256)
 def _opening(names: tuple[str, ...]) -> re.Pattern[str]:
-    """Return what an object of these names begins with in prose: a brace before a key ("{edges}" is none)."""
+    """Return what an object of these names begins with in prose: a brace before a key."""
     return re.compile(rf"\{{(?=\s*(?:{_QUOTES}|(?:{'|'.join(map(re.escape, names))})\b))" if names else r"\{")
 
 
@@ -199,7 +206,7 @@ def asks_for_score(query: str) -> bool:
 
 
 def parse_options(query: str) -> dict[str, str] | None:
-    """Read lettered options (`A)`, `A.`, `A:`, `(A)`, `A、`) from a text, or None if there are not two or more.
+    """Read two or more lettered options (`A)`, `A.`, `A:`, `(A)`, `A、`) from a text, or None.
 
     >>> parse_options("Which is worst? A) Blur B) Noise C) Blocking")
     {'A': 'Blur', 'B': 'Noise', 'C': 'Blocking'}
@@ -219,7 +226,9 @@ def parse_options(query: str) -> dict[str, str] | None:
         # One option a line: what follows the last one's line is no part of it ("Answer with the letter.").
         options[last] = options[last].split("\n", 1)[0]
     options = {letter: _trimmed(text) for letter, text in options.items()}
-    return options if all(options.values()) else None
+    if all(options.values()):
+        return options
+    return None
 
 
 def _trimmed(text: str) -> str:
@@ -237,21 +246,24 @@ def _labels(query: str, run: Sequence[re.Match[str]]) -> bool:
 
 
 def listed_options(query: str) -> dict[str, str] | None:
-    """Return the options of "choose from blur, noise or blocking" by letter, or None where none are listed."""
+    """Return the options of "choose from blur, noise or blocking" by letter, or None."""
     match = _LISTED_AFTER.search(query) or _LISTED.search(query)
     if match is None:
         return None
     words = [w.strip(" \"'“”‘’") for w in re.split(r"\s*[,，、;；/]\s*|\s+(?:or|and)\s+|或者?|和", match[1])]
     words = [re.sub(r"^(?:or|and)\s+", "", w) for w in words if w]
-    return letter_options(words) if len(words) >= 2 else None
+    if len(words) >= 2:
+        return letter_options(words)
+    return None
 
 
 def letter_options(options: Mapping[str, str] | Sequence[str]) -> dict[str, str]:
     """Return options by capital letter, in the letters' order, each text on one line.
 
-    They come as a mapping (any letters A..Z), a sequence (A, B, C...) or text ("A. Yes B. No"). Raises ValueError when
-    there are not two or more, or one is empty, or two of a sequence are the same but for case: of two equal texts under
-    letters, as published questions have them, the letter decides.
+    They come as a mapping (any letters A..Z), a sequence (A, B, C...) or text ("A. Yes B. No").
+    Raises ValueError when there are not two or more, or one is empty, or two of a sequence are the
+    same but for case: of two equal texts under letters, as published questions have them, the
+    letter decides.
     """
     if isinstance(options, str):
         options = options_shown(options) or parse_options(options) or [options]
@@ -265,10 +277,13 @@ def letter_options(options: Mapping[str, str] | Sequence[str]) -> dict[str, str]
         raise ValueError(
             f'options {dict(lettered)!r}: give two or more non-empty texts under letters, as {{"A": "Yes", "B": "No"}}'
         )
+    if isinstance(options, Mapping):
+        return lettered
     first: dict[str, str] = {}
-    for letter, text in () if isinstance(options, Mapping) else lettered.items():
+    for letter, text in lettered.items():
         if (same := first.setdefault(text.casefold(), letter)) != letter:
-            raise ValueError(f"options {same} and {letter}: are both {text!r}; give each a text of its own")
+            fault = f"are both {text!r}; give each a text of its own"
+            raise ValueError(f"options {same} and {letter}: {fault}")
     return lettered
 
 
@@ -277,7 +292,7 @@ def _one_line(text: object) -> str:
 
 
 def options_text(options: Mapping[str, str]) -> str:
-    r"""Return options as a model is shown them: one a line, letter first. `options_shown` reads them back.
+    r"""Return options as a model is shown them, one a line; `options_shown` reads them back.
 
     >>> options_text({"A": "Not blurry: B. good", "C": "Very blurry"})
     'A. Not blurry: B. good\nC. Very blurry'
@@ -292,58 +307,35 @@ def options_shown(text: str) -> dict[str, str] | None:
     {'A': 'Not blurry: B. good', 'C': 'Very blurry'}
     """
     lines = [re.fullmatch(r"([A-Z])\. (.+)", line) for line in text.split("\n")]
-    return {line[1]: line[2] for line in lines if line} if len(lines) > 1 and all(lines) else None
+    if len(lines) > 1 and all(lines):
+        return {line[1]: line[2] for line in lines if line}
+    return None
 
 
-_ORDINALS = ("first", "second", "third", "fourth", "fifth", "sixth", "seventh", "eighth")
-_CHINESE_NUMBERS = "一二三四五六七八"
-
-_MASKS = "\ue000-\ue0ff"
-"""What stands for an option's text while an answer is read: no word or letter of it counts as anything else."""
-_ENDS = r"\n.,;:!?，。；：！？"
-_CLAUSE_END = re.compile(rf"[{_ENDS}]|\b(?:but|however|although|though|while|whereas)\b|而(?!且)|但", re.IGNORECASE)
-_SENTENCE_END = re.compile(r"[\n.!?。！？]")
-_DENIED = re.compile(
-    r"\b(?:no|not(?!\s+(?:only|just|merely|simply)\b)|\w+n't|cannot|none|never|neither|nor|without|rather\s+than|"
-    r"instead\s+of|free\s+(?:of|from)|lack(?:s|ing)?|absence\s+of|hardly|unable|exclud\w+|rul(?:es?|ed|ing)\s+out|whether|if)\b"
-    r"|不(?![仅只但])|没|無|无(?!疑)|非(?!常)|未|别|否|排除",
-    re.IGNORECASE,
-)
-_DENIED_AFTER = re.compile(
-    rf"[)）\]]?(?:\s*+(?:(?:,|and|or|nor|[/、，和或与])\s*+)?[(（]?(?:[{_MASKS}]|\b[A-Z]\b)[)）]?){{0,8}}+"
-    r"(?:\s*\b(?:is|are|was|were|be|can|could|would|should|seems?|appears?|looks?|does|do|did|to))*+"
-    r"(?:n't\b|\s*\b(?:\w+n't|not|cannot|never|absent|wrong|incorrect|excluded|ruled\s+out|unlikely)\b"
-    r"|\s*[是并都]*[不没错])",
-    re.IGNORECASE,
-)
-_LEAD = (
-    r"(?:(?<![a-zA-Z])(?:answer|choice|option|letter|choose|select|pick|go\s+with|say|think|believe|it's|(?:it|one)\s+is)\b"
-    r"(?:is|be|would|should|must|option|choice|answer|letter|the|[\s:：=(（\[{-])*+"
-    r"|(?:答案|选项|选择?)[是为\s:：=(（\[{]*+)"
-)
-_STATED = re.compile(
-    rf"{_LEAD}(?:(?-i:([A-HJ-Z]|I(?!\s+[a-z])))(?![a-zA-Z0-9_'])|([a-z])(?=\s*(?:[{_ENDS})\]}}]|\Z)))", re.IGNORECASE
-)
-_MARKED = re.compile(
-    r"\A[(（\[{]?((?i:[A-Z]))(?=[)）\]}.．、:：,，]|\s*[-–—])|[(（\[{]([A-Z])[)）\]}]"
-    r"|(?<![\w.])([A-Z])(?=[)）.．、:：](?!\w)|\s+(?:is|because|since|as)\b)"
-)
-_GAP = rf"[^\w{_MASKS}]*+"
-_ONLY = re.compile(rf"{_GAP}({_LEAD})?+{_GAP}([A-Z]){_GAP}(?:([{_MASKS}]){_GAP})?", re.IGNORECASE)
-_ALSO = re.compile(
-    r"[)）\]}]?\s*(?:[,，、/&+和或与及]|\b(?:and|or)\b)\s*(?:(?:and|or)\s+)?[(（\[]?(?:[Oo]ption\s+)?([A-Z])(?![a-zA-Z0-9_']|\s+(?:is|was)\b)"
-)
 _TAGGED = re.compile(
     r"\\boxed\s*\{(?:\s*\\\w+\s*\{)?([^{}<>]{1,500})\}|<(?:final_?)?answer>([^<]{1,500})</", re.IGNORECASE
 )
+_CHOICE = re.compile(
+    r"(?P<lead>(?:[^.。!！?？]{0,200}?[^a-z.。!！?？])?(?:answer|choice|option|choose|select|go with|it's|it is)\b"
+    r"(?:is|be|option|the|[\s:：=])*|[^。！？]{0,50}?(?:答案|选项|选择?)[是为:：\s]*)?"
+    r"[(（\[{]?(?:(?-i:(?P<letter>[A-Z]))|(?P<small>[a-z])(?=[^\w\s]|\Z))[)）\]}]?"
+    r"(?:(?P<mark>[.．、:：)）,，]|\s+(?:[-–—]|(?:is|because|since|as)\b))?\s*(?P<text>[^\n]*))",
+    re.IGNORECASE,
+)
+"""A line that names an option by its letter, with what leads to the letter and what follows it."""
+_DENIED = re.compile(
+    r"[?？]|n['’]t\b|\b(?:not|cannot|never|neither|nor|none|no|without|free|lack\w*|absen\w+|hardly|unable|rather|instead|"
+    r"exclud\w+|rul\w+ out|wrong|incorrect|unlikely|if|whether|but)\b|[不没無无非未别否]|排除|(?<![非])错",
+    re.IGNORECASE,
+)
+"""Where an answer says any of this, no text of an option in it counts."""
 
 
 def normalise_choice(answer: str, options: Mapping[str, str]) -> str | None:
     r"""Return the letter of the option an answer names, or None when it names none or several.
 
-    Accepts the option's text, `\boxed{B}` or `<answer>B</answer>`, a letter on the first line, "the answer is B",
-    "B. text", "(B)", "the second", 2 or "第二个", and an option's text in a sentence, in that order. An option that is
-    denied, asked about or listed among others is no choice.
+    Accepts the option's text, `\boxed{B}` or `<answer>B</answer>`, a letter on a line ("B", "(B)",
+    "B. text"), "the answer is B", and a text that names one option's and denies nothing.
 
     >>> normalise_choice(" b. noise", {"A": "Blur", "B": "Noise"})
     'B'
@@ -355,105 +347,53 @@ def normalise_choice(answer: str, options: Mapping[str, str]) -> str | None:
     same = [letter for letter, option in options.items() if fold_text(option) == fold_text(text)]
     if len(same) == 1:
         return same[0]
-    letter, rest = _on_own_line(_masked(text, options), options)
-    if letter is not None:
+    stated, listed = set[str](), set[str]()
+    for line in re.sub(r"[*`#$\"“”]|__", "", text).splitlines():
+        choice = _CHOICE.fullmatch(line.strip())
+        letter = _letter_of(choice, options) if choice else None
+        if choice and letter:
+            listed.add(letter)
+            if choice["lead"] or not choice["text"]:
+                stated.add(letter)
+        elif choice and choice["mark"]:
+            return None  # a letter and another option's text
+    for letters in (stated, listed):
+        if letters:
+            return letters.pop() if len(letters) == 1 else None
+    return _only_text_in(text, options)
+
+
+def _only_text_in(answer: str, options: Mapping[str, str]) -> str | None:
+    """Return the letter of the only option whose text an answer holds, unless it denies or asks."""
+    if _DENIED.search(answer) or re.search(r"\b[B-HJ-Z]\b", answer):
+        return None
+    rest = fold_text(answer)
+    named: set[str] = set()
+    for option in sorted(options.values(), key=len, reverse=True):  # "motion blur" before "blur"
+        text = re.escape(fold_text(option))
+        held = re.compile(text if is_chinese(option) else rf"(?<!\w){text}(?!\w)")
+        if held.search(rest):
+            named |= {each for each, other in options.items() if fold_text(other) == fold_text(option)}
+            rest = held.sub(" ", rest)
+    return named.pop() if len(named) == 1 else None
+
+
+def _letter_of(choice: re.Match[str], options: Mapping[str, str]) -> str | None:
+    """Return the letter that a line chooses; None where it denies it or names another, too."""
+    letter = str(choice["letter"] or choice["small"]).upper()
+    text = fold_text(choice["text"])
+    if letter not in options or _DENIED.search(choice["lead"] or ""):
+        return None
+    if not text or text == fold_text(options[letter]):
         return letter
-    position = _position(text)
-    placed = {list(options)[position - 1]} if position is not None and 1 <= position <= len(options) else set()
-    letters = _stated(rest, options) or _marked(rest, options) or placed or _mentioned(rest)
-    return letters.pop() if len(letters) == 1 else None
-
-
-def _masked(text: str, options: Mapping[str, str]) -> str:
-    """Return an answer without emphasis, each option's text in it as the masks of the letters that have this text."""
-    text = re.sub(f"[{_MASKS}]", "", text).replace("’", "'")
-    letters: dict[str, list[str]] = {}
-    for letter, option in options.items():
-        letters.setdefault(fold_text(option), []).append(letter)
-    for option in sorted(filter(None, letters), key=len, reverse=True):  # "motion blur" before "blur"
-        words = r"\s+".join(map(re.escape, option.replace("’", "'").split()))
-        if option == "是" or _DENIED.fullmatch(option):  # "no": an answer alone, a denial among other words
-            words = rf"(?:(?<![^{_ENDS}])|(?<=\bis))[ \t]*{words}(?=\s*(?:[{_ENDS}]|\Z))"
-        elif not is_chinese(option):
-            words = rf"(?<!\w){words}(?!\w)"
-        masks = "".join(chr(0xE000 + ord(letter)) for letter in letters[option])
-        text = re.sub(words, masks, text, flags=re.IGNORECASE)
-    return re.sub(r"[*`#$\"“”]|__", "", text).strip()
-
-
-def _on_own_line(text: str, options: Mapping[str, str]) -> tuple[str | None, str]:
-    """Return the letter that stands on a line of its own, and the text without lines that only repeat an option."""
-    lines = [line for line in text.splitlines() if line.strip()]
-    own: list[tuple[str, bool, bool] | None] = []
-    for line in lines:
-        match = _ONLY.fullmatch(line)
-        letter = match[2].upper() if match else ""
-        is_own = match is not None and letter in options and match[3] in {None, chr(0xE000 + ord(letter))}
-        own.append((letter, bool(match[1]), match[3] is None) if match and is_own else None)
-    letters = {entry[0] for entry in own if entry}
-    answers = {letter for letter, has_lead, is_bare in filter(None, own) if has_lead or is_bare}
-    first = own[0] if own else None
-    if len(letters) == 1 or (first and answers == {first[0]} and (first[1] or first[2])):
-        return (first[0] if first else letters.pop()), ""
-    return None, "\n".join(line for line, entry in zip(lines, own, strict=True) if entry is None or entry[1])
-
-
-def _affirmed(text: str, found: Iterable[re.Match[str]]) -> Iterator[re.Match[str]]:
-    """Return the matches in a text that their clause does not deny and their sentence does not ask about."""
-    ends = [match.end() for match in _CLAUSE_END.finditer(text)]
-    for match in found:
-        place = bisect_right(ends, match.start())
-        before = text[max(ends[place - 1] if place else 0, match.start() - 100) : match.start()]
-        stop = _SENTENCE_END.search(text, match.end())
-        is_asked = stop is not None and stop[0] in "?？"
-        if not (is_asked or _DENIED.search(before) or _DENIED_AFTER.match(text, match.end())):
-            yield match
-
-
-def _stated(text: str, options: Mapping[str, str]) -> set[str]:
-    """Return the letters that follow "the answer is", with those listed beside them and a text that contradicts."""
-    letters = set()
-    for match in _affirmed(text, _STATED.finditer(text)):
-        also, beside = _ALSO.match(text, match.end()), re.compile(f"{_GAP}([{_MASKS}])").match(text, match.end())
-        letters |= {str(match[1] or match[2]).upper(), also[1] if also else "", _letter_of(beside[1]) if beside else ""}
-    return letters & options.keys()
-
-
-def _marked(text: str, options: Mapping[str, str]) -> set[str]:
-    """Return the letters that stand as marks ("B.", "(B)", "B is"), and texts on the line that contradict."""
-    marks = [match for match in _MARKED.finditer(text) if str(match[match.lastindex or 0]).upper() in options]
-    affirmed = [*_affirmed(text, marks)]
-    letters = {str(match[match.lastindex or 0]).upper() for match in marks}
-    if len(letters) > 1 or not affirmed:
-        return letters if affirmed else set()
-    last = affirmed[-1].end()
-    also = _ALSO.match(text, last)
-    mentioned = _mentioned(text[last:].partition("\n")[0])
-    return (letters | {also[1] if also else ""}) & options.keys() | (set() if letters <= mentioned else mentioned)
-
-
-def _mentioned(text: str) -> set[str]:
-    return {_letter_of(match[0]) for match in _affirmed(text, re.finditer(f"[{_MASKS}]", text))}
-
-
-def _letter_of(mask: str) -> str:
-    return chr(ord(mask) - 0xE000)
-
-
-def _position(text: str) -> int | None:
-    bare = text.casefold().strip(" .。")
-    number = re.fullmatch(r"(?:option|choice|选项|第)?\s*([1-8])\s*(?:个|项|个选项)?", bare)
-    if number:
-        return int(number[1])
-    ordinal = re.fullmatch(rf"(?:the\s+)?({'|'.join(_ORDINALS)})(?:\s+(?:one|option|choice))?", bare)
-    if ordinal:
-        return _ORDINALS.index(ordinal[1]) + 1
-    chinese = re.fullmatch(rf"(?:选项|第)([{_CHINESE_NUMBERS}])(?:个|项|个选项)?", bare)
-    return _CHINESE_NUMBERS.index(chinese[1]) + 1 if chinese else None
+    names_others = re.search(r"\b[A-Z]\b", choice["text"]) or _DENIED.search(choice["text"])
+    if not choice["mark"] or names_others or any(fold_text(each) in text for each in options.values()):
+        return None
+    return letter
 
 
 def fold_text(text: str) -> str:
-    """Return a text without case, outer punctuation and doubled spaces, to compare questions and answers by.
+    """Return a text without case, outer punctuation and doubled spaces, to compare it.
 
     >>> fold_text("Is this image  blurry?")
     'is this image blurry'

@@ -1,4 +1,4 @@
-"""How tool scores and level probabilities become one score, in the printed, normalised and fitted form. Pure."""
+"""How tool scores and level probabilities become one score: printed, normalised, fitted. Pure."""
 
 from program.fusion.levels import LETTERS, level_in_text
 from program.fusion.scores import Precisions, ScoreFusion, ToolWeights

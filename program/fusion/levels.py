@@ -1,4 +1,4 @@
-"""Level probabilities from what a model answered: words, letters, numbers, masses or token log-probabilities. Pure."""
+"""Level probabilities from words, letters, numbers, masses or token log-probabilities. Pure."""
 
 import json
 import logging
@@ -63,7 +63,8 @@ _RANGE = re.compile(
     r"|[(（][^()（）]{0,80}?\d\s?[=:：][^()（）]{0,80}[)）]\s?[:：]?",
     re.IGNORECASE,
 )
-"""A scale ("1-5", "on a scale of 1 (bad) to 5", "(1 = bad, 5 = excellent)") or two levels: not the number it opens."""
+"""A scale ("1-5", "on a scale of 1 (bad) to 5", "(1 = bad, 5 = excellent)") or two levels: not the
+number it opens."""
 _COUNT = re.compile(
     r"(?<![\d.])\d{1,6}(?:\.\d{1,6})?[\s-]?(?:[%％‰°×张幅个处种项倍]|像素|(?:MP|megapixels?|px|pixels?|dpi|bits?|bpp|dB|stops?"
     r"|[mc]m|[KMG]B|EV|Hz|fps|x|times|seconds?|degrees?|images|photos|photographs|pictures|frames|shots|regions|areas"
@@ -88,7 +89,8 @@ _TOKEN_VALUE = re.compile(
 _ALONE = re.compile(r"[ \t]*(?:[.)\]:,\"'`*\n]|\Z)")
 _OPENING = " \n\t\"'`*([{"
 _SHORTEST_PREFIX = 2
-"""A level word may be split into several tokens; two letters tell the five words apart from most others."""
+"""A level word may be split into several tokens; two letters tell the five words apart from most
+others."""
 _ROUNDING = 1e-3
 """Servers round: a log-probability this little above zero still means certainty."""
 
@@ -99,7 +101,7 @@ def expected_level(probabilities: Mapping[int, float]) -> float:
 
 
 def level_probabilities(output: Any, mode: Mode) -> dict[int, float]:
-    """Return level probabilities (sum 1) as `ScoreFusion.extract_vlm_probabilities` says; ValueError likewise."""
+    """Return level probabilities as `ScoreFusion.extract_vlm_probabilities` says; or ValueError."""
     if isinstance(output, str):
         with suppress(ValueError, RecursionError):
             output = json.loads(output[output.index("{") : output.rindex("}") + 1])
@@ -112,7 +114,8 @@ def level_probabilities(output: Any, mode: Mode) -> dict[int, float]:
     level = level_in_text(str(name)) if name is not None else None
     if level is None:
         raise ValueError(f"no quality level in {_short(output)}")
-    return {c: 1 - SMOOTHING if c == level else SMOOTHING / (len(LEVELS) - 1) for c in LEVELS}
+    others = dict.fromkeys(LEVELS, SMOOTHING / (len(LEVELS) - 1))
+    return {**others, level: 1 - SMOOTHING}
 
 
 def softmax(logits: Mapping[int, float]) -> dict[int, float]:
@@ -126,9 +129,10 @@ def softmax(logits: Mapping[int, float]) -> dict[int, float]:
 def level_in_text(text: str) -> int | None:
     """Return the quality level (1..5) a text names, or None if it names none, several, or refuses.
 
-    The text is a level on its own (word, letter A..E = 5..1, number 1..5) or holds one after a word such as
-    "quality", "rating" or "level". Fractions go to the nearest level, halves up. English and Chinese. Thoughts, scales
-    ("1-5"), counts ("4 images") and numbers with a unit ("2 px") name none.
+    The text is a level on its own (word, letter A..E = 5..1, number 1..5) or holds one after a word
+    such as "quality", "rating" or "level". Fractions go to the nearest level, halves up. English
+    and Chinese. Thoughts, scales ("1-5"), counts ("4 images") and numbers with a unit ("2 px") name
+    none.
 
     >>> level_in_text("B. Good"), level_in_text("I would rate the quality as poor."), level_in_text("I cannot rate it")
     (4, 2, None)
@@ -140,22 +144,32 @@ def level_in_text(text: str) -> int | None:
         return None
     text = _COUNT.sub(" ", _RANGE.sub(": ", _LEVEL_KEY.sub(" ", text)))
     whole = _WHOLE.fullmatch(text.lstrip(" \n:"))
-    levels = {level for match in ([whole] if whole else _LED.finditer(text)) for level in _levels_of_match(match)}
-    return levels.pop() if len(levels) == 1 else None
+    levels: set[int] = set()
+    for match in [whole] if whole else _LED.finditer(text):
+        levels |= _levels_of_match(match)
+    if len(levels) == 1:
+        return levels.pop()
+    return None
 
 
 def _levels_of_match(match: re.Match[str]) -> set[int]:
-    """Return the level that a match names, and another that stands beside it ("good to excellent")."""
+    """Return the level that a match names, and another beside it ("good to excellent")."""
     levels = set() if match["other"] is None else {_level_named(match["other"])}
     if not match["number"]:
         return levels | {_level_named(match["word"] or match["letter"])}
     value = float(match["number"])
-    return levels | {nearest_level(value)} if match["top"] in {None, "5"} and 1 <= value <= 5 else set()
+    if match["top"] in {None, "5"} and 1 <= value <= 5:
+        return levels | {nearest_level(value)}
+    return set()
 
 
 def _level_named(name: str) -> int:
     name = name.casefold()
-    return _WORD_LEVELS.get(name) or (int(name) if name.isdigit() else LETTERS.casefold().index(name) + 1)
+    if name in _WORD_LEVELS:
+        return _WORD_LEVELS[name]
+    if name.isdigit():
+        return int(name)
+    return LETTERS.casefold().index(name) + 1
 
 
 def _masses(output: Any) -> dict[int, float] | None:
@@ -187,20 +201,23 @@ def _normalised(masses: Mapping[int, float]) -> dict[int, float]:
 
 def _short(value: Any) -> str:
     text = repr(value)
-    return text if len(text) <= 80 else text[:77] + "..."
+    if len(text) <= 80:
+        return text
+    return text[:77] + "..."
 
 
 def level_masses(content: Sequence[Any]) -> dict[int, float]:
-    """Return the probability of each quality level 1..5 where an answer names its level; they sum to one.
+    """Return the probability of each level 1..5 where an answer names its level; their sum is 1.
 
-    `content` holds an answer's tokens in order, each with `token`, `logprob` and `top_logprobs` (its alternatives,
-    with `token` and `logprob`), as attributes or keys. The level is the value of "quality_level" in the final
-    answer's JSON, what that answer begins with, or what follows a lead-in ("Rating: "): a letter (A..E = 5..1), a
-    number or a word. Spellings of one level (" C", "c") are added up and other tokens ignored: a softmax over the
-    five levels, as Q-Align's (Wu et al., 2023), over the alternatives that the server returns. A level outside them
-    is at most as likely as the least likely of them, and the levels outside share at most what is left over: it gets
-    the smaller of both.
-    Raises ValueError where no level is found, or a log-probability on the way is not one.
+    `content` holds an answer's tokens in order, each with `token`, `logprob` and `top_logprobs`
+    (its alternatives, with `token` and `logprob`), as attributes or keys. The level is the value of
+    "quality_level" in the final answer's JSON, what that answer begins with, or what follows a
+    lead-in ("Rating: "): a letter (A..E = 5..1), a number or a word. Spellings of one level (" C",
+    "c") are added up and other tokens ignored: a softmax over the five levels, as Q-Align's (Wu et
+    al., 2023), over the alternatives that the server returns. A level outside them is at most as
+    likely as the least likely of them, and the levels outside share at most what is left over: it
+    gets the smaller of both. Raises ValueError where no level is found, or a log-probability on the
+    way is not one.
 
     >>> chosen = {"token": "C", "logprob": math.log(0.5), "top_logprobs": [{"token": "B", "logprob": math.log(0.25)}]}
     >>> {level: round(mass, 4) for level, mass in level_masses([chosen]).items()}
@@ -227,9 +244,11 @@ def level_masses(content: Sequence[Any]) -> dict[int, float]:
 
 
 def tokens_of(logprobs: Any) -> list[Any]:
-    """Return the tokens of a prediction's `logprobs`, whichever client they came through; [] where there are none."""
+    """Return the tokens of a prediction's `logprobs`, of whichever client; [] without any."""
     content = _get(logprobs, "content") if logprobs is not None else None
-    return list(content) if isinstance(content, Sequence) and not isinstance(content, str) else []
+    if isinstance(content, Sequence) and not isinstance(content, str):
+        return list(content)
+    return []
 
 
 def _place(text: str) -> tuple[int, str]:
@@ -271,7 +290,9 @@ def _level_of_token(token: str, kind: str, before: str) -> int | None:
     word = match[1].casefold() if match else ""
     if kind != "word":
         accepted = "abcde" if kind == "letter" else "12345"
-        return level_of(word) if len(word) == 1 and word in accepted else None
+        if len(word) == 1 and word in accepted:
+            return level_of(word)
+        return None
     if len(word) < _SHORTEST_PREFIX:
         return None
     return next((i for i, level in enumerate(LEVEL_WORDS, 1) if level.startswith(word)), None)
@@ -283,4 +304,6 @@ def nearest_level(score: float) -> int:
 
 
 def _get(entry: Any, name: str) -> Any:
-    return entry.get(name) if isinstance(entry, Mapping) else getattr(entry, name, None)
+    if isinstance(entry, Mapping):
+        return entry.get(name)
+    return getattr(entry, name, None)

@@ -1,4 +1,4 @@
-"""Score fusion: the tools' mean and the model's level probabilities become one score on 1..5. Pure."""
+"""Score fusion: the tools' mean and level probabilities become one score on 1..5. Pure."""
 
 import bisect
 import logging
@@ -45,16 +45,18 @@ _PHRASES: Mapping[str, tuple[str, str]] = {
 class ScoreFusion:
     """Fuse calibrated tool scores (1..5) with a belief over the five quality levels.
 
-    With the tools' mean m, alpha_c = softmax_c(-eta (m - c)^2) and level probabilities p_c, the score is
-    sum(alpha_c p_c c) / sum(alpha_c p_c): the mean of the product of the two beliefs.
-    `normalize=False` gives the formula as the paper prints it, sum(alpha_c p_c c), clipped to [1, 5]; it leaves the
-    scale (uniform alpha and p give 0.6), and is kept for comparison.
-    `tool_weights="reliability"`: where each score comes with its precision g (what the tool's calibration says that
-    it adds, as 1 / variance), m = sum(g s) / sum(g), and eta is multiplied by sum(g) / 2: alpha is a normal density of
-    that precision. A tool with g = 0 is left out; where all are, the model's opinion stands alone.
+    With the tools' mean m, alpha_c = softmax_c(-eta (m - c)^2) and level probabilities p_c, the
+    score is sum(alpha_c p_c c) / sum(alpha_c p_c): the mean of the product of the two beliefs.
+    `normalize=False` gives the formula as the paper prints it, sum(alpha_c p_c c), clipped to [1,
+    5]; it leaves the scale (uniform alpha and p give 0.6), and is kept for comparison.
+    `tool_weights="reliability"`: where each score comes with its precision g (what the tool's
+    calibration says that it adds, as 1 / variance), m = sum(g s) / sum(g), and eta is multiplied by
+    sum(g) / 2: alpha is a normal density of that precision. A tool with g = 0 is left out; where
+    all are, the model's opinion stands alone.
 
-    A language model's belief is mixed with an even spread by `smoothing` (0 .. 1), so that no level that it rules out
-    is lost, and raised to `model_weight` (0: the tools alone decide, 1: as it is); both only where tools speak too.
+    A language model's belief is mixed with an even spread by `smoothing` (0 .. 1), so that no level
+    that it rules out is lost, and raised to `model_weight` (0: the tools alone decide, 1: as it
+    is); both only where tools speak too.
 
     >>> fusion = ScoreFusion()
     >>> p = fusion.extract_vlm_probabilities({1: -3.2, 2: -0.5, 3: -0.1, 4: -2.1, 5: -4.5})
@@ -84,7 +86,7 @@ class ScoreFusion:
         self.smoothing = _finite("smoothing", smoothing)
 
     def tool_mean(self, tool_scores: Scores, precisions: Precisions = None) -> float:
-        """Return the mean of one or more tool scores (each 1..5), weighted by their precisions where those count.
+        """Return the mean of tool scores (each 1..5), weighted by precisions where those count.
 
         >>> ScoreFusion(tool_weights="reliability").tool_mean([2.0, 4.0], [3.0, 1.0])
         2.5
@@ -97,9 +99,10 @@ class ScoreFusion:
         return math.fsum(w * s for w, s in zip(weights, tool_scores, strict=True)) / math.fsum(weights)
 
     def compute_perceptual_weights(self, tool_scores: Scores, precisions: Precisions = None) -> dict[int, float]:
-        """Return alpha_c for the mean of `tool_scores` (each 1..5); uniform when there are none, or none says anything.
+        """Return alpha_c for the mean of `tool_scores` (each 1..5); uniform without any.
 
-        `precisions`: one per score, finite and not below 0; they count with `tool_weights="reliability"` only.
+        `precisions`: one per score, finite and not below 0; they count with
+        `tool_weights="reliability"` only.
         """
         if not tool_scores:
             return dict.fromkeys(LEVELS, 1 / len(LEVELS))
@@ -110,18 +113,19 @@ class ScoreFusion:
     def extract_vlm_probabilities(self, vlm_output: Any, mode: Mode = "auto") -> dict[int, float]:
         """Return level probabilities (sum 1) from what a model answered.
 
-        `vlm_output`: a mapping or list of probabilities, percents or log-probabilities (any negative value
-        means log-probabilities); a mapping with `quality_probs` or `quality_level`; an object with
-        `by_level()`; or text (JSON, or a level's word, letter or number). A missing level has no mass.
-        `mode` "probabilities" or "classification" accepts only that kind. Raises ValueError for NaN, infinity, no mass
-        or nothing readable: no opinion is invented.
+        `vlm_output`: a mapping or list of probabilities, percents or log-probabilities (any
+        negative value means log-probabilities); a mapping with `quality_probs` or `quality_level`;
+        an object with `by_level()`; or text (JSON, or a level's word, letter or number). A missing
+        level has no mass. `mode` "probabilities" or "classification" accepts only that kind. Raises
+        ValueError for NaN, infinity, no mass or nothing readable: no opinion is invented.
         """
         return level_probabilities(vlm_output, mode)
 
     def fuse_scores(self, tool_scores: Scores, vlm_probabilities: Belief, precisions: Precisions = None) -> float:
-        """Return the fused score in [1, 5], mapped; `precisions` as in `compute_perceptual_weights`.
+        """Return the fused score in [1, 5], mapped; precisions as for the weights.
 
-        Without probabilities: the tools' mean. Without tools: the expected level. Raises ValueError with neither.
+        Without probabilities: the tools' mean. Without tools: the expected level. Raises ValueError
+        with neither.
         """
         return self.map_score(self.unmapped_score(tool_scores, vlm_probabilities, precisions))
 
@@ -140,28 +144,34 @@ class ScoreFusion:
             return self._clip(weighted)
         if total < 1e-300:
             logger.warning("fusion: tools and model share no level (mass %.1e); the tools' mean stands", total)
-            return self._clip(self.tool_mean(tool_scores, precisions)) if tool_scores else self._clip(weighted)
+            if tool_scores:
+                return self._clip(self.tool_mean(tool_scores, precisions))
+            return self._clip(weighted)
         return self._clip(weighted / total)
 
     def posterior(
         self, tool_scores: Scores, vlm_probabilities: Belief, precisions: Precisions = None
     ) -> dict[int, float]:
-        """Return the fused belief over the levels, unmapped: alpha_c p_c / sum(alpha p), alpha alone without p."""
+        """Return the fused belief over the levels, unmapped: alpha_c p_c / sum(alpha p)."""
         p = self._beside_tools(vlm_probabilities, tool_scores, precisions)
         weights = self.compute_perceptual_weights(tool_scores, precisions)
         products = {c: weights[c] * (p.get(c, 0.0) if p else 1.0) for c in weights}
         total = math.fsum(products.values())
-        return {c: mass / total for c, mass in products.items()} if total >= 1e-300 else weights
+        if total >= 1e-300:
+            return {c: mass / total for c, mass in products.items()}
+        return weights
 
     def _beside_tools(self, belief: Belief, tool_scores: Scores, precisions: Precisions) -> Belief:
-        """Return a model's belief as it counts: smoothed, then raised to its weight, where any tool says something."""
+        """Return a model's belief as it counts beside tools: smoothed, raised to its weight."""
         weights, power = self._weights(tool_scores, precisions), self.model_weight
         alone = not tool_scores or (weights is not None and not any(weights))
         if not belief or alone or (power == 1 and not self.smoothing):
             return belief
         masses = {c: p**power if p > 0 else float(power == 0) for c, p in even_out(belief, self.smoothing).items()}
         total = math.fsum(masses.values())
-        return {c: mass / total for c, mass in masses.items()} if total > 0 else belief
+        if total > 0:
+            return {c: mass / total for c, mass in masses.items()}
+        return belief
 
     def map_score(self, score: float) -> float:
         """Return a fused score on the scale of the answers, in [1, 5]: here the same."""
@@ -170,7 +180,7 @@ class ScoreFusion:
     def deviation(
         self, score: float, tool_scores: Scores, vlm_probabilities: Belief, precisions: Precisions = None
     ) -> float:
-        """Return how far the fused belief lies from its score: the root mean square of level - score, mapped levels.
+        """Return how far the fused belief lies from its score: the root mean square.
 
         Where the score is the belief's mean this is the belief's standard deviation.
         """
@@ -180,7 +190,7 @@ class ScoreFusion:
     def interval(
         self, score: float, tool_scores: Scores, vlm_probabilities: Belief, precisions: Precisions = None
     ) -> tuple[float, float]:
-        """Return score -+ 1.96 deviations of the belief it was fused from, cut to [1, 5]; the score lies in it."""
+        """Return score -+ 1.96 deviations of the belief it was fused from, cut to [1, 5]."""
         reach = 1.96 * self.deviation(score, tool_scores, vlm_probabilities, precisions)
         return max(1.0, score - reach), min(5.0, score + reach)
 
@@ -234,7 +244,7 @@ def level_note(score: float, *, chinese: bool = False) -> str:
 
 
 def score_line(score: float, interval: tuple[float, float] | None, *, chinese: bool = False) -> str:
-    """Say a score in a line: its level, itself to a tenth, and where people's mean score likely lies.
+    """Say a score in a line: its level, itself to a tenth, and where people's mean likely lies.
 
     A score that would round into the next level is rounded down.
 
@@ -261,7 +271,7 @@ def fusion_note(
     *,
     chinese: bool = False,
 ) -> str:
-    """Say what `fusion` made the score of, in English or Chinese; a tool that weighs nothing is no source.
+    """Say what `fusion` made the score of; a tool that weighs nothing is no source.
 
     >>> fusion_note(ScoreFusion(), 2.7, [2.6, 2.8], None)
     'Score 2.70 is the mean of 2 tool scores.'
@@ -275,17 +285,24 @@ def fusion_note(
         counted = counted or tool_scores
     if not vlm_probabilities:
         kind = "weighted" if weights and any(weights) else "mean"
+    elif counted:
+        kind = "fused"
     else:
-        kind = "fused" if counted else "unweighed" if tool_scores else "level"
-    level = expected_level(vlm_probabilities or {})
+        kind = "unweighed" if tool_scores else "level"
+    number = "tool" if len(tool_scores) == 1 else "tools"
+    ends = [min(counted), max(counted)][: len(counted)] if counted else []
+    level = phrases["model"].format(expected_level(vlm_probabilities or {}))
+    if fusion.model_weight != 1:
+        level += phrases["weight"].format(fusion.model_weight)
     source = phrases[kind].format(
-        tools=phrases["tool" if len(tool_scores) == 1 else "tools"].format(len(tool_scores)),
-        span=phrases["to"].join(f"{s:.2f}" for s in [min(counted), max(counted)][: len(counted)]) if counted else "",
-        level=phrases["model"].format(level)
-        + (phrases["weight"].format(fusion.model_weight) if fusion.model_weight != 1 else ""),
+        tools=phrases[number].format(len(tool_scores)),
+        span=phrases["to"].join(f"{end:.2f}" for end in ends),
+        level=level,
     )
-    before = fusion.unmapped_score(tool_scores, vlm_probabilities, precisions) if fusion.bends else score
-    return phrases["fitted" if fusion.bends else "score"].format(score=score, before=before, source=source)
+    if not fusion.bends:
+        return phrases["score"].format(score=score, source=source)
+    before = fusion.unmapped_score(tool_scores, vlm_probabilities, precisions)
+    return phrases["fitted"].format(score=score, before=before, source=source)
 
 
 def moved_note(before: float, after: float, *, chinese: bool = False) -> str:
@@ -295,7 +312,10 @@ def moved_note(before: float, after: float, *, chinese: bool = False) -> str:
     'By the labels people rate it 0.3 lower than the tools do.'
     """
     moved = after - before
-    return _PHRASES["higher" if moved > 0 else "lower"][chinese].format(abs(moved)) if abs(moved) >= 0.1 else ""
+    if abs(moved) < 0.1:
+        return ""
+    way = "higher" if moved > 0 else "lower"
+    return _PHRASES[way][chinese].format(abs(moved))
 
 
 FIELDS = ("eta", "model_weight", "curve")
@@ -305,10 +325,11 @@ FIELDS = ("eta", "model_weight", "curve")
 class FittedFusion(ScoreFusion):
     """A score fusion with three fitted parts, each that of the fusion it is built on by default.
 
-    `eta` is the width of the tools' belief; the model's level probabilities are raised to `model_weight` (0: the tools
-    alone decide, 1: as they are, more: the model is trusted more); `curve` maps the fused score to the scale of the
-    people who rated: increasing knots (x, y) on 1..5, straight lines between them, so the order of images stays;
-    `kind` says what sort of fit they were taken from.
+    `eta` is the width of the tools' belief; the model's level probabilities are raised to
+    `model_weight` (0: the tools alone decide, 1: as they are, more: the model is trusted more);
+    `curve` maps the fused score to the scale of the people who rated: increasing knots (x, y) on
+    1..5, straight lines between them, so the order of images stays; `kind` says what sort of fit
+    they were taken from.
 
     >>> fitted = FittedFusion(ScoreFusion(), curve=[(1, 2), (5, 4)])
     >>> fitted.fuse_scores([3.0], None)
@@ -348,7 +369,9 @@ class FittedFusion(ScoreFusion):
         """Return what a saved program holds of it."""
         knots = [list(knot) for knot in self.curve]
         fitted = {"eta": self.eta, "model_weight": self.model_weight, "map": self.kind, "curve": knots}
-        return {**fitted, "smoothing": self.smoothing} if self.smoothing else fitted
+        if self.smoothing:
+            return {**fitted, "smoothing": self.smoothing}
+        return fitted
 
     @classmethod
     def from_json(cls, base: ScoreFusion, fitted: Mapping[str, Any]) -> "FittedFusion":
@@ -366,14 +389,14 @@ DISAGREEMENT = 1.5
 
 
 def disagreement(mean: float | None, probabilities: Mapping[int, float] | None, *, chinese: bool = False) -> str:
-    """Say where tools and model lie `DISAGREEMENT` levels apart or more, with both figures; else an empty text.
+    """Say where tools and model lie `DISAGREEMENT` levels apart or more; else "".
 
     >>> disagreement(4.2, {1: 0.2, 2: 0.8})
     'The tools say 4.2 of 5 and the model 1.8: they disagree.'
     """
     if mean is None or not probabilities or abs(mean - expected_level(probabilities)) < DISAGREEMENT:
         return ""
-    words = "工具评分为 {:.1f}，模型判断为 {:.1f}：两者不一致。" if chinese else (
-        "The tools say {:.1f} of 5 and the model {:.1f}: they disagree."
-    )  # fmt: skip
+    words = "The tools say {:.1f} of 5 and the model {:.1f}: they disagree."
+    if chinese:
+        words = "工具评分为 {:.1f}，模型判断为 {:.1f}：两者不一致。"
     return words.format(mean, expected_level(probabilities))

@@ -1,1 +1,1 @@
-"""A folder of photographs for culling: groups, the best of each and why, a page to decide on, and the hand-over."""
+"""Photographs for culling: groups, the best of each and why, a page, and the hand-over."""

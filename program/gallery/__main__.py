@@ -1,8 +1,7 @@
-"""`python -m program.gallery`: group a folder's photographs, choose the best of each group, and show why."""
+"""`agentic-iqa gallery`: group photographs, choose the best of each group, and show why."""
 
 import argparse
 import os
-import re
 import sys
 from importlib.util import find_spec
 from pathlib import Path
@@ -29,8 +28,8 @@ def main(argv: list[str] | None = None) -> int:
     choice = parser.add_argument_group("groups and verdicts")
     choice.add_argument("--group", choices=("auto", "time", "look", "off"), default="auto",
                         help="by time and look, or by one of them (default: auto)")  # fmt: skip
-    choice.add_argument("--gap", metavar="SECONDS", type=_seconds, default=3.0,
-                        help="longest time between two pictures of a burst (default: 3s)")  # fmt: skip
+    choice.add_argument("--gap", metavar="SECONDS", type=cli.number(0), default=3.0,
+                        help="longest time between two pictures of a burst (default: 3)")  # fmt: skip
     choice.add_argument("--keep", metavar="N", type=cli.whole_number(1), default=1,
                         help="pictures to keep of each group (default: 1)")  # fmt: skip
     choice.add_argument("--reject-below", metavar="X", type=cli.number(1, 5), default=2.2,
@@ -40,8 +39,6 @@ def main(argv: list[str] | None = None) -> int:
     shown = parser.add_argument_group("page")
     shown.add_argument("--preview", metavar="PX", type=cli.whole_number(), default=1600,
                        help="longer side of the copies to look at closely; 0 makes none (default: 1600)")  # fmt: skip
-    shown.add_argument("--thumb", metavar="PX", type=cli.whole_number(64), default=320,
-                       help="longer side of the thumbnails (default: 320)")  # fmt: skip
     shown.add_argument("--single-file", action="store_true", help="put the thumbnails into the page, and no previews")
     files = parser.add_argument_group("hand-over")
     files.add_argument("--decisions", metavar="FILE", type=Path, help="decisions that the page saved")
@@ -59,13 +56,6 @@ def main(argv: list[str] | None = None) -> int:
     cli.add_budget_flags(parser)
     arguments = parser.parse_args(argv)
     return cli.run_command(lambda: _gallery(arguments), kept=_KEPT)
-
-
-def _seconds(text: str) -> float:
-    match = re.fullmatch(r"(\d+(?:\.\d+)?)(s|min|m)?", text.strip())
-    if match is None:
-        raise argparse.ArgumentTypeError(f"{text!r}: give seconds or minutes, as 3s or 2min")
-    return float(match[1]) * (60 if (match[2] or "s").startswith("m") else 1)
 
 
 def _gallery(arguments: argparse.Namespace) -> int:

@@ -1,20 +1,22 @@
-"""Which pictures are of one shot, which of them is the best, what becomes of the others, and what a person decided.
+"""Which pictures are of one shot, which is the best, and what a person decided.
 
-Two pictures are the farther apart the more of their hashes' 256 bits differ (ImageHash's pHash, Zauner 2010) and the
-smaller the cosine of their `appearance` is: a hash tells scenes of a kind apart, the network forgives a moved camera,
-and their sum is right more often than either (benchmarks/gallery_bursts.py). Pictures without times may lie as far
-apart as those of one burst where one, moved over the other, shows the same. No picture joins a group unless it is near
-to all others in it (complete linkage).
+Two pictures are the farther apart the more of their hashes' 256 bits differ (ImageHash's pHash,
+Zauner 2010) and the smaller the cosine of their `appearance` is: a hash tells scenes of a kind
+apart, the network forgives a moved camera, and their sum is right more often than either
+(benchmarks/gallery_bursts.py). Pictures without times may lie as far apart as those of one burst
+where one, moved over the other, shows the same. No picture joins a group unless it is near to all
+others in it (complete linkage).
 
-Two scores' intervals say little of two pictures of one shot: their errors are the same. So pictures of a group are
-compared by what differs between them: detail at full size, the expert's severities, whether the subject is sharp,
-clipped light, and how far the exposure lies from the group's middle. Each picture gets a sum of these merits, and a
-logistic function of the difference of two sums is the probability that the first is the better picture.
+Two scores' intervals say little of two pictures of one shot: their errors are the same. So pictures
+of a group are compared by what differs between them: detail at full size, the expert's severities,
+whether the subject is sharp, clipped light, and how far the exposure lies from the group's middle.
+Each picture gets a sum of these merits, and a logistic function of the difference of two sums is
+the probability that the first is the better picture.
 """
 
 from collections.abc import Iterator, Mapping, Sequence
 from datetime import datetime
-from itertools import product
+from itertools import chain, product
 from pathlib import Path
 from typing import Literal, NamedTuple
 
@@ -34,18 +36,20 @@ from program.running.row import side_of_minimum
 Grouping = Literal["auto", "time", "look", "off"]
 _BITS = 256
 _ALIKE, _IN_A_BURST, _APART = 0.77, 1.0, 0.6
-"""Distances up to which two pictures are of one shot: by their look alone, taken within one burst, and at other times
-(a copy, another version). On bursts of 60 of CLIVE's train photographs among 200 others."""
+"""Distances up to which two pictures are of one shot: by their look alone, taken within one burst,
+and at other times (a copy, another version). On bursts of 60 of CLIVE's train photographs among 200
+others."""
 _SAME, _FARTHEST = 0.89, 4
-"""Correlation from which a moved frame shows the same, and the farthest that it is moved, in pixels of a frame: on
-shifted bursts of 20 of CLIVE's train photographs among 100 others, and of 15 of BIQ2021's validation ones among 60."""
+"""Correlation from which a moved frame shows the same, and the farthest that it is moved, in pixels
+of a frame: on shifted bursts of 20 of CLIVE's train photographs among 100 others, and of 15 of
+BIQ2021's validation ones among 60."""
 _ROWS = 512
 _MOST = 4000
 """Pictures that are clustered together: the matrix of their distances takes 128 MB."""
 
 
 def bursts(times: Sequence[datetime | None], gap_s: float) -> NDArray[np.intp]:
-    """Return for each picture the number of the burst that it was taken in: none is more than `gap_s` after another.
+    """Return the number of each picture's burst: none is more than `gap_s` after another.
 
     -1 for one without a time.
 
@@ -69,9 +73,12 @@ def groups_of(pictures: Sequence[Picture], how: Grouping, gap_s: float) -> list[
     burst = bursts([picture.time for picture in pictures], gap_s)
     if how == "time":
         return _members(np.where(burst < 0, -1 - np.arange(len(burst)), burst))
-    bits, vectors = np.stack([p.bits for p in pictures]), np.stack([p.vector for p in pictures])
-    frames = np.stack([p.frame for p in pictures], axis=-1).astype(np.float32)
-    return _members(_labels(_Looks(bits, vectors, frames, np.full(len(burst), -1) if how == "look" else burst)))
+    if how == "look":
+        burst = np.full(len(burst), -1)
+    bits = np.stack([picture.bits for picture in pictures])
+    vectors = np.stack([picture.vector for picture in pictures])
+    frames = np.stack([picture.frame for picture in pictures], axis=-1).astype(np.float32)
+    return _members(_labels(_Looks(bits, vectors, frames, burst)))
 
 
 class _Looks(NamedTuple):
@@ -121,7 +128,7 @@ def _labels(looks: _Looks) -> NDArray[np.intp]:
 
 
 def _near(looks: _Looks) -> Iterator[tuple[NDArray[np.intp], NDArray[np.intp]]]:
-    """Yield the places of pictures that are near each other, in blocks of rows: the first, and the second."""
+    """Yield the places of pictures that are near each other: the first, and the second."""
     for start in range(0, len(looks.bits), _ROWS):
         first, second = np.nonzero(_apart(looks.at(slice(start, start + _ROWS)), looks) < 1)
         yield first + start, second
@@ -142,7 +149,7 @@ def _apart(one: _Looks, two: _Looks) -> NDArray[np.float32]:
 
 
 def _shows_the_same(one: _Looks, two: _Looks) -> NDArray[np.bool_]:
-    """Return N x M: whether a frame moved over another correlates with it, whatever their brightness and contrast."""
+    """Return N x M: whether a frame moved over another correlates with it."""
     best = np.zeros((len(one.bits), len(two.bits)), np.float32)
     way = range(-_FARTHEST, _FARTHEST + 1)
     for shift in product(way, way):
@@ -159,7 +166,7 @@ def standard_frames(frames: NDArray[np.float32]) -> NDArray[np.float32]:
 
 
 class Decision(Frozen):
-    """What a person decided of one picture: nothing any more where it holds neither verdict nor stars nor best."""
+    """What a person decided of one picture: nothing without verdict, stars and best."""
 
     sha256: str | None = Field(pattern="^[0-9a-f]{64}$")
     """Of the picture that was decided on: another one of its name is another picture."""
@@ -184,7 +191,7 @@ class Decisions(Frozen):
     pictures: Mapping[str, Decision] = Field(default_factory=dict)
 
     def of(self, name: str, sha256: str | None) -> Decision | None:
-        """Return what was decided of a picture; None where nothing was, or of another picture of its name."""
+        """Return what was decided of a picture; None of another picture of its name."""
         decision = self.pictures.get(name)
         if decision is None or sha256 is None or decision.sha256 != sha256:
             return None
@@ -193,8 +200,8 @@ class Decisions(Frozen):
     def updated(self, newer: "Decisions", hashes: Mapping[str, str | None], now_ms: int) -> "Decisions":
         """Return these with newer ones in their places; what those do not name stays.
 
-        `hashes` are of the pictures by their names: a decision on other bytes replaces none on these. Decisions
-        without a time get `now_ms`.
+        `hashes` are of the pictures by their names: a decision on other bytes replaces none on
+        these. Decisions without a time get `now_ms`.
         """
         pictures = dict(self.pictures)
         for name, decision in newer.pictures.items():
@@ -226,8 +233,8 @@ def read_decisions(path: Path) -> Decisions:
 
 
 REJECTED, KEPT_STARS = -1, 3
-"""The rating of a rejected picture, as XMP has it, and the stars from which a person's rating keeps a picture: fewer
-decide nothing, for darktable gives one to all that it imports."""
+"""The rating of a rejected picture, as XMP has it, and the stars from which a person's rating keeps
+a picture: fewer decide nothing, for darktable gives one to all that it imports."""
 
 
 class Opinion(NamedTuple):
@@ -240,7 +247,7 @@ class Opinion(NamedTuple):
 
 
 def opinion_of(picture: Picture, decision: Decision | None) -> Opinion:
-    """Return what a person says of a picture: on the page, or else by the rating in its file or a sidecar.
+    """Return what a person says of a picture: on the page, else by a rating beside it.
 
     The page's script has the same rule.
     """
@@ -276,15 +283,16 @@ MERITS: Mapping[str, tuple[str, str]] = {
 """What pictures of a group are compared by, in words for the better and the worse."""
 _DETAIL, _SUBJECT, _CLIPPED, _PIXELS, _STOP = 1.5, 0.1, 0.05, 1.0, 5.0
 _SEVERITY: Mapping[str, float] = {"Blurs": 1.0, "Brightness change": 4.0, "Noise": 4.0, "Compression": 8.0}
-"""What counts how much: a doubling of detail, of the odds of a sharp subject, of clipped light and of pixels, a stop
-away from the group's middle exposure, and one level of each severity. In round figures, by bursts made of CLIVE's train
-photographs, and the two of exposure by some of its and BIQ2021's validation ones."""
+"""What counts how much: a doubling of detail, of the odds of a sharp subject, of clipped light and
+of pixels, a stop away from the group's middle exposure, and one level of each severity. In round
+figures, by bursts made of CLIVE's train photographs, and the two of exposure by some of its and
+BIQ2021's validation ones."""
 _LEAST_CLIPPED = 0.002
 _NOTABLE = np.array(
     [{"highlights": 0.1, "shadows": 0.1, "noise": 0.75, "compression": 0.75}.get(name, 0.4) for name in MERITS]
 )
-"""Differences of merits that a reason names: clipped light counts little, and is easily seen; less than a fifth of a
-level of noise or a tenth of compression is seen by nobody."""
+"""Differences of merits that a reason names: clipped light counts little, and is easily seen; less
+than a fifth of a level of noise or a tenth of compression is seen by nobody."""
 
 
 class Choosing(NamedTuple):
@@ -297,7 +305,7 @@ class Choosing(NamedTuple):
 
 
 def merits(group: Sequence[Picture]) -> NDArray[np.float64]:
-    """Return the N x M merits of a group's pictures, in the order of `MERITS`; only their differences mean anything."""
+    """Return the N x M merits of a group's pictures, as `MERITS`; only differences count."""
     stops = np.array([2.2 * float(np.log2(picture.light + 0.02)) for picture in group])  # of linear light
     away = np.abs(stops - np.median(stops))
     smallest = max(min(max(each.width, each.height) for each in group), 1)
@@ -312,10 +320,8 @@ def _merits_of(picture: Picture, smallest: int, away: float) -> dict[str, float]
     detail = picture.sharp[min(scale, len(picture.sharp) - 1)] if picture.sharp else 0.0
     detail -= 2 * float(np.log2(picture.light + 0.02))  # a brighter picture has larger differences
     subject = 0.5 if picture.subject is None else min(max(picture.subject, 0.02), 0.98)
-    high, low = (
-        _CLIPPED * float(np.log2((share or 0.0) + _LEAST_CLIPPED))
-        for share in (picture.clipped_high, picture.clipped_low)
-    )
+    high = _CLIPPED * float(np.log2((picture.clipped_high or 0.0) + _LEAST_CLIPPED))
+    low = _CLIPPED * float(np.log2((picture.clipped_low or 0.0) + _LEAST_CLIPPED))
     return {
         "sharp": _DETAIL * detail + _SUBJECT * float(special.logit(subject)) / float(np.log(2)) - harm["Blurs"],
         "exposure": -harm["Brightness change"] - _STOP * away, "highlights": -high, "shadows": -low,
@@ -327,10 +333,11 @@ def _merits_of(picture: Picture, smallest: int, away: float) -> dict[str, float]
 def choose(
     pictures: Sequence[Picture], groups: Sequence[Sequence[int]], decisions: Decisions, choosing: Choosing
 ) -> list[Picture]:
-    """Return the pictures with group, rank, verdict and reason; `groups` are of places, of two pictures or more.
+    """Return the pictures with group, rank, verdict and reason; `groups` are of places.
 
-    What a person decided stands before what was measured. The best of a group is never rejected but by a person.
-    What a person keeps of a group counts for none of the `Choosing.keep` pictures that are suggested.
+    What a person decided stands before what was measured. The best of a group is never rejected but
+    by a person. What a person keeps of a group counts for none of the `Choosing.keep` pictures that
+    are suggested.
     """
     chosen = list(pictures)
     mine = [opinion_of(picture, decisions.of(picture.id, picture.sha256)) for picture in pictures]
@@ -340,7 +347,7 @@ def choose(
         own = [pictures[place] for place in group]
         for at, changes in enumerate(_of_group(own, [mine[place] for place in group], choosing)):
             chosen[group[at]] = own[at].model_copy(update={**changes, "group": str(number)})
-    together = {place for group in groups for place in group}
+    together = set(chain.from_iterable(groups))
     for place, picture in enumerate(pictures):
         changes = {} if place in together else _alone(picture, choosing)
         chosen[place] = _decided(chosen[place].model_copy(update=changes), mine[place])
@@ -406,7 +413,9 @@ def _decided(picture: Picture, mine: Opinion) -> Picture:
 
 
 def _side(picture: Picture, choosing: Choosing) -> str:
-    return "not sure" if picture.score is None else side_of_minimum(picture, choosing.reject_below, choosing.sure)
+    if picture.score is None:
+        return "not sure"
+    return side_of_minimum(picture, choosing.reject_below, choosing.sure)
 
 
 def _doubt(picture: Picture, side: str) -> str:
@@ -419,17 +428,22 @@ def _doubt(picture: Picture, side: str) -> str:
 
 
 def _rating(picture: Picture, verdict: str) -> int | None:
-    return None if picture.score is None else 1 if verdict == "reject" else nearest_level(picture.score)
+    if picture.score is None:
+        return None
+    return 1 if verdict == "reject" else nearest_level(picture.score)
 
 
 # Reasons
 
 
 def _advantages(ahead: NDArray[np.float64]) -> str:
-    """Say what the best of a group has before the N others, whose N x M merits lie so far behind."""
+    """Say what the best of a group has before N others, N x M merits behind it."""
     counts = zip(MERITS, (ahead > _NOTABLE).sum(axis=0).tolist(), strict=True)
-    most = sorted((each for each in counts if each[1]), key=lambda each: -each[1])[:3]
-    parts = [MERITS[name][0] + (f" than {_others(n, len(ahead))}" if name == "sharp" else "") for name, n in most]
+    parts = []
+    for name, count in sorted(counts, key=lambda each: -each[1])[:3]:
+        if count:
+            others = f" than {_others(count, len(ahead))}" if name == "sharp" else ""
+            parts.append(MERITS[name][0] + others)
     return "; ".join(parts) or f"about as good as {_others(len(ahead), len(ahead))}"
 
 
@@ -437,15 +451,21 @@ _NUMBERS = ("", "one", "two", "three", "four", "five", "six")
 
 
 def _others(count: int, of: int) -> str:
-    few, all_ = (_NUMBERS[number] if number < len(_NUMBERS) else str(number) for number in (count, of))
     if count < of:
-        return f"{few} of {all_}"
-    return "the other" if of == 1 else f"the other {all_}"
+        return f"{_in_words(count)} of {_in_words(of)}"
+    if of == 1:
+        return "the other"
+    return f"the other {_in_words(of)}"
+
+
+def _in_words(number: int) -> str:
+    return _NUMBERS[number] if number < len(_NUMBERS) else str(number)
 
 
 def _lacks(apart: NDArray[np.float64], picture: Picture, best: Picture) -> str:
     """Say what a picture lacks beside the best of its group: M differences of merits."""
     names = [list(MERITS)[n] for n in np.argsort(apart) if apart[n] < -_NOTABLE[n]]
     tone = "darker" if picture.light < best.light else "brighter"
-    words = [tone if name == "exposure" else MERITS[name][1] for name in names]
+    worse = {name: word for name, (_, word) in MERITS.items()} | {"exposure": tone}
+    words = [worse[name] for name in names]
     return "; ".join(words[:3]) or "about as good as the best"

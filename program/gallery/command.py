@@ -1,4 +1,4 @@
-"""What `python -m program.gallery` does with its flags: judge, group, choose, make the page, and hand over.
+"""What `agentic-iqa gallery` does: judge, group, choose, make the page, and hand over.
 
 The page is one file that fetches nothing, with the small copies beside it or inside.
 """
@@ -37,7 +37,7 @@ from program.running.runner import run as run_all
 
 _JOURNAL, _DECISIONS = "gallery.journal", "decisions.json"
 _LABELS = {"keep": "Green", "alternate": "Yellow", "reject": "Red", "look": "Blue"}
-_MOST_THUMB = 2**24
+_THUMB_PX, _MOST_THUMB = 320, 2**24
 _KEYWORDS = {"defocus blur": "soft"}
 """Faults whose keyword is another word."""
 
@@ -47,7 +47,7 @@ def run(arguments: argparse.Namespace, settings: Settings) -> int:
     folder, out = _checked(arguments)
     from_page = read_decisions(arguments.decisions) if arguments.decisions else None
     program = program_from(arguments, settings)
-    sizes = {"thumbs": arguments.thumb, "previews": 0 if arguments.single_file else arguments.preview}
+    sizes = {"thumbs": _THUMB_PX, "previews": 0 if arguments.single_file else arguments.preview}
     context = {name: value for name, value in context_of(program).items() if name != "settings"}
     header = {"journal": "gallery", "context": {**context, "sizes": sizes}}
     items = find_items([str(folder)], recursive=arguments.recursive, globs=arguments.glob or ())
@@ -77,7 +77,7 @@ def run(arguments: argparse.Namespace, settings: Settings) -> int:
 
 
 def _checked(arguments: argparse.Namespace) -> tuple[Path, Path]:
-    """Return the folder and where the gallery goes. Raises InputError for flags that make no sense together."""
+    """Return the folder and where the gallery goes; InputError for flags that do not fit."""
     folder, out, to = arguments.folder, arguments.out, arguments.to
     if is_remote(str(folder)) or not folder.is_dir():
         raise InputError(f"folder {str(folder)!r}: is no folder of this machine; give one")
@@ -94,7 +94,7 @@ def _checked(arguments: argparse.Namespace) -> tuple[Path, Path]:
 
 
 def _own(items: Iterable[Request], folder: Path, out: Path) -> Iterator[Request]:
-    """Yield the folder's pictures: none of the gallery's copies, and of a link out of the folder why it is not read."""
+    """Yield the folder's pictures, none of the gallery's copies; and links with an error."""
     for request in items:
         if isinstance(request.image, Path):
             if not leads_out(request.image, out):
@@ -123,7 +123,7 @@ def _goal(arguments: argparse.Namespace, path: Path) -> Path:
 
 
 def _kept_decisions(out: Path, from_page: Decisions | None, pictures: Iterable[Picture]) -> Decisions:
-    """Return the decisions of the runs before with those of the page, and keep them in the gallery's folder.
+    """Return earlier decisions with those of the page, and keep them in the gallery.
 
     Where any is replaced, the older file stays beside.
     """
@@ -141,7 +141,7 @@ def _kept_decisions(out: Path, from_page: Decisions | None, pictures: Iterable[P
 
 
 def _copy_beside(path: Path) -> None:
-    """Copy a file to the first free of the names `path`.1, .2, ...; not where one of these holds the same."""
+    """Copy a file to the first free of `path`.1, .2, ...; not where one holds the same."""
     content = path.read_bytes()
     for number in count(1):
         copy = path.with_name(f"{path.name}.{number}")
@@ -171,7 +171,9 @@ def _rated(picture: Picture, request: Request, folder: Path) -> Picture:
         rating = rating_beside(request.image, folder)
     except InputError as error:
         return picture.model_copy(update={"xmp_state": f"error: {error}"})
-    return picture if rating is None else picture.model_copy(update={"user_rating": rating})
+    if rating is None:
+        return picture
+    return picture.model_copy(update={"user_rating": rating})
 
 
 def _with_sidecars(
@@ -196,7 +198,7 @@ def _with_sidecars(
 
 
 def _fields_of(picture: Picture) -> Fields:
-    """Return what a picture's sidecar says: a person's stars and rejects before what the program suggests."""
+    """Return what a picture's sidecar says: a person's stars before what is suggested."""
     own = picture.user_rating
     return Fields(
         own or picture.suggested_rating, not own, _LABELS.get(picture.verdict or ""),
@@ -208,8 +210,10 @@ def _write(
     arguments: argparse.Namespace, pictures: Sequence[Picture], paths: Mapping[str, Path], decisions: Decisions
 ) -> None:
     out, single, tables = arguments.out, arguments.single_file, ("gallery.csv", "gallery.jsonl")
-    entries = [Entry(**picture.model_dump(include=set(Entry.model_fields))) for picture in shown_order(pictures)]
-    title, preview = arguments.folder.resolve().name or "Pictures", 0 if single else arguments.preview
+    fields = set(Entry.model_fields)
+    entries = [Entry(**each.model_dump(include=fields)) for each in shown_order(pictures)]
+    title = arguments.folder.resolve().name or "Pictures"
+    preview = 0 if single else arguments.preview
     shown = page(pictures, paths, out, title=title, decisions=decisions, preview=preview, single=single)
     with replacing(out, GALLERY, ("gallery.html", *tables)):
         for name in tables:
@@ -241,7 +245,7 @@ def _copy(arguments: argparse.Namespace, pictures: Sequence[Picture], paths: Map
 
 
 def _check_links(arguments: argparse.Namespace, source: Path, *companions: Path) -> None:
-    """Raise InputError where a copy would follow a link out of the folder, or out of the one it goes to."""
+    """Raise InputError where a copy would follow a link out of its folder."""
     for each in (source, *companions):
         if leads_out(each, arguments.folder):
             raise InputError(f"{each.name!r}: is a link out of the folder; put a copy in its place")
@@ -271,7 +275,9 @@ def _tell(pictures: Sequence[Picture], out: Path, left_out: str, failed: int, *,
         parts.append("sidecars: " + ", ".join(f"{count} {would}{state}" for state, count in sorted(states.items())))
     lines = filter(None, (left_out, " · ".join(parts), _line(str(out / "gallery.html"))))
     sys.stdout.writelines(f"{line}\n" for line in lines)
-    return EXIT_PROBLEMS if failed or unjudged else 0
+    if failed or unjudged:
+        return EXIT_PROBLEMS
+    return 0
 
 
 def _complain(picture: Picture, fault: str) -> None:
@@ -290,7 +296,7 @@ def _why(error: Exception) -> str:
 
 
 def shown_order(pictures: Sequence[Picture]) -> list[Picture]:
-    """Return pictures as they are shown: groups by their first time, else by name; in a group by rank."""
+    """Return pictures as shown: groups by their first time, else by name; then by rank."""
     first: dict[str, tuple[bool, str, str]] = {}
     for picture in pictures:
         key = picture.group or f"alone {picture.id}"
@@ -310,8 +316,8 @@ def page(
 ) -> str:
     """Return the page of a gallery in the folder `out`.
 
-    `paths` are the pictures' files by their ids, `preview` the longer side of the larger copies in pixels, 0 for none.
-    With `single` the thumbnails are inside, and it shows nothing larger.
+    `paths` are the pictures' files by their ids, `preview` the longer side of the larger copies in
+    pixels, 0 for none. With `single` the thumbnails are inside, and it shows nothing larger.
     """
     static = files("program.gallery").joinpath("static")
     parts = {name: static.joinpath(f"gallery.{name}").read_text("utf-8") for name in ("html", "css", "js")}
@@ -349,7 +355,8 @@ def _shown(
             inside = read_bounded(out / copy_name("thumbs", digest), _MOST_THUMB)
             thumb = f"data:image/jpeg;base64,{base64.b64encode(inside).decode('ascii')}"
         elif digest is not None:
-            thumb, larger = copy_name("thumbs", digest), copy_name("previews", digest) if preview else None
+            thumb = copy_name("thumbs", digest)
+            larger = copy_name("previews", digest) if preview else None
             original = _address(paths[each.id], out)
         verdict, reason = each.program_said or (each.verdict, each.reason)
         yield {

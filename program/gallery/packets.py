@@ -1,8 +1,9 @@
 """XMP packets: what one says of a picture, a new one, and one of another program's with more in it.
 
-What is merged into a packet is a description of its own behind those that are there. Every other byte stays as it was,
-but for a rating of 0, which means "unrated". Any packet costs time and memory in proportion to its length: expat takes
-names as they are written, for it would copy a namespace's whole address to each of them.
+What is merged into a packet is a description of its own behind those that are there. Every other
+byte stays as it was, but for a rating of 0, which means "unrated". Any packet costs time and memory
+in proportion to its length: expat takes names as they are written, for it would copy a namespace's
+whole address to each of them.
 """
 
 import re
@@ -50,7 +51,8 @@ class Fields:
     rating: int | None = None
     """1..5, or -1 for a picture that a person rejected."""
     is_suggested: bool = False
-    """Whether the rating is the program's: as long as nobody changes it, it is not read as a person's."""
+    """Whether the rating is the program's: as long as nobody changes it, it is not read as a
+    person's."""
     label: str | None = None
     keywords: Sequence[str] = ()
 
@@ -78,25 +80,28 @@ class Packet:
     places: dict[Name, list[_Place]] = field(default_factory=dict)
     """Of the rating, and of the mark of one that was suggested."""
     prefixes: dict[str, str] = field(default_factory=dict)
-    """Of the namespaces of RDF and the properties: Adobe's XMP Toolkit refuses a packet with two for one of them."""
+    """Of the namespaces of RDF and the properties: Adobe's XMP Toolkit refuses a packet with two
+    for one of them."""
     roots: list[_Place] = field(default_factory=list)
     """The elements of RDF that descriptions stand in."""
     is_read_only: bool = False
 
 
 def read_packet(data: bytes) -> Packet:
-    """Read an XMP packet. Raises ValueError, saying why, for what is none or declares a document type."""
+    """Read an XMP packet. Raises ValueError for what is none or declares a document type."""
     if len(data) > MOST_BYTES:
         raise ValueError(f"has over {MOST_BYTES >> 20} MiB")
     return _Reading(data).packet
 
 
 def rating_in(data: bytes) -> int | None:
-    """Return a person's rating -1..5 in a packet; None where it has none, only a suggestion, or cannot be read."""
+    """Return a person's rating -1..5 in a packet; None without one, or for a suggestion."""
     with suppress(ValueError, OverflowError):  # the latter for one that is infinite
         stated = read_packet(data).properties
         value = int(float(stated.get(_RATING, "")))
-        return value if -1 <= value <= 5 and stated.get(_MARK) != str(value) else None
+        if -1 <= value <= 5 and stated.get(_MARK) != str(value):
+            return value
+        return None
     return None
 
 
@@ -109,7 +114,8 @@ def new_packet(fields: Fields) -> bytes:
 def merged(data: bytes, fields: Fields) -> bytes | None:
     """Return a packet with the fields that it lacks; None where it lacks none.
 
-    Raises ValueError, saying why, where it cannot be read, is read-only, or would not hold the same afterwards.
+    Raises ValueError, saying why, where it cannot be read, is read-only, or would not hold the same
+    afterwards.
     """
     packet = read_packet(data)
     changes = _changes(fields, packet)
@@ -209,7 +215,7 @@ _VALUE = re.compile(r"\s*(?:<!\[CDATA\[\s*)?([^\s<\]]*)\s*(?:\]\]>\s*)?", re.ASC
 
 
 class _Units:
-    """A well-formed packet with one character for each unit of its encoding, of a byte or two; ASCII is itself."""
+    """A well-formed packet with one character for each unit of its encoding."""
 
     def __init__(self, data: bytes) -> None:
         self._data, self.size, self._encoding = data, 1, "latin-1"  # encodings of bytes agree in ASCII
@@ -253,7 +259,7 @@ class _Units:
         return b"".join([*parts, self._data[at:]])
 
     def _tag(self, byte: int) -> tuple[list[tuple[int, int]], int, bool]:
-        """Return where the values of a tag's attributes stand, where the tag ends, and whether it is an empty one."""
+        """Return where a tag's attributes stand, where it ends, and whether it is empty."""
         name = _TAG.match(self.text, byte // self.size)
         at, spans = name.end() if name else 0, []
         while match := _ATTRIBUTE.match(self.text, at):
@@ -280,7 +286,7 @@ def _holds_the_same(before: bytes, after: bytes, block: str, replaced: Set[str])
 
 
 def _events(data: bytes, hidden: Container[str]) -> list[tuple[Any, ...]]:
-    """Return all that XML holds, in its order, without the values of what is called by one of the hidden names."""
+    """Return all that XML holds, in order, without the values under hidden names."""
     events: list[tuple[Any, ...]] = []
     if not data:
         return events
@@ -327,7 +333,7 @@ def _parser() -> expat.XMLParserType:
 
 
 def _parse(parser: expat.XMLParserType, data: bytes) -> None:
-    """Parse in growing pieces: after a handler has raised an error, expat goes on to the end of the piece it was given.
+    """Parse in growing pieces: after an error of a handler expat goes on to a piece's end.
 
     Raises ValueError for what is no XML.
     """

@@ -1,4 +1,4 @@
-"""One picture of a gallery: its row, what tells it from pictures like it, and its copies for the page."""
+"""One picture of a gallery: its row, what tells it from others, and its copies."""
 
 import base64
 from collections.abc import Mapping
@@ -101,7 +101,9 @@ class Picture(Entry):
     @property
     def time(self) -> datetime | None:
         """When it was taken."""
-        return None if self.taken_at is None else datetime.fromisoformat(self.taken_at)
+        if self.taken_at is None:
+            return None
+        return datetime.fromisoformat(self.taken_at)
 
     @property
     def moment(self) -> tuple[bool, str, str]:
@@ -110,10 +112,10 @@ class Picture(Entry):
 
 
 class Taking(Asking[Picture]):
-    """From a request to its picture; small copies for the page go into a folder, named by the file's hash."""
+    """From a request to its picture, with small copies named by the file's hash."""
 
     def __init__(self, program: AgenticIQA, copies: Path, sizes: Mapping[str, int]) -> None:
-        """Take the folder of the copies, and the longer side of each kind ("thumbs", "previews") in pixels."""
+        """Take the folder of the copies, and each kind's longer side in pixels."""
         super().__init__(program)
         self._copies, self._sizes = copies, {kind: px for kind, px in sizes.items() if px}
 
@@ -178,7 +180,7 @@ def taken_at(tags: Mapping[int, object]) -> str | None:
 
 
 def rating_beside(picture: Path | None, folder: Path) -> int | None:
-    """Return a person's rating in the sidecars of a picture below `folder`, -1 or 1..5; None where none has one.
+    """Return a person's rating, -1 or 1..5, in the sidecars of a picture; or None.
 
     Raises InputError where one of them is no file of the folder's or cannot be read.
     """
@@ -189,7 +191,7 @@ def rating_beside(picture: Path | None, folder: Path) -> int | None:
 
 
 def _facts_of_file(data: bytes, image: ImageRef) -> tuple[str | None, int | None]:
-    """Return when a file's picture was taken, and the rating -1 or 1..5 that the file holds itself."""
+    """Return when a file's picture was taken, and the rating that the file holds."""
     tags, packet = tags_bounded(data, image.width * image.height)
     rating = rating_in(packet) if packet else None
     stated = tags.get(_RATING)

@@ -1,7 +1,7 @@
-"""What is written beside pictures: XMP sidecars for Lightroom, darktable and digiKam, and verified copies.
+"""What is written beside pictures: XMP sidecars, and verified copies.
 
-What another program wrote stays: `new` makes a sidecar only where there is none, `merge` adds what one lacks and leaves
-every other byte as it is, as `packets` says.
+What another program wrote stays: `new` makes a sidecar only where there is none, `merge` adds what
+one lacks and leaves every other byte as it is, as `packets` says.
 """
 
 import hashlib
@@ -29,7 +29,9 @@ def sidecar_of(picture: Path, naming: Naming) -> Path:
 
 
 def _spelt(picture: Path, naming: Naming, suffix: str) -> Path:
-    return picture.with_suffix(suffix) if naming == "basename" else picture.with_name(f"{picture.name}{suffix}")
+    if naming == "basename":
+        return picture.with_suffix(suffix)
+    return picture.with_name(f"{picture.name}{suffix}")
 
 
 def sidecars_of(picture: Path, first: Naming = "full") -> list[Path]:
@@ -39,7 +41,7 @@ def sidecars_of(picture: Path, first: Naming = "full") -> list[Path]:
 
 
 def _there(paths: Iterable[Path]) -> Iterator[Path]:
-    """Yield the paths at which something lies, each file once, whatever spelling a system takes for its name."""
+    """Yield the paths at which something lies, each file once, however it is spelled."""
     known: list[os.stat_result] = []
     for path in paths:
         with suppress(OSError):
@@ -56,7 +58,8 @@ def _is_empty(facts: os.stat_result) -> bool:
 def read_sidecar(path: Path, folder: Path) -> bytes:
     """Return what a sidecar of a picture below `folder` holds.
 
-    Raises InputError, one line, for a link out of the folder, what is no plain file, over 16 MiB or cannot be read.
+    Raises InputError, one line, for a link out of the folder, what is no plain file, over 16 MiB or
+    cannot be read.
     """
     if leads_out(path, folder):
         raise _fault(path, "is a link out of the folder", "put a copy in its place")
@@ -71,8 +74,9 @@ def write_sidecar(
 ) -> str:
     """Write a picture's sidecar and return what became of it: "written", "merged" or "kept".
 
-    With `dry` nothing is written. Raises InputError, one line, where the sidecar that is there cannot be read or added
-    to, is a link, is read-only or has two names, and OSError where it cannot be written.
+    With `dry` nothing is written. Raises InputError, one line, where the sidecar that is there
+    cannot be read or added to, is a link, is read-only or has two names, and OSError where it
+    cannot be written.
     """
     there = sidecars_of(picture, naming)
     path = there[0] if there else sidecar_of(picture, naming)
@@ -132,7 +136,7 @@ def _replace(path: Path, before: bytes, data: bytes) -> None:
 
 
 def _keep_facts(path: Path, partial: Path) -> None:
-    """Give a file another's owner, where that is permitted, its mode and its extended attributes."""
+    """Give a file another's owner (where permitted), mode and extended attributes."""
     facts = path.stat()
     if hasattr(os, "chown"):
         for owner, group in ((-1, facts.st_gid), (facts.st_uid, -1)):
@@ -149,9 +153,9 @@ _BLOCK = 2**20
 def copy_picture(source: Path, target: Path, sha256: str, companions: Iterable[Path] = (), *, dry: bool) -> Copied:
     """Copy a picture, and its sidecars beside it; "there" where the same bytes are there already.
 
-    What is written is read back and compared with the hash of the picture that was judged. With `dry` all is checked
-    and nothing written. Raises InputError for a picture that changed and for a name that is taken, OSError where it
-    cannot be read or written.
+    What is written is read back and compared with the hash of the picture that was judged. With
+    `dry` all is checked and nothing written. Raises InputError for a picture that changed and for a
+    name that is taken, OSError where it cannot be read or written.
     """
     if _is_copy(target, sha256):
         return "there"

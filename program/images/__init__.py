@@ -1,1 +1,1 @@
-"""Images: opened and checked once, kept as content-addressed references, decoded in bounded memory."""
+"""Images: opened and checked once, kept by their content, decoded in bounded memory."""

@@ -1,8 +1,9 @@
-"""What colours an image's numbers stand for, by what its file states, and their conversion to sRGB by lcms.
+"""What colours an image's numbers stand for, and their conversion to sRGB by lcms.
 
-The first of these that can be used counts: in a PNG cICP, iCCP, sRGB, gAMA and cHRM (PNG specification, third edition,
-4.3), elsewhere the ICC profile, then AVIF's and HEIF's nclx. Each becomes an ICC profile, and a profile counts by what
-it does, whatever it is called: where it moves no colour by more than 1 of 255, the numbers are sRGB's already.
+The first of these that can be used counts: in a PNG cICP, iCCP, sRGB, gAMA and cHRM (PNG
+specification, third edition, 4.3), elsewhere the ICC profile, then AVIF's and HEIF's nclx. Each
+becomes an ICC profile, and a profile counts by what it does, whatever it is called: where it moves
+no colour by more than 1 of 255, the numbers are sRGB's already.
 """
 
 import io
@@ -29,8 +30,12 @@ class Colours(NamedTuple):
     def convert(self, image: Image.Image) -> Image.Image:
         """Return an image without transparency as RGB."""
         if self.transform is not None:
-            image = self.transform.apply(image if image.mode == self.mode else image.convert(self.mode))
-        return image if image.mode == "RGB" else image.convert("RGB")
+            if image.mode != self.mode:
+                image = image.convert(self.mode)
+            image = self.transform.apply(image)
+        if image.mode == "RGB":
+            return image
+        return image.convert("RGB")
 
 
 class _UnusableError(Exception):
@@ -38,7 +43,7 @@ class _UnusableError(Exception):
 
 
 def colours_of(image: Image.Image, data: bytes = b"") -> Colours:
-    """Return what makes an opened image sRGB; `data` is its file, empty where an image comes without one."""
+    """Return what makes an opened image sRGB; `data` is its file, or empty."""
     notes: list[str] = []
     for source, profile in _stated(image, data):
         try:
@@ -55,7 +60,7 @@ def colours_of(image: Image.Image, data: bytes = b"") -> Colours:
 
 
 def _stated(image: Image.Image, data: bytes) -> Iterator[tuple[str, Callable[[], bytes]]]:
-    """Yield what a file states of its colours, what counts first at first: its name, and what makes it a profile.
+    """Yield what a file states of its colours, what counts first at first.
 
     An empty profile stands for sRGB.
     """
@@ -96,7 +101,7 @@ def _profile_of_codes(primaries: int, transfer: int, *, full_range: bool = True)
 
 
 def _profile_of_gamma(gamma: float | None, chromaticity: Sequence[float] | None) -> bytes:
-    """Return the profile that a PNG's gAMA and cHRM stand for; what one of them leaves open is sRGB's."""
+    """Return the profile that a PNG's gAMA and cHRM stand for; sRGB's where one is open."""
     if gamma is not None and not _LEAST_GAMMA <= gamma <= 1 / _LEAST_GAMMA:
         raise _UnusableError(f"an exponent of {gamma:g} cannot be used")
     curve = _SRGB_CURVE if gamma is None else (1 / gamma,)
@@ -128,7 +133,7 @@ _BRADFORD = np.array([[0.8951, 0.2664, -0.1614], [-0.7502, 1.7135, 0.0367], [0.0
 
 
 def _profile(points: Sequence[float], curve: Sequence[float]) -> bytes:
-    """Return an ICC profile (ICC.1:2022) for RGB with these primaries and white (x and y of each) and one curve.
+    """Return an ICC profile (ICC.1:2022) for RGB with these primaries, white and curve.
 
     The curve's parameters: an exponent alone, or those of type 3, with a straight part near black.
     """
@@ -177,13 +182,15 @@ def _conversion(profile: bytes, image: Image.Image) -> Colours:
 
 
 def _mode_read(space: str, image: Image.Image) -> str:
-    """Return the mode in which an image is given to a profile of such a space. ValueError where they do not fit."""
+    """Return the mode in which an image is given to a profile; or ValueError."""
     is_grey = image.mode in {"1", "L", "LA", "La"} or image.mode[0] == "I"
     if image.mode[0] == "P":
         colours = np.reshape(image.getpalette("RGB") or (), (-1, 3))
         is_grey = bool((colours == colours[:, :1]).all())
     if space == "GRAY" and is_grey:
-        return image.mode if image.mode.startswith("I;16") else "L"
+        if image.mode.startswith("I;16"):
+            return image.mode
+        return "L"
     if space == "RGB" and image.mode not in {"CMYK", "LAB"}:
         return "RGB"
     if space == image.mode == "CMYK":

@@ -1,8 +1,9 @@
-"""What the files around pictures state: AVIF and HEIF in boxes, WebP in chunks, TIFF and raw files in directories.
+"""What the files around pictures state: AVIF, HEIF, WebP, TIFF and raw files.
 
-Boxes: ISO/IEC 14496-12, 23008-12. Decoders read a picture from zeros, too: a download whose middle was never written
-looks whole to them. Tags of directories by their numbers in TIFF 6.0, its supplement 1 (SubIFDs), TIFF/EP and the DNG
-specification: raw files and others begin with a small preview of the photograph.
+Boxes: ISO/IEC 14496-12, 23008-12. Decoders read a picture from zeros, too: a download whose middle
+was never written looks whole to them. Tags of directories by their numbers in TIFF 6.0, its
+supplement 1 (SubIFDs), TIFF/EP and the DNG specification: raw files and others begin with a small
+preview of the photograph.
 """
 
 import struct
@@ -11,7 +12,8 @@ from typing import NamedTuple
 
 _MOST_BOXES = 4096
 _ZEROS = 64
-"""Zeros on end that no coded picture holds: the most in 38 encoded ones, flat ones among them, were 6."""
+"""Zeros on end that no coded picture holds: the most in 38 encoded ones, flat ones among them, were
+6."""
 _FLAT_PER_ZERO = 8192
 """Pixels of a flat picture to a zero in lossy WebP: it takes 10,300 of them to leave one."""
 _CODED = {b"av01", b"hvc1", b"hev1", b"avc1", b"jpeg"}
@@ -21,8 +23,11 @@ def is_unwritten(data: bytes, pixels: int) -> bool:
     """Return whether a part of a picture of so many pixels is zeros that no encoder writes."""
     try:
         if data[:4] == b"RIFF":
-            chunks = _chunks(data[12:])
-            return any(bytes(_ZEROS + (pixels // _FLAT_PER_ZERO if lossy else 0)) in part for lossy, part in chunks)
+            for lossy, part in _chunks(data[12:]):
+                flat = pixels // _FLAT_PER_ZERO if lossy else 0
+                if bytes(_ZEROS + flat) in part:
+                    return True
+            return False
         return any(bytes(_ZEROS) in part for part in _coded_parts(data))
     except (struct.error, IndexError):
         return False  # what is broken here its decoder refuses
@@ -42,7 +47,7 @@ def _chunks(data: bytes) -> Iterator[tuple[bool, bytes]]:
 
 
 def _coded_parts(data: bytes) -> Iterator[bytes]:
-    """Yield the coded pictures of an AVIF or HEIF file: not what is said of them, in which zeros are common."""
+    """Yield the coded pictures of an AVIF or HEIF file, in which zeros are rare."""
     meta = _inside(data, b"meta")[4:] if data[4:8] == b"ftyp" else b""
     listed = _inside(meta, b"iinf")
     if not listed:
@@ -84,7 +89,7 @@ def _places(iloc: bytes) -> Iterator[tuple[int, int, int]]:
 
 
 def nclx_of(data: bytes) -> tuple[int, int] | None:
-    """Return the codes of the colour primaries and transfer of a file's picture; None where it states none."""
+    """Return the codes of a file's colour primaries and transfer; or None."""
     try:
         meta = _inside(data, b"meta")[4:] if data[4:8] == b"ftyp" else b""
         properties = _inside(meta, b"iprp")
@@ -179,11 +184,13 @@ def raw_kind(data: bytes) -> str | None:
         return "DNG"
     if data[8:10] == b"CR":
         return "CR2"
-    return "as NEF and ARW" if any(d.value(_PHOTOMETRIC) in _SENSOR for d in (first, *others)) else None
+    if any(d.value(_PHOTOMETRIC) in _SENSOR for d in (first, *others)):
+        return "as NEF and ARW"
+    return None
 
 
 def without_preview(data: bytes) -> tuple[bytes, str | None]:
-    """Return a file that begins with its full picture, and what there is to note; any but a TIFF as it is."""
+    """Return a TIFF that begins with its full picture, and a note; others as they are."""
     first, others = _directories(data)
     if first is None or (first.is_whole and _SUB_IFDS not in first.tags):
         return data, None
@@ -200,8 +207,10 @@ def without_preview(data: bytes) -> tuple[bytes, str | None]:
 
 
 def _word_of(data: bytes) -> str:
-    """Return how a TIFF writes addresses, as a format: of 8 bytes in a big one. That of the first begins at as many."""
-    return ("<" if data[:2] == b"II" else ">") + ("Q" if b"+" in data[2:4] else "I")
+    """Return how a TIFF writes addresses, as a format: of 8 bytes in a big one."""
+    order = "<" if data[:2] == b"II" else ">"
+    size = "Q" if b"+" in data[2:4] else "I"
+    return order + size
 
 
 def _directories(data: bytes) -> tuple[_Directory | None, list[_Directory]]:
@@ -233,7 +242,7 @@ def _further(data: bytes, first: _Directory) -> Iterator[_Directory]:
 
 
 def _directory(data: bytes, offset: int) -> _Directory:
-    """Return the directory at an offset. Raises struct.error or OverflowError where the file ends before it does."""
+    """Return the directory at an offset; struct.error or OverflowError beyond the end."""
     word = _word_of(data)
     order, inline = word[0], struct.calcsize(word)
     counted = word if inline == 8 else f"{order}H"

@@ -1,7 +1,8 @@
-"""Decoding in a process of its own, bounded in processor time, memory and waiting: no file stalls or ends the program.
+"""Decoding in a process of its own, bounded in processor time, memory and waiting.
 
-A worker starts with the first image and stays for the next ones; one that was ended is replaced. It is sent a file's
-bytes and sends back pixels. No key of the environment reaches it, and it ends with the program.
+A worker starts with the first image and stays for the next ones; one that was ended is replaced. It
+is sent a file's bytes and sends back pixels. No key of the environment reaches it, and it ends with
+the program.
 """
 
 import atexit
@@ -31,12 +32,14 @@ from program.images.refs import Area
 logger = logging.getLogger(__name__)
 
 _MEMORY = 7 * 2**28
-"""Bytes of address space, in proportion for images over MAX_PIXELS: a WebP takes 25 a pixel, others 4 to 8."""
+"""Bytes of address space, in proportion for images over MAX_PIXELS: a WebP takes 25 a pixel, others
+4 to 8."""
 _PER_PIXEL_S = 120e-9
 _COUNTS = hasattr(signal, "setitimer")
 """Whether a worker ends itself by the processor time that it took."""
 _STUCK_S = 900.0
-"""Waiting after which such a worker is ended: beside 25 busy processes one of low priority got 1 % of a core."""
+"""Waiting after which such a worker is ended: beside 25 busy processes one of low priority got 1 %
+of a core."""
 _MOST_WORKERS = 4
 _PIPE_BYTES = 2**20
 _LARGE = 2**22
@@ -45,7 +48,7 @@ _ENVIRONMENT = {"DYLD_LIBRARY_PATH", "LD_LIBRARY_PATH", "PATH", "PYTHONDONTWRITE
 
 
 def seconds_for(data: bytes, pixels: int) -> float:
-    """Return the processor time that a file of so many pixels may take: over twice what any format needs.
+    """Return the processor time for so many pixels: over twice what any format needs.
 
     Measured at 3 GHz: PNG 42, WebP 36, progressive JPEG 20 ns a pixel, PPM in digits 152 ns a byte.
     """
@@ -57,9 +60,10 @@ def decode_bounded(
     data: bytes, name: str, *, at_most: int | None = None, area: Area | None = None, detailed: bool = False,
     max_pixels: int = MAX_PIXELS,
 ) -> DecodedImage:  # fmt: skip
-    """Decode as `decode` does, in a worker. Raises ImageError also for what takes too long or ends the worker.
+    """Decode as `decode` does, in a worker; ImageError also for what ends the worker.
 
-    Where no interpreter can be started, as in a program that embeds one, that is said once and nothing is bounded.
+    Where no interpreter can be started, as in a program that embeds one, that is said once and
+    nothing is bounded.
     """
     options: dict[str, Any] = {"at_most": at_most, "area": area, "detailed": detailed, "max_pixels": max_pixels}
     try:
@@ -73,7 +77,7 @@ def decode_bounded(
 
 
 def tags_bounded(data: bytes, pixels: int) -> tuple[dict[int, int | str], bytes]:
-    """Return an image's tags and its XMP packet as `tags_of` does, in a worker, for a file of so many pixels."""
+    """Return an image's tags and its XMP packet as `tags_of` does, in a worker."""
     try:
         head, packet = _answer_apart(data, "", {"tags_only": True, "max_pixels": pixels})
     except (FileNotFoundError, PermissionError):  # no worker can be started
@@ -111,7 +115,7 @@ def _answer_apart(data: bytes, name: str, options: Mapping[str, Any]) -> tuple[d
 
 
 def start_early() -> None:
-    """Start a worker before the first image is there, where a command has other things to load meanwhile."""
+    """Start a worker while the command loads other things."""
     with contextlib.suppress(ImageError, OSError), _WORKERS.one(""):
         pass
 
@@ -154,7 +158,7 @@ class _Worker:
 
 
 class _Workers:
-    """At most so many at a time, started as they are needed. Thread-safe; a fork begins with none."""
+    """At most so many at a time, started as needed. Thread-safe; a fork begins with none."""
 
     def __init__(self) -> None:
         self._begin()
@@ -164,7 +168,7 @@ class _Workers:
 
     @contextlib.contextmanager
     def one(self, name: str) -> Iterator[_Worker]:
-        """Yield a worker that nobody else uses; it is ended where the block raises. ImageError where none starts."""
+        """Yield a worker that nobody else uses, ended where the block raises; or ImageError."""
         with self._room:
             worker = self._free(name)
             try:
@@ -239,7 +243,7 @@ def _decoded(data: bytes, request: dict[str, Any]) -> tuple[dict[str, Any], NDAr
 
 
 def _limit_seconds(seconds: float) -> None:
-    """End this process when it has computed so long from now on; 0: never. A handler would wait for the decoder."""
+    """End this process when it has computed so long from now on; 0: never."""
     if _COUNTS:
         signal.signal(signal.SIGPROF, signal.SIG_DFL)
         signal.setitimer(signal.ITIMER_PROF, seconds)

@@ -1,4 +1,4 @@
-"""From an encoded image to the pixels a viewer sees: 8-bit sRGB, upright, without transparency, in bounded memory.
+"""From an encoded image to the pixels a viewer sees: 8-bit sRGB, upright, opaque.
 
 - Transparency (alpha channel, palette entry or colour key) is laid over white.
 - 16 bits a channel become 8: grey by rounding v / 257, colour by its high byte (as Pillow reads it; at most 1 apart).
@@ -30,9 +30,11 @@ from program.images.jpeg import whole_jpeg
 from program.images.refs import Area, reduced_size, reduction
 
 READING_RULES = 4
-"""Raised whenever the same bytes may give other pixels than before: part of the key of everything measured."""
+"""Raised whenever the same bytes may give other pixels than before: part of the key of everything
+measured."""
 MAX_PIXELS = 120_000_000
-"""Larger images are refused before they are decoded, unless told otherwise: decoding takes 4 bytes a pixel."""
+"""Larger images are refused before they are decoded, unless told otherwise: decoding takes 4 bytes
+a pixel."""
 _MOST_WEBP = MAX_PIXELS // 2
 """Decoding a WebP takes 25 bytes a pixel. Where `max_pixels` is raised: half of that."""
 
@@ -44,8 +46,8 @@ _SUFFIX_OF_FORMAT = {
 _ORIENTATION = 0x0112
 _BITS, _PHOTOMETRIC, _SAMPLE_FORMAT = 258, 262, 339
 _TURNED, _MIRRORED, _UPSIDE_DOWN = {5, 6, 7, 8}, {2, 3, 6, 7}, {3, 4, 7, 8}
-"""EXIF orientations (CIPA DC-008, table 4.6.4) whose stored rows are columns, as displayed, and those whose columns or
-rows then run from right to left or upwards."""
+"""EXIF orientations (CIPA DC-008, table 4.6.4) whose stored rows are columns, as displayed, and
+those whose columns or rows then run from right to left or upwards."""
 
 _BACKGROUND = 255
 """What transparent pixels are laid over: white."""
@@ -77,14 +79,15 @@ def decode(
     max_pixels: int = MAX_PIXELS,
     opened: Callable[[int], None] = lambda pixels: None,
 ) -> DecodedImage:
-    """Decode an image, or an area (left, top, right, bottom in displayed pixels) of it, to at most `at_most` pixels.
+    """Decode an image, or an area (left, top, right, bottom in displayed pixels), to `at_most` px.
 
     With `detailed` the whole image's detail is measured as well, while its pixels are at hand.
 
-    Memory: the file, 4 bytes for each of its pixels (25 of a WebP) and what is returned. `opened` gets the number of
-    pixels before they are decoded. A file can be made to take any time and memory here: `bounded` sees to that. Raises
-    ImageError naming the image when it is truncated, has more than `max_pixels`, holds pixels of no known range
-    (floating-point, integers of 32 bits or with a sign) or is not an image.
+    Memory: the file, 4 bytes for each of its pixels (25 of a WebP) and what is returned. `opened`
+    gets the number of pixels before they are decoded. A file can be made to take any time and
+    memory here: `bounded` sees to that. Raises ImageError naming the image when it is truncated,
+    has more than `max_pixels`, holds pixels of no known range (floating-point, integers of 32 bits
+    or with a sign) or is not an image.
     """
     if raw := raw_kind(data):
         raise ImageError(
@@ -123,10 +126,10 @@ def decode(
 
 
 def tags_of(data: bytes, opened: Callable[[int], None] = lambda pixels: None) -> tuple[dict[int, int | str], bytes]:
-    """Return an image file's EXIF tags that are numbers or text, those of its Exif part among them, and its XMP packet.
+    """Return an image file's EXIF tags that are numbers or text, and its XMP packet.
 
-    Both empty where there are none, or none that can be read. `opened` as `decode` has it: a file can be made to take
-    any time and memory here, too.
+    Both empty where there are none, or none that can be read. `opened` as `decode` has it: a file
+    can be made to take any time and memory here, too.
     """
     try:
         with _opened(data) as image:
@@ -143,7 +146,8 @@ def tags_of(data: bytes, opened: Callable[[int], None] = lambda pixels: None) ->
 def _loaded(image: Image.Image, data: bytes, *, known: bool) -> tuple[Image.Image, tuple[str, ...]]:
     """Return an opened image, decoded, and what there is to note; `known`: it is known to be whole.
 
-    Raises ValueError, saying why, where a part of it is not there; what Pillow raises for other faults.
+    Raises ValueError, saying why, where a part of it is not there; what Pillow raises for other
+    faults.
     """
     if image.format in {"JPEG", "MPO"}:
         return whole_jpeg(data, known=known)
@@ -156,7 +160,7 @@ def _loaded(image: Image.Image, data: bytes, *, known: bool) -> tuple[Image.Imag
 
 
 def _unread(image: Image.Image) -> str | None:
-    """Return what an opened image holds that has no black and white known here, or whose format is none of ours."""
+    """Return what an opened image holds that is not read here: values or a format."""
     if image.format not in _SUFFIX_OF_FORMAT:
         return f"pictures of format {image.format}"
     if image.mode == "F":
@@ -171,7 +175,7 @@ _opening = threading.Lock()
 
 @contextmanager
 def _opened(data: bytes) -> Iterator[Image.Image]:
-    """Open an image with our own limit of pixels in place of Pillow's, which warns from 89 million on."""
+    """Open an image with our own limit of pixels in place of Pillow's."""
     if data[4:8] == b"ftyp":
         _read_heif()
     with _opening:
@@ -225,13 +229,17 @@ def _stored(area: Area, orientation: int, width: int, height: int) -> Area:
         left, right = width - right, width - left
     if orientation in _UPSIDE_DOWN:
         top, bottom = height - bottom, height - top
-    return (top, left, bottom, right) if orientation in _TURNED else (left, top, right, bottom)
+    if orientation in _TURNED:
+        return (top, left, bottom, right)
+    return (left, top, right, bottom)
 
 
 def _upright(pixels: NDArray[np.uint8], orientation: int) -> NDArray[np.uint8]:
     """Return stored rows and columns of an image as they are displayed."""
     pixels = pixels.transpose(1, 0, 2) if orientation in _TURNED else pixels
-    return pixels[:: -1 if orientation in _UPSIDE_DOWN else 1, :: -1 if orientation in _MIRRORED else 1]
+    down = -1 if orientation in _UPSIDE_DOWN else 1
+    right = -1 if orientation in _MIRRORED else 1
+    return pixels[::down, ::right]
 
 
 def _strips(
@@ -253,7 +261,7 @@ def _strips(
 
 
 def _set_key(image: Image.Image, data: bytes) -> None:
-    """Let a PNG's transparent colour be what it is in the samples as they are stored (PNG specification, 11.3.1.1)."""
+    """Let a PNG's transparent colour be what it is in the samples as stored (PNG, 11.3.1.1)."""
     depth, stored = data[24], png_chunk(data, b"tRNS")
     highest = (1 << depth) - 1
     key = [sample & highest for sample in struct.unpack_from(f">{len(stored) // 2}H", stored)]
@@ -270,7 +278,7 @@ def _set_key(image: Image.Image, data: bytes) -> None:
 
 
 def _of_full_range(image: Image.Image) -> Image.Image:
-    """Return 16-bit grey of a TIFF from black to white, however few bits hold it and whichever end is white."""
+    """Return 16-bit grey of a TIFF from black to white, however few bits hold it."""
     tags = getattr(image, "tag_v2", {})
     bits, inverted = tags.get(_BITS, (16,))[0], tags.get(_PHOTOMETRIC) == 0
     if not image.mode.startswith("I;16") or (bits == 16 and not inverted):
@@ -295,7 +303,7 @@ def _as_rgb(image: Image.Image, colours: Colours, seen_through: list[bool]) -> N
 
 
 def encode_png(source: object) -> bytes:
-    """Return a PIL image or an H x W x 3 uint8 array as a PNG, without loss. Raises ImageError for anything else."""
+    """Return a PIL image or an H x W x 3 uint8 array as a PNG, without loss; or ImageError."""
     if isinstance(source, np.ndarray):
         if source.dtype != np.uint8 or source.ndim != 3 or source.shape[2] != 3 or 0 in source.shape:
             raise ImageError(
@@ -326,7 +334,7 @@ def encode_png(source: object) -> bytes:
 
 
 def _of_few_bits(image: Image.Image) -> Image.Image:
-    """Return grey of 32-bit integers in the 8 or 16 bits that hold it. Raises ImageError where neither do."""
+    """Return grey of 32-bit integers in the 8 or 16 bits that hold it; or ImageError."""
     values = np.asarray(image)
     low, high = int(values.min()), int(values.max())
     if low < 0 or high > 65535:

@@ -1,7 +1,7 @@
-"""How much detail, noise and clipped light a picture has at its full size, tile by tile. Pure numpy and Pillow.
+"""How much detail, noise and clipped light a picture has, tile by tile. Pure.
 
-For pictures of one scene: what they show is the same, so what differs is how well it was caught. Of each tile the
-middle half of its rows is read.
+For pictures of one scene: what they show is the same, so what differs is how well it was caught. Of
+each tile the middle half of its rows is read.
 """
 
 from collections.abc import Callable, Iterator
@@ -18,22 +18,25 @@ _TILES = 16
 _LEAST = 8
 """Pixels of a tile's side below which a scale says nothing."""
 _SHARP, _FLAT = 90, 5
-"""Percentiles of the tiles: the sharpest part is what was focused on, the flattest shows noise alone."""
+"""Percentiles of the tiles: the sharpest part is what was focused on, the flattest shows noise
+alone."""
 _SAMPLED = 2**20
 """Pixels that clipped light is counted on."""
 _WHITE, _BLACK = 254, 2
 _UNIT = 0.01
 """Mean square of a difference, of 255, that counts as no detail."""
 _NEAR = 0.25
-"""Of the sides, around the middle. In 160 of CLIVE's train photographs with boxed subjects the tile lies in the box in
-90 %, the middle in 92 %; but 4 % of a picture is sharper than the tile, and 34 % than the middle."""
+"""Of the sides, around the middle. In 160 of CLIVE's train photographs with boxed subjects the tile
+lies in the box in 90 %, the middle in 92 %; but 4 % of a picture is sharper than the tile, and 34 %
+than the middle."""
 
 
 class Detail(NamedTuple):
     """What one picture's pixels say of how it was taken."""
 
     sharp: tuple[float, ...]
-    """Per scale: log2 of the mean square difference of neighbours in the sharpest tiles, less that of the flattest."""
+    """Per scale: log2 of the mean square difference of neighbours in the sharpest tiles, less that
+    of the flattest."""
     noise: float
     """Mean square difference of neighbours in the flattest tiles, of 255, at full size."""
     light: float
@@ -47,7 +50,7 @@ class Detail(NamedTuple):
 
 
 def detail_of(width: int, height: int, rows: Callable[[int, int], NDArray[np.uint8]]) -> Detail:
-    """Measure a picture at its own size; `rows` gives those from a first one to before a last, as uint8 sRGB."""
+    """Measure a picture at its own size; `rows` gives rows from first to last, uint8 sRGB."""
     step = max(1, int(np.ceil(np.sqrt(height * width / _SAMPLED))))
     tile = max(1, -(-max(width, height) // _TILES))
     parts: list[NDArray[np.uint8]] = []
@@ -90,7 +93,7 @@ def _energies(strip: NDArray[np.uint8], tile: int) -> Iterator[NDArray[np.float6
 
 
 def _across(strip: NDArray[np.int16], tile: int) -> NDArray[np.float64]:
-    """Return the mean square difference in each whole tile along a strip; in the whole of a shorter one."""
+    """Return the mean square difference in each whole tile along a strip; of a short one in all."""
     across, down = np.diff(strip, axis=1)[:-1], np.diff(strip, axis=0)[:, :-1]
     powers = [np.einsum("ij,ij->j", each, each, dtype=np.float64) for each in (across, down)]
     columns = powers[0] + powers[1]

@@ -1,9 +1,10 @@
 """Whether a JPEG holds its whole picture: libjpeg fills in silently what its scans lack.
 
-Where one scan holds all, the decoder itself tells: it is handed the scan up to its end and no further, so that it
-finds too little there, or is done too early. Of several scans, or with restarts between, what follows each part is
-decoded once more with other bytes behind it: a part that was whole does not read them, and the pixels stay the same.
-Sections and tables by their numbers in ITU-T T.81.
+Where one scan holds all, the decoder itself tells: it is handed the scan up to its end and no
+further, so that it finds too little there, or is done too early. Of several scans, or with restarts
+between, what follows each part is decoded once more with other bytes behind it: a part that was
+whole does not read them, and the pixels stay the same. Sections and tables by their numbers in
+ITU-T T.81.
 """
 
 import io
@@ -23,7 +24,8 @@ _TABLES, _INTERVAL, _START_OF_SCAN = 0xC4, 0xDD, 0xDA
 _END_OF_SCAN = re.compile(rb"\xff\xff*[^\x00\xff\xd0-\xd7]")  # "\xff+" is five times as slow: it begins with no literal
 _RESTART = re.compile(rb"\xff([\xd0-\xd7])")
 _ONES = b"\xff\x00"
-"""Eight bits that no code begins with twice in a row (annex C): the decoder reads no picture from them."""
+"""Eight bits that no code begins with twice in a row (annex C): the decoder reads no picture from
+them."""
 _LOOKAHEAD = 8 * _ONES
 """The decoder wants up to 64 bits more than it needs."""
 _OTHER = bytes(range(1, 65))
@@ -64,7 +66,7 @@ class _Frame:
     ended: bool = False
 
     def blocks(self, scan: _Scan) -> int:
-        """Return how many units a scan holds: blocks of its one component, or the groups in which several lie (A.2)."""
+        """Return how many units a scan holds: blocks of a component, or groups of several (A.2)."""
         across = max(factors[0] for factors in self.sampling.values())
         down = max(factors[1] for factors in self.sampling.values())
         own = (1, 1) if len(scan.components) > 1 else self.sampling[scan.components[0]]
@@ -74,9 +76,9 @@ class _Frame:
 def whole_jpeg(data: bytes, *, known: bool = False) -> tuple[JpegImageFile, tuple[str, ...]]:
     """Return a JPEG, decoded, and what there is to note of it.
 
-    Raises ValueError, saying why, where a part of the picture is not there; what Pillow raises for other faults. One
-    that lacks its last bytes is whole as long as these hold no more than a few blocks. `known`: it was found whole
-    before, and is only decoded.
+    Raises ValueError, saying why, where a part of the picture is not there; what Pillow raises for
+    other faults. One that lacks its last bytes is whole as long as these hold no more than a few
+    blocks. `known`: it was found whole before, and is only decoded.
     """
     frame = _frame(data)
     closed = data if frame is None or frame.ended else data[: frame.scans[-1].end] + END
@@ -87,7 +89,9 @@ def whole_jpeg(data: bytes, *, known: bool = False) -> tuple[JpegImageFile, tupl
         image = _of_one_scan(frame, data, closed)
     else:
         image = _of_several_parts(frame, data, closed)
-    return image, () if frame.ended else ("the file lacks its last bytes: its end is shown as far as it goes",)
+    if frame.ended:
+        return image, ()
+    return image, ("the file lacks its last bytes: its end is shown as far as it goes",)
 
 
 def _loaded(file: io.BytesIO) -> JpegImageFile:
@@ -100,7 +104,7 @@ def _loaded(file: io.BytesIO) -> JpegImageFile:
 
 
 class _Handed(io.BytesIO):
-    """A scan that is handed over in bites near its end, so that it shows how far the decoder came."""
+    """A scan that is handed over in bites near its end: it shows how far the decoder came."""
 
     def __init__(self, data: bytes, scan: _Scan, behind: bytes) -> None:
         # Zeros before the end are padding, or a picture that was never written: see `goes_on`.
@@ -125,14 +129,19 @@ def _of_one_scan(frame: _Frame, data: bytes, closed: bytes) -> JpegImageFile:
     blocks = frame.blocks(scan) * sum(across * down for across, down in frame.sampling.values())
     few = max(1, min(_FEW * blocks // (scan.end - scan.start + 1), blocks // 16))
     # No block takes more than 34 ones: each of its two codes fails after 17.
-    file = _Handed(data, scan, _LOOKAHEAD + (b"" if frame.ended else _ONES * -(-34 * few // 8)))
+    behind = _LOOKAHEAD
+    if not frame.ended:
+        behind += _ONES * -(-34 * few // 8)
+    file = _Handed(data, scan, behind)
     try:
         image = _loaded(file)
     except OSError as error:
         raise ValueError(_SCAN_ENDS) from error
     if file.goes_on:
         raise ValueError(_SCAN_GOES_ON)
-    return image if frame.ended else _loaded(io.BytesIO(closed))
+    if frame.ended:
+        return image
+    return _loaded(io.BytesIO(closed))
 
 
 def _of_several_parts(frame: _Frame, data: bytes, closed: bytes) -> JpegImageFile:
@@ -188,7 +197,7 @@ def _check_markers(frame: _Frame, data: bytes) -> None:
 
 
 def _frame(data: bytes) -> _Frame | None:
-    """Return a JPEG's parts; None where it is of another kind (lossless, arithmetic) or its markers make no sense."""
+    """Return a JPEG's parts; None where it is of another kind or its markers make no sense."""
     frame, interval, at = _Frame(), 0, 2
     flat: dict[int, bool] = {}
     try:
@@ -211,7 +220,9 @@ def _frame(data: bytes) -> _Frame | None:
                 frame.scans.append(_scan(data, at, body, flat, interval))
                 at = frame.scans[-1].end
         frame.ended = found is not None
-        return frame if frame.width and frame.height and frame.scans else None
+        if frame.width and frame.height and frame.scans:
+            return frame
+        return None
     except (IndexError, KeyError, ValueError, ZeroDivisionError, struct.error):
         return None
 
@@ -229,7 +240,7 @@ def _scan(data: bytes, start: int, head: bytes, flat: Mapping[int, bool], interv
 
 
 def _flat_tables(body: bytes) -> dict[int, bool]:
-    """Return by class and number of each table (B.2.4.2) whether its first code, of zeros alone, means no change."""
+    """Return by class and number of each table (B.2.4.2) whether its first code means no change."""
     flat, at = {}, 0
     while at < len(body):
         flat[body[at]] = body[at + 17] == 0

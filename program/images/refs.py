@@ -1,4 +1,4 @@
-"""What stands for an image everywhere but at the wire: a URL with the hash of its bytes; sizes and boxes. Pure."""
+"""What stands for an image: a URL with the hash of its bytes; sizes and boxes. Pure."""
 
 import math
 import re
@@ -15,7 +15,8 @@ MEDIA_TYPES = {
 """Formats that are read, by the suffix used in references."""
 
 SMALLEST = 32
-"""Pixels of a shorter side from which sharpness is judged: two of the blocks that detail is measured in."""
+"""Pixels of a shorter side from which sharpness is judged: two of the blocks that detail is
+measured in."""
 
 Box: TypeAlias = tuple[float, float, float, float]
 """A region in pixels: left, top, right, bottom; right and bottom are outside the region."""
@@ -37,7 +38,8 @@ class ImageRef:
     name: str
     """What the caller called it: a file name, or the first digits of its hash."""
     notes: tuple[str, ...] = ()
-    """What was done to it beyond plain decoding: a colour profile applied, transparency laid over white, ..."""
+    """What was done to it beyond plain decoding: a colour profile applied, transparency laid over
+    white, ..."""
 
     @property
     def url(self) -> str:
@@ -69,9 +71,10 @@ def parse_url(url: str) -> tuple[str, str]:
 
 
 def reduction(width: int, height: int, at_most: int | None) -> int:
-    """Return the smallest whole factor f by which an image has at most `at_most` pixels (None: any number).
+    """Return the smallest whole factor by which an image has at most `at_most` pixels (None: any).
 
-    The reduced image is the mean of blocks of f x f pixels; blocks at the right and bottom edge may be smaller.
+    The reduced image is the mean of blocks of f x f pixels; blocks at the right and bottom edge may
+    be smaller.
     """
     if at_most is None:
         return 1
@@ -87,7 +90,7 @@ def reduced_size(width: int, height: int, factor: int) -> tuple[int, int]:
 
 
 def whole_pixels(box: Box, width: int, height: int, *, minimum_px: int = 1) -> Area:
-    """Return the pixels of a box inside an image, grown around its centre to at least `minimum_px` a side.
+    """Return the pixels of a box inside an image, grown to at least `minimum_px` a side.
 
     Raises ImageError when the box does not overlap the image.
     """

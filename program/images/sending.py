@@ -1,4 +1,4 @@
-"""Images as services take them: converted and scaled where they have to be, else byte for byte as they are."""
+"""Images as services take them: converted and scaled where they have to be."""
 
 import base64
 import io
@@ -15,13 +15,15 @@ from program.common.errors import ImageError
 from program.images.store import IMAGES, ImageRef
 
 CACHE_MB = 24
-"""Most memory that encoded images may take; every demo travels with every call, so they are kept for a while."""
+"""Most memory that encoded images may take; every demo travels with every call, so they are kept
+for a while."""
 
 _FORMATS = {".jpg": "jpeg", ".tif": "tiff"}
 """The others are called as their suffix."""
 _PNG_SIGNATURE = b"\x89PNG\r\n\x1a\n"
 _MARGIN = 0.95
-"""A scaled picture that is still too large is scaled again, this much below what its size calls for."""
+"""A scaled picture that is still too large is scaled again, this much below what its size calls
+for."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -40,7 +42,7 @@ class EncodedImage:
 
 
 def limits_of_request(refs: Sequence[ImageRef], limits: ImageLimits) -> ImageLimits:
-    """Return what each image of a request may be, so that all of them together are what the service takes."""
+    """Return what each image of a request may be, so that all together are what is taken."""
     found: dict[str, int] = {}
     if len(refs) > limits.many and limits.max_side_px_of_many is not None:
         found["max_side_px"] = min(limits.max_side_px_of_many, limits.max_side_px or limits.max_side_px_of_many)
@@ -48,7 +50,9 @@ def limits_of_request(refs: Sequence[ImageRef], limits: ImageLimits) -> ImageLim
         share = limits.max_request_bytes // len(refs)
         if sum(len(IMAGES.read(ref)) for ref in refs) > limits.max_request_bytes:
             found["max_bytes"] = max(10_000, min(share, limits.max_bytes or share))
-    return limits.model_copy(update=found) if found else limits
+    if found:
+        return limits.model_copy(update=found)
+    return limits
 
 
 @cached(LRUCache(CACHE_MB * 2**20, lambda image: len(image.data)), lock=threading.Lock())
@@ -75,7 +79,7 @@ def encode(ref: ImageRef, limits: ImageLimits) -> EncodedImage:
 
 
 def _is_grey16(data: bytes) -> bool:
-    """Return whether a PNG's header (width, height, bit depth, colour type) says 16-bit greyscale."""
+    """Return whether a PNG's header (size, bit depth, colour type) says 16-bit greyscale."""
     return data.startswith(_PNG_SIGNATURE) and len(data) > 25 and data[24] == 16 and data[25] in {0, 4}
 
 
@@ -85,7 +89,7 @@ def _over(limits: ImageLimits, side: int, size: int) -> bool:
 
 
 def _fitted(pixels: NDArray[np.uint8], limits: ImageLimits, name: str) -> tuple[bytes, tuple[int, int]]:
-    """Return a PNG of H x W x 3 pixels within the limits, and its (width, height): as large as fits."""
+    """Return a PNG of H x W x 3 pixels within the limits, as large as fits, and its size."""
     from PIL import Image
 
     whole = Image.fromarray(pixels)

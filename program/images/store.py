@@ -1,4 +1,4 @@
-"""Images as content-addressed references: opened and checked once, never re-encoded; and thumbnails of them."""
+"""Images by their content: opened and checked once, never re-encoded; and thumbnails."""
 
 import base64
 import functools
@@ -33,10 +33,12 @@ __all__ = ("HOST", "Box", "ImageRef", "parse_url")
 
 _WEB = re.compile("(?:.*::)?https?:/", re.IGNORECASE)
 LARGE = 2**21
-"""Pixels of an image that is looked at as it is, full HD among them; more are averaged down where a caller allows it.
-Tools take up to 3 KB of memory a pixel, and the images they are calibrated on have at most 0.4 million."""
+"""Pixels of an image that is looked at as it is, full HD among them; more are averaged down where a
+caller allows it. Tools take up to 3 KB of memory a pixel, and the images they are calibrated on
+have at most 0.4 million."""
 LARGEST = 2**23
-"""The same for what averages an image down itself: the embedded model, and tools that read the network as it does."""
+"""The same for what averages an image down itself: the embedded model, and tools that read the
+network as it does."""
 
 ImageSource: TypeAlias = str | PathLike[str] | bytes | Image.Image | NDArray[np.uint8] | ImageRef
 
@@ -46,7 +48,8 @@ _PixelsKey: TypeAlias = tuple[str, int, Area]
 _BORROWED: ContextVar[set[str] | None] = ContextVar("agentic_iqa_borrowed_images", default=None)
 
 _DECODED_BYTES, _MOST_DECODED = 2**27, 64
-"""One image's tools follow each other: the pixels of more images, however small, would only fill the memory."""
+"""One image's tools follow each other: the pixels of more images, however small, would only fill
+the memory."""
 
 
 @dataclass(slots=True)
@@ -61,8 +64,8 @@ class _Entry:
 class ImageStore:
     """Where the bytes behind references are: files by path, or bytes a caller gave. Thread-safe.
 
-    Bounded memory: decoded images up to 128 MiB, a caller's bytes up to `held_mb`; bytes beyond that go to a temporary
-    folder, which is removed when the process ends.
+    Bounded memory: decoded images up to 128 MiB, a caller's bytes up to `held_mb`; bytes beyond
+    that go to a temporary folder, which is removed when the process ends.
     """
 
     def __init__(self, *, held_mb: int = 256) -> None:
@@ -76,9 +79,10 @@ class ImageStore:
 
     @contextmanager
     def borrow(self) -> Iterator[None]:
-        """Forget the images that were added inside the block when it ends, except those that others still use.
+        """Forget the images that were added inside the block when it ends, unless others use them.
 
-        For a service: what was sent with a request must not stay. What was added outside any such block stays.
+        For a service: what was sent with a request must not stay. What was added outside any such
+        block stays.
         """
         borrowed: set[str] = set()
         token = _BORROWED.set(borrowed)
@@ -93,9 +97,10 @@ class ImageStore:
     def add(self, source: ImageSource, *, max_pixels: int = MAX_PIXELS, detailed: bool = False) -> ImageRef:
         """Check an image and return its reference; `detailed`: its `detail` is asked for next.
 
-        A path, the URI of a file elsewhere (s3://, gs://, ...), encoded bytes or a base64 data URI (kept as they are),
-        or a PIL image / H x W x 3 uint8 array (stored losslessly as PNG). Raises ImageError naming the image when it is
-        missing, empty, truncated, over `max_pixels`, of floating-point pixels or not an image.
+        A path, the URI of a file elsewhere (s3://, gs://, ...), encoded bytes or a base64 data URI
+        (kept as they are), or a PIL image / H x W x 3 uint8 array (stored losslessly as PNG).
+        Raises ImageError naming the image when it is missing, empty, truncated, over `max_pixels`,
+        of floating-point pixels or not an image.
         """
         if isinstance(source, ImageRef):
             self._entry(source.sha256)
@@ -139,10 +144,11 @@ class ImageStore:
         return data
 
     def pixels(self, ref: ImageRef, box: Box | None = None, *, at_most: int | None = None) -> NDArray[np.uint8]:
-        """Decode an image, or a box of it, to H x W x 3 uint8 sRGB, upright, transparency laid over white.
+        """Decode an image, or a box of it, to H x W x 3 uint8 sRGB, upright, without transparency.
 
-        Read-only; cached. With more than `at_most` pixels it is averaged down by the smallest whole factor that suits
-        (see `decoding`). For a box a large image is not decoded as a whole; raises ImageError as `whole_pixels` does.
+        Read-only; cached. With more than `at_most` pixels it is averaged down by the smallest whole
+        factor that suits (see `decoding`). For a box a large image is not decoded as a whole;
+        raises ImageError as `whole_pixels` does.
         """
         whole, size = (0, 0, ref.width, ref.height), ref.width * ref.height
         left, top, right, bottom = area = whole if box is None else whole_pixels(box, ref.width, ref.height)
@@ -165,11 +171,11 @@ class ImageStore:
         return cast("Detail", decode_bounded(data, ref.name, at_most=1, max_pixels=size, detailed=True).detail)
 
     def crop(self, ref: ImageRef, box: Box) -> ImageRef:
-        """Return a box of an image as an image of its own. Raises ImageError as `whole_pixels` does."""
+        """Return a box of an image as an image of its own; ImageError as of `whole_pixels`."""
         return self.add(self.pixels(ref, box))
 
     def same_pixels(self, one: ImageRef, other: ImageRef) -> bool:
-        """Return whether two images hold the same pixels, whatever their files; large ones are read one by one."""
+        """Return whether two images hold the same pixels, whatever their files."""
         if one.sha256 == other.sha256 or one.size != other.size:
             return one.sha256 == other.sha256
         if not np.array_equal(self.pixels(one, at_most=LARGE), self.pixels(other, at_most=LARGE)):
@@ -179,7 +185,7 @@ class ImageStore:
         return len({hashlib.sha256(self.pixels(ref).data).digest() for ref in (one, other)}) == 1
 
     def match_size(self, reference: ImageRef, image: ImageRef, *, resample: bool) -> ImageRef:
-        """Return a reference of an image's size: itself, or resampled (Lanczos) as an image of its own.
+        """Return a reference of an image's size: itself, or resampled (Lanczos).
 
         Raises InputError where the sizes differ and `resample` is False.
         """
@@ -224,7 +230,9 @@ class ImageStore:
             self._remember((digest, reduction(width, height, LARGEST), (0, 0, width, height)), image.pixels)
             ref = self._enter(ImageRef(digest, image.suffix, width, height, name, image.notes), source, image.detail)
         # Two files may hold the same bytes: each is told by its own name.
-        return ref if ref.name == name else replace(ref, name=name)
+        if ref.name == name:
+            return ref
+        return replace(ref, name=name)
 
     def _entry(self, digest: str) -> _Entry:
         entry = self._entries.get(digest)
@@ -233,7 +241,7 @@ class ImageStore:
         return entry
 
     def _use(self, digest: str, source: Path | bytes, max_pixels: int) -> ImageRef | None:
-        """Return an image that one more caller uses; None where it is not known or has more than `max_pixels`."""
+        """Return an image that one more caller uses; None where it is unknown or too large."""
         with self._lock:
             entry = self._entries.get(digest)
             if entry is None or entry.ref.width * entry.ref.height > max_pixels:
@@ -300,17 +308,19 @@ IMAGES = ImageStore()
 
 _GRID = (16, 16)
 _ALIKE = 0.55
-"""Correlation of the grids from which two images show the same. Of 7,140 pairs of CLIVE's train photographs nine in ten
-lie below it; of the 24 generated distortions at level 5 none does on four photographs."""
+"""Correlation of the grids from which two images show the same. Of 7,140 pairs of CLIVE's train
+photographs nine in ten lie below it; of the 24 generated distortions at level 5 none does on four
+photographs."""
 _LOOKED_AT, _FARTHEST, _LEAST = 512, 32, 32
-"""Pixels of the middle that a shift is looked for in, the farthest one, and the least that shows any."""
+"""Pixels of the middle that a shift is looked for in, the farthest one, and the least that shows
+any."""
 _EXPLAINED = 0.8
 """Share of what the two do not have in common that may be left once a shift is taken back."""
 
 
 @functools.lru_cache(maxsize=1024)
 def show_the_same(one: ImageRef, other: ImageRef) -> bool:
-    """Return whether two images show the same scene, as a 16 x 16 grid of one of their colours tells; flat ones do."""
+    """Return whether two images show the same scene, by a 16 x 16 grid of one of their colours."""
     grids = [
         np.asarray(Image.fromarray(IMAGES.pixels(ref, at_most=LARGE)).resize(_GRID, Image.Resampling.BOX), float)
         for ref in (one, other)
@@ -321,9 +331,10 @@ def show_the_same(one: ImageRef, other: ImageRef) -> bool:
 
 @functools.lru_cache(maxsize=1024)
 def shift_of(image: ImageRef, reference: ImageRef) -> tuple[int, int]:
-    """Return by how many pixels an image lies to the right and below its reference; (0, 0) where no shift explains it.
+    """Return by how many pixels an image lies right of and below its reference; (0, 0): unclear.
 
-    Phase correlation of their middles (Kuglin & Hines 1975; Guizar-Sicairos et al. 2008), in pixels as they are judged.
+    Phase correlation of their middles (Kuglin & Hines 1975; Guizar-Sicairos et al. 2008), in pixels
+    as they are judged.
     """
     if image.size != reference.size or min(image.width, image.height) < _LEAST or image.sha256 == reference.sha256:
         return 0, 0
@@ -339,11 +350,13 @@ def shift_of(image: ImageRef, reference: ImageRef) -> tuple[int, int]:
         return 0, 0
     moved, still = overlap((right, down), middles[1], middles[0])
     before, after = (1 - np.corrcoef(a.ravel(), b.ravel())[0, 1] for a, b in ((middles[1], middles[0]), (moved, still)))
-    return (right, down) if after <= _EXPLAINED * before else (0, 0)
+    if after <= _EXPLAINED * before:
+        return (right, down)
+    return (0, 0)
 
 
 def overlap(shift: tuple[int, int], pixels: NDArray[Any], reference: NDArray[Any]) -> tuple[NDArray[Any], NDArray[Any]]:
-    """Return what a shifted picture and its reference have in common, each pixel at its own place."""
+    """Return what a shifted picture and its reference have in common, pixel by pixel."""
     (right, down), (height, width) = shift, pixels.shape[:2]
 
     def part(of: NDArray[Any], x: int, y: int) -> NDArray[Any]:
@@ -373,14 +386,14 @@ def _middle(pixels: NDArray[np.uint8]) -> NDArray[np.uint8]:
 
 
 def small(source: ImageSource, side_px: int) -> Image.Image:
-    """Return an image, its longer side at most `side_px`. Raises ImageError as `IMAGES.add` does."""
+    """Return an image, its longer side at most `side_px`; ImageError as of `IMAGES.add`."""
     picture = Image.fromarray(IMAGES.pixels(IMAGES.add(source), at_most=LARGE))
     picture.thumbnail((side_px, side_px), Image.Resampling.LANCZOS)
     return picture
 
 
 def thumbnail(source: ImageSource, side_px: int) -> str:
-    """Return an image, its longer side at most `side_px`, as a data: URL. Raises ImageError as `IMAGES.add` does."""
+    """Return an image, its longer side at most `side_px`, as a data: URL; or ImageError."""
     return data_url(small(source, side_px), side_px)
 
 

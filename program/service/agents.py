@@ -1,4 +1,4 @@
-"""An MCP server around a program, and what an agent may call; on standard input and output, or over HTTP."""
+"""An MCP server around a program, on standard input and output, or over HTTP."""
 
 import base64
 import re
@@ -77,8 +77,8 @@ class AgentTools:
     ) -> Annotated[CallToolResult, Row]:  # fmt: skip
         """Judge the quality of one image on 1..5, or answer a question about it.
 
-        `options` are choices for the question; `regions` names boxes in pixels (left, top, right, bottom). `heatmap`
-        adds a picture of where quality is lost.
+        `options` are choices for the question; `regions` names boxes in pixels (left, top, right,
+        bottom). `heatmap` adds a picture of where quality is lost.
         """
 
         def judged(job: Request) -> tuple[Assessment, bytes | None]:
@@ -159,12 +159,17 @@ class AgentTools:
 
 
 def _source(what: str, named: str) -> dict[str, str]:
-    kind = "" if named[:5].lower() == "data:" else "_url" if _WEB.match(named) else "_path"
+    if named[:5].lower() == "data:":
+        kind = ""
+    else:
+        kind = "_url" if _WEB.match(named) else "_path"
     return {f"{what}{kind}": named}
 
 
 def _name(image: str) -> str:
-    return "image" if image[:5].lower() == "data:" else shown_name(image)
+    if image[:5].lower() == "data:":
+        return "image"
+    return shown_name(image)
 
 
 _INSTRUCTIONS = "Judges the quality of images as people would, on 1 (bad) to 5 (excellent), and says why."
@@ -181,7 +186,7 @@ def server_of(program: AgenticIQA, *, local: bool) -> tuple[MCPServer, AgentTool
 
 
 def http_app(program: AgenticIQA, token: str | None) -> Any:
-    """Return the ASGI application: MCP at /mcp, every request checked, bounded and logged as the service's are."""
+    """Return the ASGI application: MCP at /mcp, its requests checked and logged as all are."""
     settings = program.resources.settings.serve
     server, tools = server_of(program, local=False)
     inner = server.streamable_http_app(

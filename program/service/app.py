@@ -1,4 +1,4 @@
-"""The service as an ASGI application: POST /assess, /assess/batch, /compare, /heatmap, and the page. Binds no port."""
+"""The service as an ASGI application: its routes and the page. Binds no port."""
 
 import io
 import mimetypes
@@ -134,7 +134,7 @@ async def _asked(
 
 
 def _body_schema(*, several: bool) -> dict[str, Any]:
-    """Describe a route's body, which FastAPI does not read: as JSON, and as a form of the same fields."""
+    """Describe a route's body, which FastAPI does not read: JSON, or a form of its fields."""
     item = AssessRequest.model_json_schema()
     file = {"type": "string", "format": "binary"}
     images = {"type": "array", "items": file, "description": "files"}
@@ -156,7 +156,7 @@ _VERSION = installed_version("agentic-iqa") or "0"
 
 
 def create_app(program: AgenticIQA, token: str | None = None) -> FastAPI:
-    """Return the service around a program; with a token, only /, /assets, /docs, /openapi.json and /health are open."""
+    """Return the service around a program; with a token, only its pages and /health are open."""
     assessor = Assessor(program)
     bodies = Bodies(assessor.settings)
 
@@ -198,7 +198,7 @@ def _add_pages(app: FastAPI) -> None:
 
 @cache
 def example_photograph(name: str) -> bytes:
-    """Return a photograph that scikit-image ships, as JPEG: coffee, cat or moon, or one of them ", blurred"."""
+    """Return a photograph of scikit-image as JPEG: coffee, cat or moon, or one ", blurred"."""
     from PIL import Image, ImageFilter
     from skimage import data
 

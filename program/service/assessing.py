@@ -1,4 +1,4 @@
-"""Assessments of a service: so many at a time, so many waiting, each within its time, none kept; and their counters."""
+"""Assessments of a service: bounded in number and time, none kept; their counters."""
 
 import asyncio
 import io
@@ -29,7 +29,7 @@ _STAGES = ("planner", "executor", "tools", "summarizer", "total")
 
 
 class Metrics:
-    """What Prometheus scrapes: labels come from closed sets only, so that no client can make new ones."""
+    """What Prometheus scrapes; labels come from closed sets, which no client extends."""
 
     def __init__(self) -> None:
         self.registry = CollectorRegistry()
@@ -121,10 +121,10 @@ class Assessor:
     async def run_jobs(
         self, ticket: Ticket, work: Callable[[W], T], jobs: Sequence[W | Refused]
     ) -> "list[T | BaseException]":
-        """Return what the work (`assess`, `draw`, ...) makes of each job, or its error; Refused (504) when time is up.
+        """Return what the work makes of each job, or its error; Refused (504) when time is up.
 
-        A job that was refused is its own error. A thread cannot be stopped: work begun is finished and thrown away, and
-        its place stays taken till then.
+        A job that was refused is its own error. A thread cannot be stopped: work begun is finished
+        and thrown away, and its place stays taken till then.
         """
 
         def worked(job: W | Refused) -> T:
@@ -171,7 +171,7 @@ class Assessor:
         return file.getvalue()
 
     def compare(self, pair: tuple[Request, Request]) -> Comparison:
-        """Say which of two images is better, both against the first one's reference. Raises InputError."""
+        """Say which of two images is better, beside the first one's reference; or InputError."""
         first, second = self._opened(pair[0]), self._opened(pair[1].model_copy(update={"reference": None}))
         return compare_images(self.program, first.image, second.image, first.reference)
 

@@ -1,4 +1,4 @@
-"""The outermost layer: every request is checked, bounded, logged, counted and answered with safe headers."""
+"""The outermost layer: every request is checked, bounded, logged and counted."""
 
 import asyncio
 import contextlib
@@ -32,7 +32,7 @@ _HOST = re.compile(r"(?:\[(?P<ipv6>[0-9a-f:.]+)\]|(?P<name>[^\s/@?#\\,:\[\]]+))(
 
 
 def _check_head(method: str, path: str, headers: Headers, token: str | None, hosts: Sequence[str]) -> None:
-    """Raise Refused for a foreign page, a foreign name, no token, or one of these headers given twice.
+    """Raise Refused for a foreign page or name, no token, or one of these headers twice.
 
     `hosts` are the names answered to besides localhost and IP addresses.
     """
@@ -111,9 +111,10 @@ _DRAIN_S = 1.0
 
 
 class Bodies:
-    """Those that are not whole yet. They hold no place of those that are worked on, but memory, and that is bounded.
+    """Those that are not whole yet: they hold memory, which is bounded, and no place.
 
-    Beyond it the one that has been coming longest is given up: whoever sends slowly keeps nobody else out.
+    Beyond it the one that has been coming longest is given up: whoever sends slowly keeps nobody
+    else out.
     """
 
     def __init__(self, settings: ServeSettings) -> None:
@@ -166,7 +167,7 @@ class Body:
             self._patience.reschedule(asyncio.get_running_loop().time())
 
     async def drain(self) -> None:
-        """Read and drop what is still coming, for a second at most: a client cut off while sending reads no answer."""
+        """Read and drop what still comes, for a second: a client cut off reads no answer."""
         if self._whole or (self._waits_for_word and self._deadline is None):
             return
         with contextlib.suppress(TimeoutError):
@@ -267,7 +268,10 @@ class Guard:
 
     def _record(self, scope: Scope, facts: dict[str, Any], status: int, seconds: float) -> None:
         path = scope["path"]
-        route = path if path in _ROUTES else "/assets" if path.startswith("/assets/") else "other"
+        if path in _ROUTES:
+            route = path
+        else:
+            route = "/assets" if path.startswith("/assets/") else "other"
         self._metrics.requests.labels(route, str(status)).inc()
         self._metrics.seconds.labels(route).observe(seconds)
         if "refused" in facts:

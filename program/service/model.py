@@ -1,4 +1,4 @@
-"""The code MLflow runs for a registered program (models-from-code): its folder comes in as an artifact."""
+"""The code MLflow runs for a registered program, whose folder is an artifact."""
 
 import sys
 from pathlib import Path
@@ -18,10 +18,10 @@ _SERVERS = {"mlflow.pyfunc.scoring_server.app", "mlflow.pyfunc.stdin_server", "m
 
 
 class ServedProgram(mlflow.pyfunc.PythonModel):
-    """A compiled program over rows of a table; settings and keys come from the environment it is served in.
+    """A compiled program over rows of a table, with settings and keys of the environment.
 
-    Loaded in one's own process it reads any file, as the program itself does. A server's clients name files of the
-    settings' folders only.
+    Loaded in one's own process it reads any file, as the program itself does. A server's clients
+    name files of the settings' folders only.
     """
 
     def load_context(self, context: Any) -> None:

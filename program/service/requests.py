@@ -1,4 +1,4 @@
-"""Requests as clients send them (JSON, form, table), where their images come from, and what is refused in one line."""
+"""Requests as clients send them, where their images come from, and what is refused."""
 
 import logging
 import os
@@ -19,7 +19,7 @@ from starlette.datastructures import UploadFile
 from starlette.exceptions import HTTPException
 from starlette.requests import Request as HttpRequest
 
-from program.common.addresses import kinds_elsewhere
+from program.common.addresses import kind_elsewhere
 from program.common.backends import Frozen
 from program.common.errors import UNSHOWABLE, ImageError, InputError, first_fault
 from program.common.files import from_base64, name_of, named_in, open_file, plain_file
@@ -42,7 +42,7 @@ _BLOB = re.compile(r"[A-Za-z0-9+/_-]{200,}={0,2}")
 
 
 class Refused(HTTPException):
-    """A request that gets no assessment. Raised anywhere on its way; answered as `{"error": message}`."""
+    """A request that gets no assessment, raised anywhere; answered as `{"error": message}`."""
 
     def __init__(self, status: int, reason: str, message: str, headers: Mapping[str, str] | None = None) -> None:
         super().__init__(status, message, headers)
@@ -51,7 +51,7 @@ class Refused(HTTPException):
 
 
 def refusal_of(error: BaseException) -> Refused | None:
-    """Return how an error of a request or of its assessment is answered; None for a fault of the program itself."""
+    """Return how an error of a request is answered; None for a fault of the program."""
     if isinstance(error, Refused):
         return error
     if isinstance(error, InputError):
@@ -77,10 +77,12 @@ def _one_line(text: str) -> str:
 
 
 def shorten(text: str, limit: int) -> str:
-    """Return a text cut to `limit` characters, with anything that may be an encoded image left out."""
+    """Return a text cut to `limit` characters, without what may be an encoded image."""
     # Cut first: a search through megabytes of text would take long.
     kept = _BLOB.sub("[...]", text[: limit + 200])
-    return kept if len(kept) <= limit and len(text) <= limit + 200 else kept[:limit] + "…"
+    if len(kept) <= limit and len(text) <= limit + 200:
+        return kept
+    return kept[:limit] + "…"
 
 
 @dataclass(frozen=True)
@@ -91,7 +93,7 @@ class Sent:
     name: str
 
     def open(self, max_megapixels: float) -> ImageRef:
-        """Check and decode the image; ImageError naming it, before decoding where it has too many pixels."""
+        """Check and decode the image; ImageError naming it, first of all for too many pixels."""
         try:
             return replace(IMAGES.add(self.data, max_pixels=int(max_megapixels * 1e6)), name=self.name)
         except ImageError as error:
@@ -101,13 +103,13 @@ class Sent:
 
 
 def open_images(request: Request, max_megapixels: float) -> Request:
-    """Return a request with its image and reference, as they were sent, checked and decoded. Raises ImageError."""
+    """Return a request with its image and reference checked and decoded; or ImageError."""
     named = {name: getattr(request, name) for name in ("image", "reference")}
     return request.model_copy(update={name: sent and sent.open(max_megapixels) for name, sent in named.items()})
 
 
 class Sources:
-    """Reads what a request names, within the settings' allow-lists. Blocking: call it in a thread."""
+    """Reads what a request names, within the allow-lists. Blocking: call it in a thread."""
 
     def __init__(self, settings: ServeSettings, *, local: bool = False, remote: Collection[str] = ()) -> None:
         """`local` admits any file of this machine, for a client that is its user's own program.
@@ -122,9 +124,9 @@ class Sources:
         self._limit = int(settings.max_body_mb * 2**20)
 
     def file(self, named: str) -> Sent:
-        """Return a file of an allowed folder. Symbolic links are followed first, then judged by where they lead."""
+        """Return a file of an allowed folder; links are judged by where they lead."""
         what = f"path {named[:200]!r}"
-        if self._local and kinds_elsewhere(named):
+        if self._local and kind_elsewhere(named):
             return self._elsewhere(named, what)
         for path in self._found(named):
             if path.is_file():
@@ -137,7 +139,7 @@ class Sources:
 
     def folder(self, named: str) -> Path:
         """Return a folder that may be looked into. Raises Refused."""
-        if kinds_elsewhere(named):
+        if kind_elsewhere(named):
             raise Refused(422, "path", f"folder {named[:200]!r}: is on another machine; name a folder of this one")
         for path in self._found(named):
             if path.is_dir():
@@ -146,7 +148,7 @@ class Sources:
         raise Refused(422, "path", f"folder {named[:200]!r}: {allowed}; check the path")
 
     def url(self, named: str) -> Sent:
-        """Return what an allowed host holds under a URL. Redirects are not followed, proxies not used."""
+        """Return what an allowed host holds under a URL: no redirects, no proxies."""
         url, what = None, f"url {named[:200]!r}"
         with suppress(httpx.InvalidURL):
             url = httpx.URL(named)
@@ -173,7 +175,7 @@ class Sources:
         return Sent(data, shown_name(name_of(place)))
 
     def _found(self, named: str) -> Iterator[Path]:
-        if kinds_elsewhere(named):  # even to look would ask the other machine
+        if kind_elsewhere(named):  # even to look would ask the other machine
             return
         for folder in self._folders:
             with suppress(OSError, ValueError, RuntimeError):  # missing, a zero byte, a loop of links
@@ -218,7 +220,7 @@ def _unlinked(path: str, flags: int) -> int:
 
 
 def shown_name(given: str | None, otherwise: str = "image") -> str:
-    r"""Return a client's file name as it is shown and logged: no folders, no control or direction marks.
+    r"""Return a client's file name as it is shown and logged: no folders, no control marks.
 
     >>> shown_name("../../etc/x.png"), shown_name("C:\\a\\b.jpg"), shown_name("a\x1b[2J.png"), shown_name("")
     ('x.png', 'b.jpg', 'a[2J.png', 'image')
@@ -258,7 +260,7 @@ Regions = dict[Annotated[str, Field(min_length=1, max_length=100)], Box]
 
 
 class AssessRequest(Frozen):
-    """One image and what to ask of it. The image comes as base64, or as a path or URL that the settings allow."""
+    """One image and what to ask of it: base64, or a path or URL that the settings allow."""
 
     image: Picture | None = Field(None, description="the file's bytes as base64 (plain or URL-safe) or as a data: URL")
     image_path: str | None = Field(None, max_length=1000, description="a file under serve.image_folders")
@@ -291,7 +293,7 @@ class BatchRequest(Frozen):
 
 
 def check_fields(model: type[_Model], fields: object) -> _Model:
-    """Return what a client sent as a request; Refused for a field that is unknown or of the wrong kind."""
+    """Return what a client sent as a request; Refused for an unknown or unfit field."""
     try:
         return model.model_validate(fields)
     except ValidationError as error:
@@ -300,7 +302,7 @@ def check_fields(model: type[_Model], fields: object) -> _Model:
 
 
 async def reader_of(request: HttpRequest, most: int | None) -> Callable[[], list[AssessRequest]]:
-    """Return what reads, in a thread, the items of a body that is whole by then: one, or up to `most`; or Refused."""
+    """Return what reads, in a thread, the items of a whole body: up to `most`; or Refused."""
     kind = request.headers.get("content-type", "").partition(";")[0].strip().lower()
     if kind == FORM:
         return partial(list, await _form_items(request, most or 1))
@@ -316,7 +318,9 @@ def _json_items(body: bytes, *, several: bool) -> list[AssessRequest]:
         sent = from_json(body)
     except ValueError as error:
         raise Refused(422, "request", f"request: Invalid JSON: {error}") from None
-    return check_fields(BatchRequest, sent).items if several else [check_fields(AssessRequest, sent)]
+    if several:
+        return check_fields(BatchRequest, sent).items
+    return [check_fields(AssessRequest, sent)]
 
 
 async def _form_items(request: HttpRequest, most: int) -> list[AssessRequest]:
@@ -356,7 +360,7 @@ def job_of(request: AssessRequest, settings: ServeSettings, sources: Sources) ->
 
 
 def jobs_of(items: Sequence[AssessRequest], settings: ServeSettings) -> list[Request | Refused]:
-    """Return the request of each item, in order; one whose image is refused keeps its place. Blocking."""
+    """Return the request of each item, in order, or why it is refused. Blocking."""
     jobs, sources = list[Request | Refused](), Sources(settings)
     for item in items:
         try:
@@ -374,17 +378,19 @@ def _sent(what: str, given: str | Sent | None, path: str | None, url: str | None
             raise Refused(422, "image", f"{what}: not base64; encode the file's bytes, or send multipart") from None
     if path is not None:
         return sources.file(path)
-    return sources.url(url) if url is not None else given
+    if url is not None:
+        return sources.url(url)
+    return given
 
 
 def assess_rows(
     program: "AgenticIQA", rows: Iterable[Mapping[str, Any]], settings: Settings, *, local: bool = False
 ) -> list[dict[str, Any]]:
-    """Return one answer a row, in order, as a line of a table and whole; one without an assessment says why.
+    """Return one answer a row, in order, as a line of a table and whole, or why there is none.
 
-    A row's image is base64 (plain, URL-safe or a data: URL) in `image`, bytes in `image_bytes`, or a file or URL that
-    the settings under `serve` allow (with `local` any file, and addresses of `images.remote`); `options` and `regions`
-    are JSON. The reference likewise.
+    A row's image is base64 (plain, URL-safe or a data: URL) in `image`, bytes in `image_bytes`, or
+    a file or URL that the settings under `serve` allow (with `local` any file, and addresses of
+    `images.remote`); `options` and `regions` are JSON. The reference likewise.
     """
     sources = Sources(settings.serve, local=local, remote=settings.images.remote)
     return [_assess(program, row, settings, sources) for row in rows]

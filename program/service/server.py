@@ -1,4 +1,4 @@
-"""Binding and running the service: checked before anything is loaded, stopped without losing a request; its logs."""
+"""Binding and running the service, stopped without losing a request; its logs."""
 
 import ctypes
 import json
@@ -32,12 +32,13 @@ _GRACE_S = 2.0
 _HEAD_BYTES = 16 * 2**10
 _MAX_MESSAGE, _MAX_TRACE = 1000, 4000
 _M_ARENA_MAX, _ARENAS = -8, 2
-"""glibc's option for how many heaps threads share. Its default, 8 a core, leaves freed memory scattered: a service grew
-by 9 % in half an hour with it, by 3 % with two, and answered no slower."""
+"""glibc's option for how many heaps threads share. Its default, 8 a core, leaves freed memory
+scattered: a service grew by 9 % in half an hour with it, by 3 % with two, and answered no
+slower."""
 
 
 class JsonLines(logging.Formatter):
-    """Format a record as one JSON object; `extra={"facts": {...}}` adds keys. Keys of the environment are left out."""
+    """Format a record as a JSON object without keys; `extra={"facts": {...}}` adds fields."""
 
     def format(self, record: logging.LogRecord) -> str:
         """Return the line."""
@@ -54,7 +55,7 @@ class JsonLines(logging.Formatter):
 
 
 def set_up_logs(stream: IO[str] | None = None) -> None:
-    """Send everything that is logged to `stream` (stderr) as JSON lines, without the environment's keys."""
+    """Send everything that is logged to `stream` (stderr) as JSON lines, without keys."""
     handler = logging.StreamHandler(stream or sys.stderr)
     handler.setFormatter(JsonLines())
     root = logging.getLogger()
@@ -101,7 +102,7 @@ def bind(host: str, port: int) -> socket.socket:
 
 
 class _Patient(H11Protocol):
-    """uvicorn's HTTP/1.1, with an end to waiting for a request's head: that holds one of the service's places."""
+    """uvicorn's HTTP/1.1, with an end to waiting for a request's head, which holds a place."""
 
     head_timeout_s: float
 
@@ -137,7 +138,7 @@ class _Server(uvicorn.Server):
 
 
 def _leave() -> None:
-    """End the process without waiting for its threads: a kill at any moment loses nothing that was stored."""
+    """End the process without waiting for its threads: no kill loses what was stored."""
     logger.error("stopped", extra={"facts": {"unfinished": "a thread was still working; its result is lost"}})
     logging.shutdown()
     os._exit(1)
@@ -166,7 +167,7 @@ def serve(program: "AgenticIQA", settings: ServeSettings, listener: socket.socke
 
 
 def run_until_stopped(app: Any, settings: ServeSettings, listener: socket.socket, greeting: str) -> None:
-    """Run an ASGI application; requests in flight at SIGTERM or SIGINT are finished within `settings.shutdown_s`.
+    """Run an ASGI application; requests in flight at SIGTERM or SIGINT are finished.
 
     `greeting` is printed with the address in place of its braces once clients may connect.
     """
@@ -186,7 +187,7 @@ def run_until_stopped(app: Any, settings: ServeSettings, listener: socket.socket
 
 
 def _warm_up(program: "AgenticIQA") -> None:
-    """Load libraries, tools and models of this process, so that the first request waits for none of it."""
+    """Load libraries, tools and models, so that the first request waits for none."""
     import numpy as np
 
     from program.agent.resources import ROLES

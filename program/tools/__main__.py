@@ -65,7 +65,9 @@ def _list(arguments: argparse.Namespace) -> int:
         Console().print(_table(rows, checked=arguments.check, whole=whole))
     # Of all tools some are never ready; one that was named is wanted.
     failed = any(row["error"] or (arguments.names and not row["ready"]) for row in rows)
-    return EXIT_PROBLEMS if arguments.check and failed else 0
+    if arguments.check and failed:
+        return EXIT_PROBLEMS
+    return 0
 
 
 def entry(spec: "ToolSpec", runner: "ToolRunner") -> dict[str, Any]:
@@ -80,7 +82,7 @@ def entry(spec: "ToolSpec", runner: "ToolRunner") -> dict[str, Any]:
 
 
 def _trial(name: str, runner: "ToolRunner", image: "ImageRef", reference: "ImageRef") -> dict[str, Any]:
-    """Return raw value, score 1..5, seconds of a second run, whether that gave the very same value, or the error."""
+    """Return raw value, score 1..5, seconds, whether a second run gave the same, or the error."""
     first = runner.measure(name, image, reference)
     again = runner.measure(name, image, reference) if first.raw is not None and first.seconds < SLOW_S else None
     return {
@@ -110,7 +112,7 @@ def _trial_pair() -> "tuple[ImageRef, ImageRef]":
 
 
 def _table(rows: Sequence[dict[str, Any]], *, checked: bool, whole: bool) -> "Group":
-    """Return the ready entries as a table; of a `whole` list all of them, and below why some are not."""
+    """Return the ready entries as a table; of a `whole` list all, and why some are not."""
     from rich.box import SIMPLE_HEAD
     from rich.console import Group
     from rich.markup import escape
@@ -122,24 +124,37 @@ def _table(rows: Sequence[dict[str, Any]], *, checked: bool, whole: bool) -> "Gr
         box=SIMPLE_HEAD,
         padding=(0, 1, 0, 0),
     )
-    ready, trial = ("ready",) if whole else (), ("raw", "1..5", "s", "same") if checked else ()
-    for column in ("tool", "mode", "cost", "SRCC", *ready, *trial):
+    columns = ["tool", "mode", "cost", "SRCC"]
+    if whole:
+        columns.append("ready")
+    if checked:
+        columns += ["raw", "1..5", "s", "same"]
+    for column in columns:
         table.add_column(column, no_wrap=True)
     if not checked:
         table.add_column("what it is", min_width=24)
-    for row in rows if whole else [row for row in rows if row["ready"]]:
-        figures = ["-" if row[key] is None else f"{row[key]:.3f}" for key in ("raw", "score", "seconds")]
-        same = {None: "-", True: "yes", False: "NO"}[row["deterministic"]]
-        last = [*figures, same] if checked else [row["description"]]
-        general = f"{row['general']:.2f}" if row["general"] else "-"
-        is_ready = ("yes" if row["ready"] else "no",) if whole else ()
-        table.add_row(row["name"], row["mode"], row["cost"], general, *is_ready, *last)
+    for row in rows:
+        if not whole and not row["ready"]:
+            continue
+        cells = [row["name"], row["mode"], row["cost"], _figure(row["general"] or None, 2)]
+        if whole:
+            cells.append("yes" if row["ready"] else "no")
+        if checked:
+            cells += [_figure(row[key], 3) for key in ("raw", "score", "seconds")]
+            cells.append({None: "-", True: "yes", False: "NO"}[row["deterministic"]])
+        else:
+            cells.append(row["description"])
+        table.add_row(*cells)
     shown = [row for row in rows if row["error"] or (whole and row["reason"])]
     why = [f"{row['name']}: {row['error'] or row['reason']}" for row in shown]
     lacking = sum(not row["ready"] for row in rows)
     if lacking and not whole:
         why.append(f"{lacking} more lack a file or a package; --all lists them and says which")
     return Group(table, *(escape(as_started(line)) for line in why))
+
+
+def _figure(value: float | None, digits: int) -> str:
+    return "-" if value is None else f"{value:.{digits}f}"
 
 
 if __name__ == "__main__":

@@ -1,7 +1,8 @@
-"""Files of figures by tool: how strong it is, and maps of its raw values to scores 1..5, with how sure these are.
+"""Files of figures by tool: how strong it is, and maps of raw values to scores 1..5.
 
-A map is the regression of the human score on the raw value, so it also says how much a tool knows: a tool that
-tells little gets scores close to the mean, and a mean over tools is not dragged about by it.
+A map is the regression of the human score on the raw value, so it also says how much a tool knows:
+a tool that tells little gets scores close to the mean, and a mean over tools is not dragged about
+by it.
 """
 
 import math
@@ -26,14 +27,16 @@ PAPER = "paper"
 _FARTHEST = 1e6
 """Standardised raw values are cut here, so that no finite raw value overflows."""
 IDENTITY_SLACK = 1e-5
-"""A raw value this close to the identity's (times it, where that is above 1) is it: piq's HaarPSI is up to 6e-6 off."""
+"""A raw value this close to the identity's (times it, where that is above 1) is it: piq's HaarPSI
+is up to 6e-6 off."""
 CATEGORY_WEIGHT = 0.5
-"""Weight of the map fitted on one distortion category against the tool's general map. The general one (0) shifts
-categories against each other, the category's own (1) rests on few kinds of distortion. Tool chosen by category,
-SRCC at 0, 0.5, 1: 0.838, 0.889, 0.904 with each quickstart train photograph left out in turn (the same distortions
-in both parts, so 1 is flattered)."""
+"""Weight of the map fitted on one distortion category against the tool's general map. The general
+one (0) shifts categories against each other, the category's own (1) rests on few kinds of
+distortion. Tool chosen by category, SRCC at 0, 0.5, 1: 0.838, 0.889, 0.904 with each quickstart
+train photograph left out in turn (the same distortions in both parts, so 1 is flattered)."""
 ASSUMED_CORRELATION = 0.8
-"""Of the errors of two tools that were not fitted on the same images; measured ones are 0.3 to 0.8."""
+"""Of the errors of two tools that were not fitted on the same images; measured ones are 0.3 to
+0.8."""
 LEAST_RMSE = 0.1
 """No tool is surer than this: people's own mean scores are not."""
 FEWEST = 8
@@ -74,7 +77,7 @@ class Figures(ConfigFile):
         return self.model_dump_json(indent=1, exclude_none=True) + "\n"
 
     def merge(self, tools: Mapping[str, Any], sources: Mapping[str, Provenance]) -> Self:
-        """Return the file with these figures in place of their namesakes; sources no figure rests on are dropped."""
+        """Return the file with these figures in their namesakes' places."""
         merged = {**self.tools, **tools}
         used = {source for entry in merged.values() for source in entry.sources}
         rest = {name: source for name, source in {**self.sources, **sources}.items() if name in used}
@@ -82,7 +85,7 @@ class Figures(ConfigFile):
 
 
 class MeasuredStrength(Frozen):
-    """|SRCC| over datasets (the mean where several have the category) and the images it rests on."""
+    """Mean |SRCC| over the datasets that have the category, and the images it rests on."""
 
     srcc: Agreement
     n: int = Field(ge=FEWEST)
@@ -184,7 +187,7 @@ def mix(own: Any, general: Any) -> Any:
 
 
 class Residual(Frozen):
-    """How far a tool's scores lie from people's on some images, and how far those lie from their own mean."""
+    """How far a tool's scores lie from people's, and how far those lie from their mean."""
 
     n: int = Field(ge=1)
     rmse: FiniteFloat = Field(ge=0)
@@ -192,11 +195,12 @@ class Residual(Frozen):
     spread: FiniteFloat = Field(ge=0)
     """Standard deviation of the human scores: the residual of a tool that knows nothing."""
     label_sd: FiniteFloat = Field(0.0, ge=0)
-    """Where the human score is a mean over other images (the quickstart's): how far one image lies from it."""
+    """Where the human score is a mean over other images (the quickstart's): how far one image lies
+    from it."""
 
     @property
     def precision(self) -> float:
-        """What a reading adds to knowing nothing of the image: 1 / variance - 1 / variance before, never below 0.
+        """What a reading adds to knowing nothing of the image: 1 / variance, less that before.
 
         >>> Residual(n=100, rmse=0.5, spread=1.0).precision, Residual(n=100, rmse=1.0, spread=1.0).precision
         (3.0, 0.0)
@@ -204,9 +208,11 @@ class Residual(Frozen):
         return self.precision_of(max(self.rmse, LEAST_RMSE) ** 2)
 
     def precision_of(self, variance: float) -> float:
-        """Return the same for another error variance of the score, such as that of a mean of several."""
+        """Return the same for another error variance, such as a mean's."""
         apart = self.label_sd**2
-        return max(0.0, 1 / (variance + apart) - 1 / (self.spread**2 + apart)) if self.spread > 0 else 0.0
+        if self.spread > 0:
+            return max(0.0, 1 / (variance + apart) - 1 / (self.spread**2 + apart))
+        return 0.0
 
 
 class CategoryMap(Frozen):
@@ -230,13 +236,15 @@ class ToolCalibration(Frozen):
     residual: Residual
     """Over all readings it was fitted on, identities left out."""
     authentic: Residual | None = None
-    """On photographs as they were taken, whose distortions nobody knows, where it was fitted on some."""
+    """On photographs as they were taken, whose distortions nobody knows, where it was fitted on
+    some."""
     srcc: FiniteFloat
     """Spearman correlation of raw values (in the tool's direction) with the human scores."""
     raw_range: tuple[FiniteFloat, FiniteFloat]
     """Lowest and highest raw value seen in the fit."""
     correlations: dict[str, float] = Field(default_factory=dict)
-    """How its errors go with those of other tools on the same images: sum(e f) / sqrt(sum(e^2) sum(f^2)), by tool."""
+    """How its errors go with those of other tools on the same images: sum(e f) / sqrt(sum(e^2)
+    sum(f^2)), by tool."""
     map: MapParameters
     """Over all distortions."""
     by_category: dict[DistortionCategory, CategoryMap] = Field(default_factory=dict)
@@ -244,15 +252,17 @@ class ToolCalibration(Frozen):
     def score(self, raw: float, category: str | None = None) -> float:
         """Return the score 1..5 of a finite raw value, of an image whose distortion is of this category (if known)."""
         general, own = float(apply_map(self.map, raw)), self._own(category)
-        return general if own is None else mix(float(apply_map(own.map, raw)), general)
+        if own is None:
+            return general
+        return float(mix(float(apply_map(own.map, raw)), general))
 
     def error(self, category: str | None = None) -> Residual:
         """Return the residual that counts for a distortion category, if one is known.
 
-        Without a category, a tool that was also fitted on photographs as they were taken has its residual on those.
-        With one it has the larger of that and the category's, because the category is a guess. Against the larger one
-        throughout, SRCC .806 (before .769) on CLIVE's validation photographs, .680 (.672) on BIQ2021's, .903 (.888) on
-        the quickstart's.
+        Without a category, a tool that was also fitted on photographs as they were taken has its
+        residual on those. With one it has the larger of that and the category's, because the
+        category is a guess. Against the larger one throughout, SRCC .806 (before .769) on CLIVE's
+        validation photographs, .680 (.672) on BIQ2021's, .903 (.888) on the quickstart's.
         """
         own = self._own(category)
         if own is None:
@@ -261,11 +271,13 @@ class ToolCalibration(Frozen):
 
     def _own(self, category: str | None) -> CategoryMap | None:
         known = category_of(category) if category else None
-        return self.by_category.get(known) if known else None
+        if known:
+            return self.by_category.get(known)
+        return None
 
 
 class Calibration(Figures):
-    """The maps of tools by display name; one without maps makes every score an error, every raw value still comes."""
+    """The maps of tools by display name; without maps raw values come, and no scores."""
 
     FILE: ClassVar[str] = "calibration.json"
     MEND: ClassVar[str] = "make it again with `python -m program.calibrate`"
@@ -275,8 +287,8 @@ class Calibration(Figures):
     def score(self, tool_name: str, raw: float, category: str | None = None) -> float:
         """Return the score 1..5 of a raw value; `category` is the distortion the tool was taken for, if any.
 
-        Rising in the tool's direction, 5 for an FR tool's identity. Raises ToolError for a tool without a map or a
-        raw value that is not finite.
+        Rising in the tool's direction, 5 for an FR tool's identity. Raises ToolError for a tool
+        without a map or a raw value that is not finite.
         """
         entry = self.tools.get(tool_name)
         if entry is None:
@@ -292,12 +304,12 @@ class Calibration(Figures):
         return tool_name in self.tools
 
     def precisions(self, readings: Sequence[tuple[str, str | None]]) -> list[float | None]:
-        """Return what each reading (tool, distortion category) of one image adds, as 1 / variance on 1..5.
+        """Return what each reading (tool, category) of one image adds: 1 / variance on 1..5.
 
-        The figures add up to the precision of the combination of scores with the least error variance: weights
-        w = argmin w' C w with sum(w) = 1, w >= 0 (Bates and Granger 1969), where C are the tools' error covariances.
-        A reading that the others make superfluous, or of a tool that knows nothing, adds 0; one of a tool without a
-        map is None.
+        The figures add up to the precision of the combination of scores with the least error
+        variance: weights w = argmin w' C w with sum(w) = 1, w >= 0 (Bates and Granger 1969), where
+        C are the tools' error covariances. A reading that the others make superfluous, or of a tool
+        that knows nothing, adds 0; one of a tool without a map is None.
         """
         errors = [self.tools[tool].error(category) if tool in self.tools else None for tool, category in readings]
         shares: list[float | None] = [None if error is None else 0.0 for error in errors]
@@ -320,9 +332,10 @@ class Calibration(Figures):
 
 
 def least_variance(covariance: NDArray[np.float64]) -> tuple[NDArray[np.float64], float]:
-    """Return the weights (summing to 1, none negative) of the sum with the least variance, and that variance.
+    """Return the weights (sum 1, none negative) of the sum with the least variance, and that.
 
-    `covariance` is n x n with a positive diagonal. Items whose best weight is negative leave, the most negative first.
+    `covariance` is n x n with a positive diagonal. Items whose best weight is negative leave, the
+    most negative first.
 
     >>> weights, variance = least_variance(np.array([[1.0, 0.0], [0.0, 3.0]]))
     >>> weights.round(6).tolist(), round(variance, 6)
@@ -349,7 +362,7 @@ def printed_maps() -> Mapping[str, tuple[float, ...]]:
 
 
 class PaperCalibration(Calibration):
-    """The paper's maps in the place of fitted ones, clipped to 1..5. They know no categories and no reliability."""
+    """The paper's maps, clipped to 1..5, without categories and reliability."""
 
     origin: str = "the paper's Table 5"
 

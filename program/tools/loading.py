@@ -1,4 +1,4 @@
-"""A tool loaded and run, each within its time: its library imported on first use, its models lent to one thread."""
+"""A tool loaded and run, each within its time; its models are lent to one thread."""
 
 import importlib
 import io
@@ -34,8 +34,9 @@ logger = logging.getLogger(__name__)
 
 _T = TypeVar("_T")
 _SAFE = "TORCH_FORCE_WEIGHTS_ONLY_LOAD"
-"""torch's own switch. pyiqa 0.1.16 opens its weights with weights_only=False, which runs whatever a pickle holds; under
-this switch `torch.load` refuses anything but plain tensors, whoever calls it and however."""
+"""torch's own switch. pyiqa 0.1.16 opens its weights with weights_only=False, which runs whatever a
+pickle holds; under this switch `torch.load` refuses anything but plain tensors, whoever calls it
+and however."""
 _turn = threading.Lock()
 
 
@@ -49,15 +50,17 @@ class Overdue(Exception):  # noqa: N818 - it says what the work is
 
 _Job: TypeAlias = "tuple[Future[Any], Context, Callable[[], Any]]"
 _idle: "list[SimpleQueue[_Job | None]]" = []
-"""Of threads that wait for work: a new one would have to get its memory, and torch's, from the system each time."""
+"""Of threads that wait for work: a new one would have to get its memory, and torch's, from the
+system each time."""
 os.register_at_fork(after_in_child=_idle.clear)  # a forked child has none of its parent's threads
 
 
 def within(seconds: float, work: Callable[[], _T]) -> _T:
-    """Return what `work` returns, or raise what it raises; Overdue when it takes longer than `seconds`.
+    """Return what `work` returns or raises; Overdue when it takes longer than `seconds`.
 
-    Python cannot stop a thread: such work goes on, with whatever it holds, on a daemon thread that never keeps the
-    process from ending. Work in C code that holds the GIL cannot be left behind. Thread-safe.
+    Python cannot stop a thread: such work goes on, with whatever it holds, on a daemon thread that
+    never keeps the process from ending. Work in C code that holds the GIL cannot be left behind.
+    Thread-safe.
     """
     try:
         jobs = _idle.pop()
@@ -91,10 +94,11 @@ def _work_off(jobs: "SimpleQueue[_Job | None]") -> None:
 def load(
     spec: ToolSpec, parameters: Path | None, device: str, *, seconds: float = math.inf, fetch: bool = False
 ) -> Any:
-    """Return a new model object of a tool; with `fetch`, what it lacks is downloaded to pyiqa's folder.
+    """Return a new model object of a tool; with `fetch`, what it lacks is downloaded.
 
-    One tool at a time, with its library where it is the first. Raises ToolError when that fails, failed before, takes
-    longer than `seconds`, or while another's loading hangs: that cannot be stopped and holds the process's settings.
+    One tool at a time, with its library where it is the first. Raises ToolError when that fails,
+    failed before, takes longer than `seconds`, or while another's loading hangs: that cannot be
+    stopped and holds the process's settings.
     """
     with _turn:
         if fetch:
@@ -158,8 +162,8 @@ def _import(library: str) -> Any:
 def _building(spec: ToolSpec, parameters: Path | None, *, fetch: bool) -> Iterator[None]:
     """Hold the conditions under which pyiqa may build a tool, in its turn.
 
-    `torch.load` reads plain tensors only. Files beside `parameters` are shown to pyiqa as if it had downloaded them.
-    Unless `fetch`, a download is a ToolError that names the file.
+    `torch.load` reads plain tensors only. Files beside `parameters` are shown to pyiqa as if it had
+    downloaded them. Unless `fetch`, a download is a ToolError that names the file.
     """
     with ExitStack() as stack:
         # pyiqa prints what it loads; standard output belongs to the commands.
@@ -197,7 +201,7 @@ def _refuse_downloads(stack: ExitStack, name: str) -> None:
 
 
 def _stand_in_for_hub(stack: ExitStack, files: Mapping[str, Path]) -> None:
-    """Stand a folder of links to these files in for torch's hub folder, by their places below it."""
+    """Stand a folder of links to these files in for torch's hub folder."""
     import torch.hub
     from pyiqa.utils import download_util
 
@@ -230,8 +234,9 @@ def evaluate(
 ) -> float:
     """Run the tool on H x W x 3 uint8 RGB pixels and return its raw value.
 
-    Same value as pyiqa's own metric on the files with the same number of torch threads. Thread-safe.
-    Raises ToolError when the tool cannot be loaded, returns no finite number or takes too long.
+    Same value as pyiqa's own metric on the files with the same number of torch threads.
+    Thread-safe. Raises ToolError when the tool cannot be loaded, returns no finite number or takes
+    too long.
     """
     device = device_of(tools.device, spec)
     images = [pixels for pixels in (image, reference) if pixels is not None]
@@ -250,7 +255,7 @@ def evaluate(
 
 
 def device_of(device: Device, spec: ToolSpec) -> str:
-    """Return `cpu` or `cuda`: where a tool runs under this setting. Raises ToolError for a device that is not there."""
+    """Return `cpu` or `cuda`: where a tool runs. Raises ToolError for an absent device."""
     if device == "cpu" or spec.takes == "pixels":
         return "cpu"
     import torch
@@ -264,11 +269,12 @@ def device_of(device: Device, spec: ToolSpec) -> str:
 
 
 def _keep_precision() -> None:
-    """Keep convolutions on a CUDA device in full precision for the whole process: TensorFloat-32 has 11 bits.
+    """Keep convolutions on CUDA in full precision (TensorFloat-32 has 11 bits).
 
-    pyiqa runs each metric under `cudnn.flags(deterministic=True)`, which allows TensorFloat-32 unless told otherwise:
-    PIQE and BRISQUE, which subtract means of squares, then moved by up to half. Threads leave such a block at different
-    times, so that what it sets has to hold outside it, too.
+    pyiqa runs each metric under `cudnn.flags(deterministic=True)`, which allows TensorFloat-32
+    unless told otherwise: PIQE and BRISQUE, which subtract means of squares, then moved by up to
+    half. Threads leave such a block at different times, so that what it sets has to hold outside
+    it, too.
     """
     import torch
 
@@ -279,7 +285,7 @@ def _keep_precision() -> None:
 
 
 class _Pool:
-    """The model objects of one tool on one device that nobody uses now, and how many more may be lent."""
+    """The model objects of a tool on a device that are free, and how many may be lent."""
 
     def __init__(self, limit: int) -> None:
         self.free: list[Any] = []
@@ -291,7 +297,7 @@ _pools: dict[tuple[str, Path | None, str], _Pool] = {}
 
 @contextmanager
 def _borrowed(spec: ToolSpec, parameters: Path | None, device: str, load_timeout_s: float) -> Iterator[Any]:
-    """Lend a model object, made where none is free; raises what making it or the work inside raises.
+    """Lend a model object, made where none is free; raises what making or work raises.
 
     pyiqa's PIQE keeps its result on itself, so two threads in one object would swap their scores.
     """

