@@ -85,11 +85,11 @@ def test_a_named_backend_says_what_is_missing(monkeypatch):
 @pytest.mark.parametrize(
     ("tree", "message"),
     [
-        ({"backends": {"lab": {"adress": "x"}}}, r"models.backends.lab.adress: unknown field"),
-        ({"planner": {"bakend": "x"}}, r"models.planner.bakend: unknown field \(did you mean 'backend'\?\)"),
+        ({"backends": {"lab": {"adress": "x"}}}, r"unknown key 'models.backends.lab.adress'"),
+        ({"planner": {"bakend": "x"}}, r"unknown key 'models.planner.bakend' \(did you mean 'backend'\?\)"),
         ({"images": {"openai": {"formats": ["heic"]}}}, "formats"),
         ({"backends": {"lab": {"api_base": "ftp://x"}}}, "not an http"),
-        ({"planner": {"backend": 3}}, "models.planner.backend: Input should be a valid string"),
+        ({"planner": {"backend": 3}}, "models.planner.backend = 3"),
     ],
 )
 def test_mistakes_in_the_models_part_are_named(tree, message):

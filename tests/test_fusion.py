@@ -203,7 +203,7 @@ def test_what_was_left_out_is_not_there():
     from program.common.errors import SettingsError
     from program.common.settings import load_settings
 
-    with pytest.raises(SettingsError, match=r"assessment.use_numerical_scoring: unknown field"):
+    with pytest.raises(SettingsError, match=r"unknown key 'assessment.use_numerical_scoring'"):
         load_settings(overrides={"assessment": {"use_numerical_scoring": True}})
     fusion = ScoreFusion()
     assert not [name for name in ("compute_alpha_weights", "extract_vlm_probs", "fuse") if hasattr(fusion, name)]

@@ -549,7 +549,7 @@ def test_missing_fields_are_asked_for_again_and_wrapped_json_is_read(summarize, 
 @pytest.mark.spec("D6/which-words-decide-the-query-type")
 @pytest.mark.parametrize(
     ("answer", "letter"),
-    [("B", "B"), ("b.", "B"), ("B. Blur", "B"), ("Blur", "B"), ("Mostly banding", "C")],
+    [("B", "B"), ("b.", "B"), ("B. Blur", "B"), ("Blur", "B"), ("The second", "B"), ("Mostly banding", "C")],
 )
 def test_a_choice_is_always_one_of_the_letters(summarize, answer, letter):
     result, _ = summarize([{**ANSWERED, "final_answer": answer}], state_of("Which is worst?", options=OPTIONS))
@@ -560,7 +560,7 @@ def test_a_choice_is_always_one_of_the_letters(summarize, answer, letter):
 
 @pytest.mark.spec("D6/which-words-decide-the-query-type")
 @pytest.mark.parametrize(
-    ("answer", "letter"), [("B", "B"), ("噪声", "B"), ("B、噪声", "B"), ("答案是A", "A")]
+    ("answer", "letter"), [("B", "B"), ("噪声", "B"), ("B、噪声", "B"), ("答案是A", "A"), ("第三个", "C")]
 )
 def test_a_choice_in_chinese(summarize, answer, letter):
     state = state_of("这张图片最明显的失真是什么？A、模糊 B、噪声 C、压缩")

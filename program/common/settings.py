@@ -4,6 +4,7 @@ import copy
 import functools
 import json
 import os
+import reprlib
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, ClassVar, Literal, Self
@@ -13,7 +14,7 @@ from pydantic import Field, ValidationError, field_validator, model_validator
 
 from program.common.addresses import kind_of_address
 from program.common.backends import ROLES, Frozen, LanguageModels, Section, takes_api_base
-from program.common.errors import SettingsError, first_fault, one_line
+from program.common.errors import SettingsError, did_you_mean, first_fault, keys_at, one_line
 from program.common.files import CONFIGS
 
 
@@ -193,8 +194,7 @@ class Settings(Section):
         try:
             models = self.models.replace(names, api_base)
         except ValidationError as error:
-            fault = first_fault(error, "the models", LanguageModels)
-            raise SettingsError(f"--lm, --api-base: {fault}") from error
+            raise SettingsError(_explain(error, "--lm, --api-base", LanguageModels)) from error
         return self.model_copy(update={"models": models})
 
 
@@ -240,8 +240,7 @@ def load_settings(path: Path | None = None, overrides: Mapping[str, Any] | None 
     try:
         return Settings.model_validate(tree)
     except ValidationError as error:
-        fault = first_fault(error, "the file", Settings)
-        raise SettingsError(f"settings {origin!r}: {fault}; correct it") from error
+        raise SettingsError(_explain(error, origin)) from error
 
 
 def _apply_model_environment(models: Any) -> None:
@@ -287,6 +286,17 @@ def _merge(tree: dict[str, Any], changes: Mapping[str, Any]) -> None:
             _merge(tree[key], value)
         else:
             tree[key] = value
+
+
+def _explain(error: ValidationError, origin: str, root: type[Section] | None = None) -> str:
+    first = error.errors(include_url=False)[0]
+    location = ".".join(str(part) for part in first["loc"])
+    if first["type"] == "extra_forbidden":
+        keys = keys_at(root or Settings, first["loc"][:-1])
+        return f"settings {origin!r}: unknown key {location!r}{did_you_mean(str(first['loc'][-1]), keys)}"
+    if first["type"] == "value_error":  # our own checks: they name the fault and the mend, and no secret
+        return f"settings {origin!r}: {location}: {first['ctx']['error']}"
+    return f"settings {origin!r}: {location} = {reprlib.repr(first['input'])}: {first['msg'].lower()}"
 
 
 class ConfigFile(Frozen):

@@ -3,7 +3,8 @@
 import functools
 import json
 import re
-from collections.abc import Collection, Iterator, Mapping, Sequence
+from bisect import bisect_right
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from itertools import pairwise
 
 _THOUGHT = re.compile(
@@ -312,30 +313,55 @@ def options_shown(text: str) -> dict[str, str] | None:
     return None
 
 
+_ORDINALS = ("first", "second", "third", "fourth", "fifth", "sixth", "seventh", "eighth")
+_CHINESE_NUMBERS = "一二三四五六七八"
+
+_MASKS = "\ue000-\ue0ff"
+"""What stands for an option's text while an answer is read: no word or letter of it counts as anything else."""
+_ENDS = r"\n.,;:!?，。；：！？"
+_CLAUSE_END = re.compile(rf"[{_ENDS}]|\b(?:but|however|although|though|while|whereas)\b|而(?!且)|但", re.IGNORECASE)
+_SENTENCE_END = re.compile(r"[\n.!?。！？]")
+_DENIED = re.compile(
+    r"\b(?:no|not(?!\s+(?:only|just|merely|simply)\b)|\w+n't|cannot|none|never|neither|nor|without|rather\s+than|"
+    r"instead\s+of|free\s+(?:of|from)|lack(?:s|ing)?|absence\s+of|hardly|unable|exclud\w+|rul(?:es?|ed|ing)\s+out|whether|if)\b"
+    r"|不(?![仅只但])|没|無|无(?!疑)|非(?!常)|未|别|否|排除",
+    re.IGNORECASE,
+)
+_DENIED_AFTER = re.compile(
+    rf"[)）\]]?(?:\s*+(?:(?:,|and|or|nor|[/、，和或与])\s*+)?[(（]?(?:[{_MASKS}]|\b[A-Z]\b)[)）]?){{0,8}}+"
+    r"(?:\s*\b(?:is|are|was|were|be|can|could|would|should|seems?|appears?|looks?|does|do|did|to))*+"
+    r"(?:n't\b|\s*\b(?:\w+n't|not|cannot|never|absent|wrong|incorrect|excluded|ruled\s+out|unlikely)\b"
+    r"|\s*[是并都]*[不没错])",
+    re.IGNORECASE,
+)
+_LEAD = (
+    r"(?:(?<![a-zA-Z])(?:answer|choice|option|letter|choose|select|pick|go\s+with|say|think|believe|it's|(?:it|one)\s+is)\b"
+    r"(?:is|be|would|should|must|option|choice|answer|letter|the|[\s:：=(（\[{-])*+"
+    r"|(?:答案|选项|选择?)[是为\s:：=(（\[{]*+)"
+)
+_STATED = re.compile(
+    rf"{_LEAD}(?:(?-i:([A-HJ-Z]|I(?!\s+[a-z])))(?![a-zA-Z0-9_'])|([a-z])(?=\s*(?:[{_ENDS})\]}}]|\Z)))", re.IGNORECASE
+)
+_MARKED = re.compile(
+    r"\A[(（\[{]?((?i:[A-Z]))(?=[)）\]}.．、:：,，]|\s*[-–—])|[(（\[{]([A-Z])[)）\]}]"
+    r"|(?<![\w.])([A-Z])(?=[)）.．、:：](?!\w)|\s+(?:is|because|since|as)\b)"
+)
+_GAP = rf"[^\w{_MASKS}]*+"
+_ONLY = re.compile(rf"{_GAP}({_LEAD})?+{_GAP}([A-Z]){_GAP}(?:([{_MASKS}]){_GAP})?", re.IGNORECASE)
+_ALSO = re.compile(
+    r"[)）\]}]?\s*(?:[,，、/&+和或与及]|\b(?:and|or)\b)\s*(?:(?:and|or)\s+)?[(（\[]?(?:[Oo]ption\s+)?([A-Z])(?![a-zA-Z0-9_']|\s+(?:is|was)\b)"
+)
 _TAGGED = re.compile(
     r"\\boxed\s*\{(?:\s*\\\w+\s*\{)?([^{}<>]{1,500})\}|<(?:final_?)?answer>([^<]{1,500})</", re.IGNORECASE
 )
-_CHOICE = re.compile(
-    r"(?P<lead>(?:[^.。!！?？]{0,200}?[^a-z.。!！?？])?(?:answer|choice|option|choose|select|go with|it's|it is)\b"
-    r"(?:is|be|option|the|[\s:：=])*|[^。！？]{0,50}?(?:答案|选项|选择?)[是为:：\s]*)?"
-    r"[(（\[{]?(?:(?-i:(?P<letter>[A-Z]))|(?P<small>[a-z])(?=[^\w\s]|\Z))[)）\]}]?"
-    r"(?:(?P<mark>[.．、:：)）,，]|\s+(?:[-–—]|(?:is|because|since|as)\b))?\s*(?P<text>[^\n]*))",
-    re.IGNORECASE,
-)
-"""A line that names an option by its letter, with what leads to the letter and what follows it."""
-_DENIED = re.compile(
-    r"[?？]|n['’]t\b|\b(?:not|cannot|never|neither|nor|none|no|without|free|lack\w*|absen\w+|hardly|unable|rather|instead|"
-    r"exclud\w+|rul\w+ out|wrong|incorrect|unlikely|if|whether|but)\b|[不没無无非未别否]|排除|(?<![非])错",
-    re.IGNORECASE,
-)
-"""Where an answer says any of this, no text of an option in it counts."""
 
 
 def normalise_choice(answer: str, options: Mapping[str, str]) -> str | None:
     r"""Return the letter of the option an answer names, or None when it names none or several.
 
-    Accepts the option's text, `\boxed{B}` or `<answer>B</answer>`, a letter on a line ("B", "(B)",
-    "B. text"), "the answer is B", and a text that names one option's and denies nothing.
+    Accepts the option's text, `\boxed{B}` or `<answer>B</answer>`, a letter on the first line, "the answer is B",
+    "B. text", "(B)", "the second", 2 or "第二个", and an option's text in a sentence, in that order. An option that is
+    denied, asked about or listed among others is no choice.
 
     >>> normalise_choice(" b. noise", {"A": "Blur", "B": "Noise"})
     'B'
@@ -347,49 +373,101 @@ def normalise_choice(answer: str, options: Mapping[str, str]) -> str | None:
     same = [letter for letter, option in options.items() if fold_text(option) == fold_text(text)]
     if len(same) == 1:
         return same[0]
-    stated, listed = set[str](), set[str]()
-    for line in re.sub(r"[*`#$\"“”]|__", "", text).splitlines():
-        choice = _CHOICE.fullmatch(line.strip())
-        letter = _letter_of(choice, options) if choice else None
-        if choice and letter:
-            listed.add(letter)
-            if choice["lead"] or not choice["text"]:
-                stated.add(letter)
-        elif choice and choice["mark"]:
-            return None  # a letter and another option's text
-    for letters in (stated, listed):
-        if letters:
-            return letters.pop() if len(letters) == 1 else None
-    return _only_text_in(text, options)
-
-
-def _only_text_in(answer: str, options: Mapping[str, str]) -> str | None:
-    """Return the letter of the only option whose text an answer holds, unless it denies or asks."""
-    if _DENIED.search(answer) or re.search(r"\b[B-HJ-Z]\b", answer):
-        return None
-    rest = fold_text(answer)
-    named: set[str] = set()
-    for option in sorted(options.values(), key=len, reverse=True):  # "motion blur" before "blur"
-        text = re.escape(fold_text(option))
-        held = re.compile(text if is_chinese(option) else rf"(?<!\w){text}(?!\w)")
-        if held.search(rest):
-            named |= {each for each, other in options.items() if fold_text(other) == fold_text(option)}
-            rest = held.sub(" ", rest)
-    return named.pop() if len(named) == 1 else None
-
-
-def _letter_of(choice: re.Match[str], options: Mapping[str, str]) -> str | None:
-    """Return the letter that a line chooses; None where it denies it or names another, too."""
-    letter = str(choice["letter"] or choice["small"]).upper()
-    text = fold_text(choice["text"])
-    if letter not in options or _DENIED.search(choice["lead"] or ""):
-        return None
-    if not text or text == fold_text(options[letter]):
+    letter, rest = _on_own_line(_masked(text, options), options)
+    if letter is not None:
         return letter
-    names_others = re.search(r"\b[A-Z]\b", choice["text"]) or _DENIED.search(choice["text"])
-    if not choice["mark"] or names_others or any(fold_text(each) in text for each in options.values()):
-        return None
-    return letter
+    position = _position(text)
+    placed = {list(options)[position - 1]} if position is not None and 1 <= position <= len(options) else set()
+    letters = _stated(rest, options) or _marked(rest, options) or placed or _mentioned(rest)
+    return letters.pop() if len(letters) == 1 else None
+
+
+def _masked(text: str, options: Mapping[str, str]) -> str:
+    """Return an answer without emphasis, each option's text in it as the masks of the letters that have this text."""
+    text = re.sub(f"[{_MASKS}]", "", text).replace("’", "'")
+    letters: dict[str, list[str]] = {}
+    for letter, option in options.items():
+        letters.setdefault(fold_text(option), []).append(letter)
+    for option in sorted(filter(None, letters), key=len, reverse=True):  # "motion blur" before "blur"
+        words = r"\s+".join(map(re.escape, option.replace("’", "'").split()))
+        if option == "是" or _DENIED.fullmatch(option):  # "no": an answer alone, a denial among other words
+            words = rf"(?:(?<![^{_ENDS}])|(?<=\bis))[ \t]*{words}(?=\s*(?:[{_ENDS}]|\Z))"
+        elif not is_chinese(option):
+            words = rf"(?<!\w){words}(?!\w)"
+        masks = "".join(chr(0xE000 + ord(letter)) for letter in letters[option])
+        text = re.sub(words, masks, text, flags=re.IGNORECASE)
+    return re.sub(r"[*`#$\"“”]|__", "", text).strip()
+
+
+def _on_own_line(text: str, options: Mapping[str, str]) -> tuple[str | None, str]:
+    """Return the letter that stands on a line of its own, and the text without lines that only repeat an option."""
+    lines = [line for line in text.splitlines() if line.strip()]
+    own: list[tuple[str, bool, bool] | None] = []
+    for line in lines:
+        match = _ONLY.fullmatch(line)
+        letter = match[2].upper() if match else ""
+        is_own = match is not None and letter in options and match[3] in {None, chr(0xE000 + ord(letter))}
+        own.append((letter, bool(match[1]), match[3] is None) if match and is_own else None)
+    letters = {entry[0] for entry in own if entry}
+    answers = {letter for letter, has_lead, is_bare in filter(None, own) if has_lead or is_bare}
+    first = own[0] if own else None
+    if len(letters) == 1 or (first and answers == {first[0]} and (first[1] or first[2])):
+        return (first[0] if first else letters.pop()), ""
+    return None, "\n".join(line for line, entry in zip(lines, own, strict=True) if entry is None or entry[1])
+
+
+def _affirmed(text: str, found: Iterable[re.Match[str]]) -> Iterator[re.Match[str]]:
+    """Return the matches in a text that their clause does not deny and their sentence does not ask about."""
+    ends = [match.end() for match in _CLAUSE_END.finditer(text)]
+    for match in found:
+        place = bisect_right(ends, match.start())
+        before = text[max(ends[place - 1] if place else 0, match.start() - 100) : match.start()]
+        stop = _SENTENCE_END.search(text, match.end())
+        is_asked = stop is not None and stop[0] in "?？"
+        if not (is_asked or _DENIED.search(before) or _DENIED_AFTER.match(text, match.end())):
+            yield match
+
+
+def _stated(text: str, options: Mapping[str, str]) -> set[str]:
+    """Return the letters that follow "the answer is", with those listed beside them and a text that contradicts."""
+    letters = set()
+    for match in _affirmed(text, _STATED.finditer(text)):
+        also, beside = _ALSO.match(text, match.end()), re.compile(f"{_GAP}([{_MASKS}])").match(text, match.end())
+        letters |= {str(match[1] or match[2]).upper(), also[1] if also else "", _letter_of(beside[1]) if beside else ""}
+    return letters & options.keys()
+
+
+def _marked(text: str, options: Mapping[str, str]) -> set[str]:
+    """Return the letters that stand as marks ("B.", "(B)", "B is"), and texts on the line that contradict."""
+    marks = [match for match in _MARKED.finditer(text) if str(match[match.lastindex or 0]).upper() in options]
+    affirmed = [*_affirmed(text, marks)]
+    letters = {str(match[match.lastindex or 0]).upper() for match in marks}
+    if len(letters) > 1 or not affirmed:
+        return letters if affirmed else set()
+    last = affirmed[-1].end()
+    also = _ALSO.match(text, last)
+    mentioned = _mentioned(text[last:].partition("\n")[0])
+    return (letters | {also[1] if also else ""}) & options.keys() | (set() if letters <= mentioned else mentioned)
+
+
+def _mentioned(text: str) -> set[str]:
+    return {_letter_of(match[0]) for match in _affirmed(text, re.finditer(f"[{_MASKS}]", text))}
+
+
+def _letter_of(mask: str) -> str:
+    return chr(ord(mask) - 0xE000)
+
+
+def _position(text: str) -> int | None:
+    bare = text.casefold().strip(" .。")
+    number = re.fullmatch(r"(?:option|choice|选项|第)?\s*([1-8])\s*(?:个|项|个选项)?", bare)
+    if number:
+        return int(number[1])
+    ordinal = re.fullmatch(rf"(?:the\s+)?({'|'.join(_ORDINALS)})(?:\s+(?:one|option|choice))?", bare)
+    if ordinal:
+        return _ORDINALS.index(ordinal[1]) + 1
+    chinese = re.fullmatch(rf"(?:选项|第)([{_CHINESE_NUMBERS}])(?:个|项|个选项)?", bare)
+    return _CHINESE_NUMBERS.index(chinese[1]) + 1 if chinese else None
 
 
 def fold_text(text: str) -> str:
