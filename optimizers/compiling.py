@@ -10,7 +10,7 @@ import logging
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import closing
 from dataclasses import replace
-from functools import partial
+from functools import cached_property, partial
 from typing import Any
 
 import dspy
@@ -35,13 +35,15 @@ from optimizers.report import (
 from optimizers.search import Candidate, Search, scored_examples
 from optimizers.selection import CrossValidation, Ranking, Verdict, kept_verdict, validation_figures, verdict_of
 from optimizers.student import EvidenceReplay, Reflections, SearchStopped, optimized_predictors, role_of
+from program.agent.labels import FittedOn
 from program.agent.loop import AgenticIQA
 from program.agent.rating import AnswerPart
 from program.agent.saving import program_sha256
 from program.common.console import Console
 from program.common.errors import InputError
 from program.common.pool import progress, time_phase
-from program.evaluation.evaluating import BaselineAnswers, OtherAnswers, run_samples, with_baselines
+from program.evaluation.baselines import BaselineAnswers, with_baselines
+from program.evaluation.evaluating import OtherAnswers, run_samples
 from program.evaluation.figures import compare, summarize
 from program.evaluation.intervals import Figure
 from program.evaluation.publishing import render
@@ -91,6 +93,11 @@ class Compile:
                 raise BudgetSpent(f"{stopped}; {best}, --resume continues") from stopped
             except KeyboardInterrupt:
                 raise KeyboardInterrupt(f"{best}; continue with --resume and the same --out") from None
+
+    @cached_property
+    def fitted_on(self) -> FittedOn:
+        """What the candidates are fitted, chosen and tested on."""
+        return FittedOn.of({"train": self.train, "validation": self.validation, "test": self.job.splits["test"]})
 
     def gather_evidence(self) -> tuple[ExampleSet, ExampleSet]:
         """Gather the evidence of train and validation, once, and return both with their labelled demos."""
@@ -149,6 +156,7 @@ class Compile:
         logger.debug("%s: %s", recipe.name, printed.getvalue())
         for candidate in candidates:
             showable_demos(candidate.program)
+            self._mark(candidate)
         self.runs += search.runs
         if search.details:
             self.details.append(search.details)
@@ -179,7 +187,13 @@ class Compile:
         """Return what one record gains over another."""
         return compare(before.rows, after.rows, seed=self.job.settings.seed)
 
+    def _mark(self, candidate: Candidate) -> None:
+        """Let a candidate's program know what it was fitted on, which the uncompiled one was not."""
+        if candidate.program is not self.program:
+            candidate.program.fitted_on = self.fitted_on
+
     def _log_score(self, candidate: Candidate) -> None:
+        self._mark(candidate)
         self.log.log_score(candidate)
         self.tracked.log_score(candidate, self.log.curve[-1][2])
 

@@ -11,8 +11,8 @@ from rich.console import Console
 
 from data.manifest import Sample
 from program.evaluation import evaluate
+from program.evaluation.baselines import BaselineAnswers, with_baselines
 from program.evaluation.charts import baseline_tables, figures_table
-from program.evaluation.evaluating import BaselineAnswers, with_baselines
 from program.evaluation.figures import summarize
 from program.evaluation.intervals import interval, paired_difference
 from program.evaluation.record import LabelledRow

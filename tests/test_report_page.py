@@ -13,8 +13,8 @@ from PIL import Image
 
 from data.manifest import Sample
 from program.common.errors import InputError
+from program.evaluation.baselines import with_baselines
 from program.evaluation.charts import charts, notes, plain, svg_url
-from program.evaluation.evaluating import with_baselines
 from program.evaluation.figures import details_of, summarize
 from program.evaluation.publishing import render, worst_rows, write_report
 from program.evaluation.record import WORST, Dataset, EvaluationRecord, WorstRows

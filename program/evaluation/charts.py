@@ -12,7 +12,7 @@ from rich import box
 from rich.table import Table
 from rich.text import Text
 
-from program.evaluation.intervals import FEW, METRICS, Figure, headline
+from program.evaluation.intervals import FEW, FITTED, METRICS, Figure, headline
 from program.evaluation.record import Baseline, Details, EvaluationRecord, LabelledRow, PartFigures
 
 if TYPE_CHECKING:  # drawing is imported where something is drawn: tables need none of it
@@ -22,7 +22,7 @@ if TYPE_CHECKING:  # drawing is imported where something is drawn: tables need n
 _LABEL = 14
 """Columns of a baseline's name, so that the figures beside it fit into 80."""
 
-_ORDER = ("model", "tools", "mean", "fusion", "tool")
+_ORDER = ("uncompiled", "model", "tools", "mean", "fusion", "tool")
 
 _STYLES = {"better": "green", "worse": "red"}
 """Of what a difference says."""
@@ -30,7 +30,8 @@ _STYLES = {"better": "green", "worse": "red"}
 
 def heading(record: EvaluationRecord) -> str:
     """Return what was evaluated in a few words."""
-    return f"{record.dataset.name} · {record.dataset.split or 'all splits'}"
+    mark = f" · {FITTED}" if any(figure.is_fitted for figure in record.figures.values()) else ""
+    return f"{record.dataset.name} · {record.dataset.split or 'all splits'}{mark}"
 
 
 def figure_lines(record: EvaluationRecord) -> Iterator[tuple[str, Figure]]:
@@ -51,7 +52,8 @@ def figures_table(record: EvaluationRecord) -> Table:
         table.add_column(column, justify="right", no_wrap=True)
     for name, figure in figure_lines(record):
         ends = [figure.ends_text() or "-"] if has_ends else []
-        table.add_row(name, figure.value_text(), *ends, f"{figure.n} / {figure.asked}")
+        mark = "*" if figure.is_fitted else ""
+        table.add_row(f"{name}{mark}", figure.value_text(), *ends, f"{figure.n} / {figure.asked}")
     table.caption, table.caption_justify = "\n".join(notes(record)), "left"
     return table
 
@@ -155,7 +157,7 @@ def _gain_text(metric: str, gain: Figure | None) -> Text:
 
 def notes(record: EvaluationRecord) -> list[str]:
     """Return what a reader has to know of the figures: failures, weak intervals, where answers came from."""
-    lines = []
+    lines = list(_fitted_lines(record))
     if record.dataset.judge != "people":
         lines.append(f"Labels are by {record.dataset.judge}, which is made up: they say nothing of people.")
     if record.failed:
@@ -174,6 +176,25 @@ def notes(record: EvaluationRecord) -> list[str]:
     if rungs:
         lines.append(f"Answers were read from: {rungs}.")
     return lines
+
+
+def _fitted_lines(record: EvaluationRecord) -> Iterator[str]:
+    """Yield what became of the samples that the program was fitted on, and which split this is."""
+    fitted = record.fitted
+    if fitted is None:
+        return
+    rows = len(record.rows)
+    by_group = f", {fitted.by_group} of them by their group" if fitted.by_group else ""
+    whose = f"samples, which the program was fitted or chosen on{by_group}"
+    if fitted.drawn:
+        yield f"No split in the data: these are the {record.dataset.split} samples of the program's compile."
+    if fitted.left_out:
+        asked = rows + fitted.samples
+        yield f"Left out: {fitted.samples} of {asked} {whose} (--include-fitted counts them)."
+    elif fitted.samples == rows:
+        yield f"* {FITTED}: the program was fitted or chosen on all {rows} samples; of others this says nothing."
+    elif fitted.samples:
+        yield f"Counted: {fitted.samples} of {rows} {whose}; figures say too much good of it."
 
 
 def undefined_lines(figures: Iterable[tuple[str, Figure]]) -> list[str]:

@@ -200,7 +200,7 @@ def changed_rows(rows: Iterable[LabelledRow], earlier: Mapping[str, Any]) -> lis
 def _ladder(record: EvaluationRecord, ways: list[Baseline], columns: list[str]) -> dict[str, Any]:
     """Return the baselines, best first, the metrics to show of them, and where their common axis begins."""
     metric = columns[0]
-    ways = sorted(ways, key=lambda way: -(way.figures[metric].value or -2))
+    ways = sorted(ways, key=lambda way: (way.kind != "uncompiled", -(way.figures[metric].value or -2)))
     figures = [record.figures[metric], *(way.figures[metric] for way in ways)]
     ends = [end for f in figures for end in (f.low, f.value) if end is not None]
     return {"metric": metric, "columns": columns, "ways": ways, "floor": math.floor(min([*ends, 0.9]) * 10) / 10}
@@ -252,6 +252,7 @@ def log_evaluation(
     split = record.dataset.split or "all"
     log_origin(run, record, {split: record.rows})
     words = {"sizes": f"{split} {len(record.rows)}", "labels": labels_of(samples), "seed": record.seed}
+    words["fitted"] = str(record.fitted or "unknown")
     run.log_params({**origin_params(record.dataset), **words, **learned_params(program)})
     run.link_model(program_sha256(program))
     run.log_metrics({**headlines(record, program), "seconds": record.wall_seconds})
@@ -287,7 +288,8 @@ def headlines(record: EvaluationRecord, program: AgenticIQA) -> dict[str, float 
     for name, belief in (("model_srcc", "expected_level"), ("tools_srcc", "tool_mean_equal")):
         truth, beliefs = _labels_and_beliefs(record.rows, belief)
         values[name] = interval("srcc", truth, beliefs).value if truth else None
-    simple = [way.figures["srcc"].value or -1 for way in record.baselines.values() if "srcc" in way.figures]
+    ways = [way for way in record.baselines.values() if way.kind != "uncompiled"]
+    simple = [way.figures["srcc"].value or -1 for way in ways if "srcc" in way.figures]
     fusion = program.summarizer.fusion
     values |= {
         "best_simple_srcc": max(simple, default=None), "failed": record.failed, "lm_calls": record.lm_calls,

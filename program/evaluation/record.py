@@ -38,8 +38,8 @@ _SPENT = (
 _COLUMNS = (
     "id", "group", "task", "distortion", "question_type", "choices", "truth", "mos_std", "preferred_over", "predicted",
     "level", "level_probabilities", "score_interval", "tool_mean", "tool_mean_equal", "tool_mean_reliable",
-    "expected_level", "fusion_printed", "fusion_normalised", "fusion_reliable", "baselines", "baseline_cost", "status",
-    "rung", "seconds", "lm_calls", "tokens", "cost_usd", "spent", "error",
+    "expected_level", "fusion_printed", "fusion_normalised", "fusion_reliable", "baselines", "baseline_cost", "fitted",
+    "status", "rung", "seconds", "lm_calls", "tokens", "cost_usd", "spent", "error",
 )  # fmt: skip
 """Of a table of samples."""
 _TEXTS = dict.fromkeys(
@@ -84,6 +84,8 @@ class LabelledRow(Row):
     baselines: dict[str, float | str] | None = None
     """What each baseline answered, by its name; one that failed is absent."""
     baseline_cost: Cost | None = None
+    fitted: bool = False
+    """Whether the program was fitted or chosen on it, or on others of its group."""
     rung: str | None = None
     """What the answer was read from, where the program says so."""
     seconds: float = 0.0
@@ -322,6 +324,21 @@ class Dataset(Frozen):
     """Whose labels these are, in words (`data.manifest.Sample.judge`)."""
 
 
+class Fitted(Frozen):
+    """How many of the samples asked for a program was fitted or chosen on, and what became of them."""
+
+    samples: int
+    by_group: int = 0
+    """Of these, those of which only the group or the reference is known."""
+    left_out: bool = False
+    drawn: bool = False
+    """Whether the split is the one that the program's compile drew."""
+
+    def __str__(self) -> str:
+        fate = ("counted", "left out")[self.left_out]
+        return f"{self.samples} {fate}" if self.samples else "none"
+
+
 class Baseline(Agreement):
     """A simpler way to answer the same samples, and what the program adds to it.
 
@@ -329,7 +346,7 @@ class Baseline(Agreement):
     """
 
     label: str
-    kind: Literal["tool", "tools", "model", "mean", "fusion"]
+    kind: Literal["uncompiled", "tool", "tools", "model", "mean", "fusion"]
     gain: dict[str, Figure] = Field(default_factory=dict)
     """Program minus this, paired over the samples both answered. Higher is better, but lower for rmse."""
 
@@ -399,6 +416,8 @@ class EvaluationRecord(Agreement):
     other: Counts = Counts()
     groups: int = 0
     """Distinct photographs among all samples asked."""
+    fitted: Fitted | None = None
+    """None where nobody knows what the program was fitted on."""
     details: Details | None = None
     baselines: dict[str, Baseline] = Field(default_factory=dict)
     readings: Readings | None = None
