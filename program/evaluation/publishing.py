@@ -157,9 +157,12 @@ def render(
     `before` is another program's record over the same samples: the page shows whose scores moved most.
     """
     earlier = {row.id: row.predicted for row in before.rows if row.task == "scoring" and row.counts} if before else {}
-    shown = {"worst": worst_rows(record.rows, "scoring"), "closest": closest_rows(record.rows),
-             "moved": changed_rows(record.rows, earlier), "wrong": worst_rows(record.rows, "mcq")}  # fmt: skip
-    mapped = [row for kind in ("worst", "closest", "moved") for row in shown[kind][:_FEW]]
+    shown = {
+        "worst": worst_rows(record.rows, "scoring"),
+        "moved": changed_rows(record.rows, earlier),
+        "wrong": worst_rows(record.rows, "mcq"),
+    }
+    mapped = [*shown["worst"][:_FEW], *shown["moved"][:_FEW]]
     pictures = pictures_of(samples, {row.id for rows in shown.values() for row in rows}, mapped)
     drawn = charts(record) if plots is None else plots
     return _template().render(
@@ -184,11 +187,6 @@ def worst_rows(rows: Iterable[LabelledRow], task: str) -> list[LabelledRow]:
     """Return the worst misses of a task, worst first; of multiple choice wrong answers, drawn by their ids' hash."""
     missed = ((size, row.id, row) for row in rows if row.task == task and (size := row.miss) is not None)
     return [row for _, _, row in heapq.nlargest(WORST, missed, key=lambda entry: entry[:2])]
-
-
-def closest_rows(rows: Iterable[LabelledRow]) -> list[LabelledRow]:
-    """Return the scores nearest to the labels, nearest first."""
-    return heapq.nsmallest(_FEW, (r for r in rows if r.task == "scoring" and r.counts), key=lambda r: (r.miss, r.id))
 
 
 def changed_rows(rows: Iterable[LabelledRow], earlier: Mapping[str, Any]) -> list[LabelledRow]:

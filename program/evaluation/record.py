@@ -9,7 +9,7 @@ import shutil
 import subprocess
 import sys
 import threading
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar, Literal, Self
 
@@ -49,7 +49,6 @@ _TEXTS = dict.fromkeys(
     )
 )  # fmt: skip
 """What a row loses that nobody will look at."""
-_NO_FIELDS: set[str] = set()
 
 
 class Cost(Frozen):
@@ -96,16 +95,6 @@ class LabelledRow(Row):
     """Why, with the sources; kept for the worst misses only."""
     evidence: dict[str, JsonValue] | None = None
     """What the answer rests on; likewise."""
-
-    def model_post_init(self, context: Any) -> None:
-        """Forget which fields were given, which nobody asks: that would be half of a row's 4.8 KB."""
-        object.__setattr__(self, "__pydantic_fields_set__", _NO_FIELDS)
-
-    def model_copy(self, *, update: Mapping[str, Any] | None = None, deep: bool = False) -> Self:
-        """Return a copy with other values, which forgets the same."""
-        copied = super().model_copy(update=update, deep=deep)
-        copied.model_post_init(None)
-        return copied
 
     @classmethod
     def of(cls, request: Request, result: Assessment, *, eta: float = 1.0) -> Self:
@@ -254,7 +243,6 @@ def _usage(usage: Usage) -> dict[str, Any]:
         if costs.cost_usd is not None:
             spent[f"cost_usd_{name}"] = costs.cost_usd
         spent[f"tokens_{name}"] = float(costs.input_tokens + costs.output_tokens)
-    spent = {sys.intern(name): value for name, value in spent.items()}  # the names would take a third of a row's memory
     tokens = usage.input_tokens + usage.output_tokens
     return {"lm_calls": usage.lm_calls, "tokens": tokens, "cost_usd": usage.cost_usd, "spent": spent}
 
@@ -358,14 +346,6 @@ class PartFigures(Frozen):
     figures: dict[str, Figure]
 
 
-class Bin(Frozen):
-    """Samples of like confidence: what was claimed and what held."""
-
-    n: int
-    confidence: float
-    right: Figure
-
-
 class GatePoint(Frozen):
     """A threshold on scores, 1..5, as a gate: what it stops against what people put below it."""
 
@@ -381,14 +361,11 @@ class Details(Agreement):
 
     headline: ClassVar[bool] = False
 
-    calibration_bins: tuple[Bin, ...] = ()
     gate: tuple[GatePoint, ...] = ()
     by_distortion: dict[str, PartFigures] = Field(default_factory=dict)
     by_level: dict[str, PartFigures] = Field(default_factory=dict)
     """By the human score rounded to a level, "1" to "5"."""
     by_question_type: dict[str, PartFigures] = Field(default_factory=dict)
-    confusion: dict[str, dict[str, int]] = Field(default_factory=dict)
-    """True letter -> answered letter -> count."""
     chance: float | None = None
     """Accuracy of guessing: the mean of 1 / options."""
 
@@ -423,8 +400,6 @@ class EvaluationRecord(Agreement):
     readings: Readings | None = None
     rungs: dict[str, int] = Field(default_factory=dict)
     """How many samples were answered on each rung of the answer ladder."""
-    rung_shares: dict[str, float] = Field(default_factory=dict)
-    """The same as shares of the samples asked."""
     lm_calls: int | None = None
     tokens: int | None = None
     cost_usd: float | None = None
