@@ -281,19 +281,21 @@ def scatter_plot(records: Mapping[str, EvaluationRecord]) -> "Plot":
     """Return the labels (x) against predicted scores (y), one panel per record, both on 1..5.
 
     `records` maps a panel's title ("uncompiled") to its record. Points are coloured by distortion where there are
-    at most ten, else by photograph, else alike. Dashed: perfect agreement; solid: a straight-line fit.
+    at most ten. Dashed: perfect agreement; solid: a straight-line fit.
     """
     plot = _empty_plot(4.6 * len(records) + 1.4, 5.3)
     axes = plot.subplots(1, len(records), squeeze=False, sharex=True, sharey=True)[0]
     scored = {title: [r for r in record.rows if r.task == "scoring" and r.counts] for title, record in records.items()}
-    colours, by = _colours([row for rows in scored.values() for row in rows])
+    kinds = sorted({row.distortion or "" for rows in scored.values() for row in rows})
+    is_coloured = 1 < len(kinds) <= len(_COLOURS)
+    colours = dict(zip(kinds, _COLOURS if is_coloured else [BLUE] * len(kinds), strict=False))
     for axis, (title, record) in zip(axes, records.items(), strict=True):
-        _panel(axis, title, record, scored[title], colours, by)
+        _panel(axis, title, record, scored[title], colours)
     axes[0].set_ylabel("predicted score (1 bad … 5 excellent)")
-    if by:
+    if is_coloured:
         points = [axes[0].plot([], [], "o", color=colour, markeredgecolor="white")[0] for colour in colours.values()]
         names = [plain(name) or "none" for name in colours]
-        plot.legend(points, names, title=by, loc="outside right center", frameon=False, fontsize=9)
+        plot.legend(points, names, title="distortion", loc="outside right center", frameon=False, fontsize=9)
     lines, names = axes[0].get_legend_handles_labels()
     plot.legend(lines, names, loc="outside lower center", ncols=2, frameon=False, fontsize=9)
     first = next(iter(records.values()))
@@ -302,17 +304,8 @@ def scatter_plot(records: Mapping[str, EvaluationRecord]) -> "Plot":
     return plot
 
 
-def _colours(rows: Sequence[LabelledRow]) -> tuple[dict[str, str], str]:
-    """Return a colour for each kind of sample, and the field that says the kind; empty where all are alike."""
-    for by, field in (("distortion", "distortion"), ("photograph", "group")):
-        names = {getattr(row, field) or "" for row in rows}
-        if 1 < len(names) <= len(_COLOURS):
-            return dict(zip(sorted(names), _COLOURS, strict=False)), by
-    return {"": BLUE}, ""
-
-
 def _panel(
-    axis: "Axes", title: str, record: EvaluationRecord, rows: Sequence[LabelledRow], colours: Mapping[str, str], by: str
+    axis: "Axes", title: str, record: EvaluationRecord, rows: Sequence[LabelledRow], colours: Mapping[str, str]
 ) -> None:
     truth, predicted = np.array([(row.truth, row.predicted) for row in rows], dtype=float).reshape(-1, 2).T
     # A label may pass its own scale (LIVE's realigned ones do); no point may fall off the picture.
@@ -321,11 +314,9 @@ def _panel(
     axis.set(xlim=(low, high), ylim=(0.9, 5.1), aspect="equal", xticks=range(1, 6), yticks=range(1, 6))
     axis.grid(color=FAINT, linewidth=0.8)
     axis.plot([1, 5], [1, 5], color=SOFT, linewidth=1, linestyle=(0, (4, 3)), label="perfect agreement", zorder=1)
-    kinds = [{"distortion": row.distortion or "", "photograph": row.group}.get(by, "") for row in rows]
-    size, alpha = (30, 0.7) if len(rows) <= 300 else (12, 0.55) if len(rows) <= 2000 else (5, 0.3)
     axis.scatter(
-        truth, predicted, s=size, c=[colours[kind] for kind in kinds], alpha=alpha, linewidths=0, zorder=2,
-        rasterized=len(rows) > _MAX_POINTS,
+        truth, predicted, s=30 if len(rows) <= 300 else 8, c=[colours[row.distortion or ""] for row in rows],
+        alpha=0.6, linewidths=0, zorder=2, rasterized=len(rows) > _MAX_POINTS,
     )  # fmt: skip
     if len(rows) > 2 and np.ptp(truth) > 0:
         ends = np.array([truth.min(), truth.max()])
