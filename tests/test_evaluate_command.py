@@ -93,6 +93,7 @@ def test_a_run_is_logged_to_mlflow_with_figures_table_charts_and_report(scenario
     assert run["metrics"]["srcc_low"] == pytest.approx(record["srcc"]["low"], abs=1e-4)
     assert run["params"]["sizes"].startswith("test ")
     assert run["params"]["seed"] == "7"
+    assert run["params"]["fitted"] == "unknown"  # of a program that no compile made
     folder = evaluation.folder / "mlruns" / "artifacts" / run["id"] / "artifacts"
     kept = json.loads((folder / "result.json").read_text("utf-8"))
     assert kept["details"]["plcc_logistic5"] == record["details"]["plcc_logistic5"]

@@ -9,7 +9,7 @@ import pytest
 from program import evaluate
 from program.agent.saving import load
 from program.common.errors import InputError
-from tests.scenarios import write_lines
+from tests.scenarios import SMALL_COMPILE, blurred, write_lines
 
 pytestmark = pytest.mark.usefixtures("coarse", "undrawn", "untraced", "measured_once")
 
@@ -36,6 +36,14 @@ def rows(taught: Path) -> list[dict]:
     return [{**row, "image": str(taught / row["image"])} for row in map(json.loads, lines) if "mos" in row]
 
 
+@pytest.fixture(autouse=True)
+def logged(monkeypatch: pytest.MonkeyPatch) -> list:
+    """The records of evaluations, which are not logged."""
+    records = []
+    monkeypatch.setattr("program.evaluation.publishing.log_evaluation", lambda record, *_: records.append(record))
+    return records
+
+
 def _record(capsys, manifest, program, *flags):
     code = evaluate.main([str(manifest), "--program", str(program), "--json", *flags])
     captured = capsys.readouterr()
@@ -43,7 +51,9 @@ def _record(capsys, manifest, program, *flags):
     return json.loads(captured.out)
 
 
-def test_samples_that_the_program_was_fitted_or_chosen_on_are_left_out_and_counted(taught, rows, tmp_path, capsys):
+def test_samples_that_the_program_was_fitted_or_chosen_on_are_left_out_and_counted(
+    taught, rows, tmp_path, capsys, logged
+):
     manifest = write_lines(tmp_path / "m.jsonl", rows)
     record = _record(capsys, manifest, taught / "taught", "--split", "all")
     assert record["scoring"]["asked"] == record["srcc"]["n"] == 16
@@ -53,6 +63,8 @@ def test_samples_that_the_program_was_fitted_or_chosen_on_are_left_out_and_count
     assert whole["fitted"] == {"samples": 56, "by_group": 0, "left_out": False, "drawn": False}
     assert "fitted on these" not in whole["srcc"]["method"]
     assert _record(capsys, manifest, taught / "taught")["fitted"]["samples"] == 0
+    assert [str(record.fitted) for record in logged] == ["56 left out", "56 counted", "none"]
+    assert sum(row.columns()["fitted"] for row in logged[1].rows) == 56
 
 
 def test_a_line_says_how_many_are_left_out_and_how_to_include_them(taught, rows, tmp_path, capsys):
@@ -89,6 +101,25 @@ def test_the_split_that_a_compile_knows_is_found_again_in_a_table_without_one(ta
     others = write_lines(tmp_path / "others.jsonl", [{**row, "image": __file__} for row in plain[:1]])
     assert evaluate.main([str(others), "--program", str(taught / "taught")]) == 2
     assert "no sample in split 'test'; give --split all" in capsys.readouterr().err
+
+
+@pytest.mark.slow
+def test_the_rows_that_a_compile_drew_for_its_test_are_those_evaluated(tmp_path, capsys):
+    from program import compile as compiles
+
+    rows = [{**row, "mos": round(1 + (row["mos"] - 1) ** 2 / 4, 2)} for row in blurred(tmp_path, 104)]
+    scores = tmp_path / "scores.csv"
+    scores.write_text("image,mos\n" + "".join(f"{row['image']},{min(5, row['mos'])}\n" for row in rows), "utf-8")
+    (tmp_path / "small.yaml").write_text(json.dumps(SMALL_COMPILE), "utf-8")
+    flags = ["--config", str(tmp_path / "small.yaml"), "--out", str(tmp_path / "mine"), "--json"]
+    assert compiles.main(["--data", str(scores), *flags]) == 0
+    compiled = json.loads(capsys.readouterr().out)["compiled"]
+    record = _record(capsys, scores, tmp_path / "mine")
+    assert record["fitted"] == {"samples": 0, "by_group": 0, "left_out": False, "drawn": True}
+    assert record["srcc"] == compiled["srcc"]
+    everything = _record(capsys, scores, tmp_path / "mine", "--split", "all")
+    assert everything["srcc"] == compiled["srcc"]
+    assert everything["fitted"]["samples"] == 104 - compiled["srcc"]["n"]
 
 
 def test_images_of_a_fitted_group_or_reference_count_as_fitted(taught, rows, tmp_path, capsys):

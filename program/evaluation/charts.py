@@ -216,6 +216,7 @@ def _superfluous(record: EvaluationRecord) -> Iterator[str]:
     """Yield a line for scores and for answers where the model alone, or the tools alone, are surely not worse."""
     for ways, (metric, *_) in baselines_by_task(record):
         parts = [way for way in ways if way.kind in {"model", "tools"}]
+        parts = [way for way in parts if gain_words(metric, way.gain[metric]) != "the same"]
         best = max(parts, key=lambda way: way.figures[metric].value or -2.0, default=None)
         if best is not None and best.gain[metric].sign < 1:
             name, gain = METRICS[metric].title.split()[0], best.gain[metric]
