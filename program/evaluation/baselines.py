@@ -13,7 +13,7 @@ from program.common.errors import InputError
 from program.evaluation.figures import compare, figure_of
 from program.evaluation.record import Baseline, Cost, EvaluationRecord, LabelledRow
 from program.fusion import ScoreFusion
-from program.images.store import IMAGES
+from program.images.store import IMAGES, ImageRef
 from program.lms.call import meter
 from program.lms.limits import BudgetSpent
 
@@ -47,18 +47,7 @@ class BaselineAnswers:
         except InputError:
             return {}, Cost()
         if sample.task == "scoring":
-            names = (*self._fr, *self._nr) if reference is not None else self._nr
-            runner = self._program.resources.runner
-            read = [runner.measure(name, image, reference) for name in names]
-            scores = {reading.tool: reading.score for reading in read if reading.score is not None}
-            answers |= {name: round(score, 6) for name, score in scores.items()}
-            if scores and len(scores) == len(names):
-                values = list(scores.values())
-                answers[ALL_TOOLS] = round(math.fsum(values) / len(values), 6)
-                known = [p for p in runner.precisions([(name, None) for name in scores]) if p is not None]
-                if len(known) == len(values):
-                    mean = ScoreFusion(tool_weights="reliability").tool_mean(values, known)
-                    answers[ALL_RELIABLE] = round(mean, 6)
+            answers |= self._of_tools(image, reference)
         state = assessment.state
         blind = AssessmentState(
             query=state.query, image_path=state.image_path, reference_path=state.reference_path,
@@ -73,6 +62,22 @@ class BaselineAnswers:
                 answers[UNCOMPILED] = before
         tokens = usage.input_tokens + usage.output_tokens
         return answers, Cost(lm_calls=usage.lm_calls, tokens=tokens, cost_usd=usage.cost_usd)
+
+    def _of_tools(self, image: ImageRef, reference: ImageRef | None) -> dict[str, float]:
+        """Return the score by each tool, and their means where all of them gave one."""
+        names = self._nr if reference is None else (*self._fr, *self._nr)
+        runner = self._program.resources.runner
+        read = [runner.measure(name, image, reference) for name in names]
+        scores = {reading.tool: reading.score for reading in read if reading.score is not None}
+        answers = {name: round(score, 6) for name, score in scores.items()}
+        if scores and len(scores) == len(names):
+            values = list(scores.values())
+            answers[ALL_TOOLS] = round(math.fsum(values) / len(values), 6)
+            known = [p for p in runner.precisions([(name, None) for name in scores]) if p is not None]
+            if len(known) == len(values):
+                mean = ScoreFusion(tool_weights="reliability").tool_mean(values, known)
+                answers[ALL_RELIABLE] = round(mean, 6)
+        return answers
 
 
 def _answer(ask: Callable[..., Any], **arguments: Any) -> float | str | None:

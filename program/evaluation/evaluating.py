@@ -277,15 +277,11 @@ def evaluate(
     if split not in {None, *get_args(Split)}:
         raise InputError(f"split {split!r}: unknown; give {', '.join(get_args(Split))}, or None for all")
     fitted_on, known = program.fitted_on, dict[str, str]()
-    samples: Iterable[Sample]
-    if isinstance(data, str | Path):
-        samples = samples_of(
-            data, settings, split, progress=progress, fitted_on=fitted_on, include_fitted=include_fitted
-        )
-    elif fitted_on is None or isinstance(data, ManifestSplit):
-        samples = data
-    else:
-        samples = _watched(data, fitted_on, known)
+    samples: Iterable[Sample] = data if not isinstance(data, str | Path) else samples_of(
+        data, settings, split, progress=progress, fitted_on=fitted_on, include_fitted=include_fitted
+    )  # fmt: skip
+    if fitted_on is not None and not isinstance(samples, ManifestSplit):
+        samples = _watched(samples, fitted_on, known)
     dataset = samples.dataset if isinstance(samples, ManifestSplit) else Dataset(name="samples")
     context = context_of(program, baselines=baselines)
     if checkpoint is None and dataset.manifest_sha256 is not None:
@@ -306,16 +302,17 @@ def evaluate(
     readings = Readings(**counts, **runner.cache_state())
     update = {"details": details_of(record.rows, seed=settings.seed), "readings": readings}
     record = record.model_copy(update=update)
-    if fitted_on is not None:
-        if isinstance(samples, ManifestSplit):
-            record = _marked(record, samples.fitted, samples.fitted_ids)
-        else:
-            record = _marked(record, _fitted(known), known)
+    if isinstance(samples, ManifestSplit):
+        record = _marked(record, samples.fitted, samples.fitted_ids)
+    elif fitted_on is not None:
+        record = _marked(record, _fitted(known), known)
     return with_baselines(record) if baselines else record
 
 
 def _marked(record: EvaluationRecord, fitted: Fitted | None, ids: Collection[str]) -> EvaluationRecord:
     """Return the record with marks on the rows that the program was fitted on, and on the figures if all are."""
+    if fitted is None:
+        return record
     rows = tuple(row.model_copy(update={"fitted": row.id in ids}) for row in record.rows)
     marks: dict[str, Any] = {"rows": rows, "fitted": fitted}
     if rows and all(row.fitted for row in rows):

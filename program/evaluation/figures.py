@@ -128,20 +128,15 @@ def _opinions(rows: Sequence[LabelledRow]) -> _Inputs:
     return used, [True] * len(used), outliers(truth, predicted, spread).tolist()
 
 
-def _ends(rows: Sequence[LabelledRow]) -> _Inputs:
-    used = [row for row in rows if row.score_interval is not None]
-    ends = np.array([row.score_interval for row in used], dtype=float).reshape(-1, 2)
-    return used, ends[:, 0], ends[:, 1]
-
-
 def _intervals(rows: Sequence[LabelledRow]) -> _Inputs:
-    used, low, high = _ends(rows)
+    used = [row for row in rows if row.score_interval is not None]
+    low, high = np.array([row.score_interval for row in used], dtype=float).reshape(-1, 2).T
     truth = np.array([row.truth for row in used], dtype=float)
-    return used, np.ones(len(used)), (np.asarray(low) <= truth) & (truth <= np.asarray(high))
+    return used, np.ones(len(used)), (low <= truth) & (truth <= high)
 
 
 _INPUTS: Mapping[str, Callable[[Sequence[LabelledRow]], _Inputs]] = {
-    "scores": _predictions, "answers": _predictions, "levels": _levels, "opinions": _opinions, "ends": _ends,
+    "scores": _predictions, "answers": _predictions, "levels": _levels, "opinions": _opinions,
     "intervals": _intervals,
 }  # fmt: skip
 """What a metric needs of rows that count: the rows that have it, truth and prediction."""
@@ -198,7 +193,7 @@ def _tally(rows: Sequence[LabelledRow]) -> dict[str, Any]:
         "scoring": _counts(rows, "scoring"), "mcq": _counts(rows, "mcq"), "other": _counts(rows, "open"),
         "groups": len({row.group for row in rows}),
         "rungs": dict(sorted(rungs.items())),
-        "pace": _pace(rows, spenders, spent),
+        "pace": _pace(rows, spenders),
         "baseline_cost": Cost(**beside) if beside else None,
         "spent_by_stage": _stages(spent),
         "spent_per_sample": {name: round(total / len(spenders), 6) for name, total in spent.items()},
@@ -235,15 +230,11 @@ def _stages(spent: Mapping[str, float]) -> dict[str, Cost]:
     return stages
 
 
-def _pace(
-    rows: Sequence[LabelledRow], spenders: Sequence[Mapping[str, float]], spent: dict[str, float]
-) -> dict[str, float]:
+def _pace(rows: Sequence[LabelledRow], spenders: Sequence[Mapping[str, float]]) -> dict[str, float]:
     pace: dict[str, float] = {}
     if rows:
         middle, slow = np.percentile([row.seconds for row in rows], (50, 95))
         pace = {"seconds_p50": round(float(middle), 6), "seconds_p95": round(float(slow), 6)}
-    if spenders:
-        pace["replan_rate"] = round(sum(each.get("replans", 0) > 0 for each in spenders) / len(spenders), 6)
     kinds = ("input_tokens", "output_tokens", "kept_tokens")
     # An answer from a cache takes no time, but as many tokens as it took when it was paid for, where they are known.
     answered = (each for each in spenders if each.get("lm_calls") or each.get("kept_tokens"))
@@ -251,6 +242,4 @@ def _pace(
         pace["tokens_per_image"] = round(sum(known) / len(known), 1)
     if paid := [each.get("seconds_summarizer", 0.0) for each in spenders if each.get("lm_calls")]:
         pace["model_seconds_per_image"] = round(sum(paid) / len(paid), 3)
-    if readings := spent.get("tool_readings"):
-        pace["tool_failure_rate"] = round(spent.get("tool_failures", 0.0) / readings, 6)
     return pace

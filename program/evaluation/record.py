@@ -410,8 +410,7 @@ class EvaluationRecord(Agreement):
     spent_per_sample: dict[str, float] = Field(default_factory=dict)
     """Means over the samples that say: tokens, calls, cache hits, tool readings, replans, seconds by stage."""
     pace: dict[str, float] = Field(default_factory=dict)
-    """Over the samples that say: seconds a sample took ("seconds_p50", "seconds_p95"), and the shares of samples that
-    planned again ("replan_rate") and of tool readings that failed ("tool_failure_rate")."""
+    """Over the samples that say: seconds a sample took ("seconds_p50", "seconds_p95"), and what an image cost."""
     seed: int = 0
     wall_seconds: float = 0.0
     """Of this run; samples taken over from a checkpoint cost nothing again."""
