@@ -9,7 +9,7 @@ import logging
 from collections.abc import Callable, Mapping
 from contextlib import closing
 from dataclasses import dataclass, field, replace
-from functools import partial
+from functools import cached_property, partial
 from typing import Any
 
 import dspy
@@ -34,13 +34,15 @@ from optimizers.report import (
 from optimizers.search import Candidate, Search
 from optimizers.selection import CrossValidation, Ranking, Verdict, kept_verdict, validation_figures, verdict_of
 from optimizers.student import EvidenceReplay, Reflections, SearchStopped, optimized_predictors
+from program.agent.labels import FittedOn
 from program.agent.loop import AgenticIQA
 from program.agent.rating import AnswerPart
 from program.agent.saving import program_sha256
 from program.common.console import Console
 from program.common.errors import InputError
 from program.common.pool import progress, time_phase
-from program.evaluation.evaluating import BaselineAnswers, OtherAnswers, run_samples, with_baselines
+from program.evaluation.baselines import BaselineAnswers, with_baselines
+from program.evaluation.evaluating import OtherAnswers, run_samples
 from program.evaluation.figures import compare, summarize
 from program.evaluation.intervals import Figure
 from program.evaluation.publishing import render
@@ -201,6 +203,7 @@ class Compile:
         self._check_direction(train.agreement())
         ranking = self.whole.search(train, validation)
         chosen, table = ranking.best.candidate, ranking.table()
+        self._mark(chosen)
         kept = self._why_kept() if ranking.best is ranking.uncompiled else None
         if job.folds:
             before = self._tested(uncompiled, baselines=True)
@@ -268,7 +271,18 @@ class Compile:
     def _gains(self, before: EvaluationRecord, after: EvaluationRecord) -> dict[str, Figure]:
         return compare(before.rows, after.rows, seed=self.job.settings.seed)
 
+    @cached_property
+    def _fitted_on(self) -> FittedOn:
+        """What candidates are fitted, chosen and tested on."""
+        return FittedOn.of({"train": self.train, "validation": self.validation, "test": self.job.splits["test"]})
+
+    def _mark(self, candidate: Candidate) -> None:
+        """Let a candidate's program know what it was fitted on, which the uncompiled one was not."""
+        if candidate.program is not self.program:
+            candidate.program.fitted_on = self._fitted_on
+
     def _log_score(self, candidate: Candidate) -> None:
+        self._mark(candidate)
         self.log.log_score(candidate)
         self.tracked.log_score(candidate, self.log.curve[-1][2])
 

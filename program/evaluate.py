@@ -21,8 +21,11 @@ def main(argv: list[str] | None = None) -> int:
     cli.add_program_flags(parser, replaces="replace an existing --report or --checkpoint")
     parser.add_argument("--split", metavar="S", choices=("train", "validation", "test", "all"), default="test",
                         help="train, validation, test or all (default: test)")  # fmt: skip
+    parser.add_argument("--include-fitted", action="store_true",
+                        help="count samples that the program was fitted or chosen on, too")  # fmt: skip
     parser.add_argument("--baselines", action="store_true",
-                        help="also evaluate each tool, the model alone, means and fusion formulas")  # fmt: skip
+                        help="also evaluate the uncompiled program, each tool, the model alone, means and fusion "
+                        "formulas")  # fmt: skip
     parser.add_argument("--workers", metavar="N", type=cli.whole_number(), help="threads (default: from the settings)")
     parser.add_argument("--resume", action="store_true", help="continue the same evaluation where it stopped")
     parser.add_argument("--checkpoint", metavar="FILE", type=Path,
@@ -76,7 +79,10 @@ def _evaluate(arguments: argparse.Namespace) -> int:
     program = program_from(arguments, settings)
     split = None if arguments.split == "all" else arguments.split
     layout = Layout.asked(arguments)
-    samples = samples_of(arguments.data, settings, split, layout=layout)
+    samples = samples_of(
+        arguments.data, settings, split, layout=layout,
+        fitted_on=program.fitted_on, include_fitted=arguments.include_fitted,
+    )  # fmt: skip
     read = (place for sample in samples for place in (sample.image, sample.reference) if place is not None)
     if arguments.checkpoint:
         cli.check_outputs(arguments, "--checkpoint", arguments.checkpoint, read=read, begun=arguments.resume)

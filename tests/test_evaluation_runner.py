@@ -341,7 +341,7 @@ def test_a_checkpoint_of_an_earlier_version_is_refused_in_a_line(tmp_path):
     path = tmp_path / "run.jsonl"
     header = {"checkpoint": "evaluation", "schema_version": 2, **Dataset().model_dump(), "context": {}}
     path.write_text(json.dumps(header) + '\n{"id":"s0","group":"g","task":"scoring","status":"ok"}\n', "utf-8")
-    with pytest.raises(InputError, match=r"another run \(schema_version: 2 there, 4 here\); remove it"):
+    with pytest.raises(InputError, match=r"another run \(schema_version: 2 there, 5 here\); remove it"):
         _run(_by_name, _scoring(2), checkpoint=path, resume=True)
 
 

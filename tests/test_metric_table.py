@@ -8,8 +8,8 @@ import pytest
 from rich.console import Console
 from scipy import stats
 
+from program.evaluation.baselines import with_baselines
 from program.evaluation.charts import baseline_tables, comparison_table, figures_table
-from program.evaluation.evaluating import with_baselines
 from program.evaluation.figures import compare, details_of, summarize
 from program.evaluation.intervals import METRICS, Metric
 from program.evaluation.publishing import headlines, render

@@ -290,11 +290,10 @@ def test_details_agree_with_computing_each_by_hand():
     assert details.by_level["3"].figures["bias"].value == pytest.approx((predicted - truth)[levels == 3].mean())
     assert sum(part.n for part in details.by_level.values()) == 60
     assert details.calibration_error.value == pytest.approx(abs(np.mean(levels == 3) - 0.4))
-    assert sum(b.n for b in details.calibration_bins) == 60
     assert details.by_question_type == {}
     assert details.chance is None
     assert details.coverage.value == pytest.approx(np.mean((truth[1:] >= 2) & (truth[1:] <= 3.5)))
-    assert (details.coverage.n, details.interval_width.value) == (59, pytest.approx(1.5))
+    assert details.coverage.n == 59
     assert [point.threshold for point in details.gate] == [2.0, 2.5, 3.0, 3.5, 4.0]
     poor, stopped = truth < 2.5, predicted < 2.5
     point = details.gate[1]
@@ -311,6 +310,5 @@ def test_details_of_choices():
     ]
     details = details_of(rows)
     assert details.by_question_type["how"].figures["accuracy"].value == 1.0
-    assert details.confusion == {"A": {"A": 1, "B": 1}, "B": {"A": 0, "B": 2}}
     assert details.chance == pytest.approx((1 / 2 + 1 / 3) / 2)
     assert details.mae is None

@@ -13,8 +13,8 @@ from PIL import Image
 
 from data.manifest import Sample
 from program.common.errors import InputError
+from program.evaluation.baselines import with_baselines
 from program.evaluation.charts import charts, notes, plain, svg_url
-from program.evaluation.evaluating import with_baselines
 from program.evaluation.figures import details_of, summarize
 from program.evaluation.publishing import render, worst_rows, write_report
 from program.evaluation.record import WORST, Dataset, EvaluationRecord, WorstRows
@@ -115,10 +115,10 @@ def test_page_holds_everything_and_fetches_nothing(whole):
     assert all(link.startswith("data:image/") for link in links)
     assert "url(" not in text
     assert "@import" not in text
-    assert page.tags.count("article") == 12 + 6 + 3
+    assert page.tags.count("article") == 12 + 3
     maps = [value for name, value in page.attributes if name == "alt" and "red in grey" in value]
     assert sorted(set(maps)) == ["lost to noise: red in grey", "quality lost: red in grey"]
-    assert len(maps) == 2 * (6 + 6)
+    assert len(maps) == 2 * 6
     assert "As a gate" in shown
     assert len(text) < 3_000_000
 
@@ -139,7 +139,7 @@ def test_everything_from_data_and_models_is_escaped(images, whole):
 def test_charts_are_whole_pictures_whatever_the_names_are():
     record, _ = _record(EVIL)
     drawn = charts(record)
-    assert set(drawn) == {"scatter", "by_distortion", "by_level", "calibration", "by_question_type", "confusion"}
+    assert set(drawn) == {"scatter", "by_distortion", "by_level", "by_question_type"}
     for plot in drawn.values():
         data = base64.b64decode(svg_url(plot).partition(",")[2])
         root = ElementTree.fromstring(data)  # noqa: S314 - our own

@@ -4,16 +4,18 @@ import base64
 import hashlib
 import json
 from collections import Counter
-from collections.abc import Callable, Mapping
-from functools import cached_property
-from typing import Annotated, Any, Literal, Self
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from functools import cached_property, lru_cache
+from typing import Annotated, Any, Literal, Self, TypeVar
 
 import numpy as np
 from numpy.typing import NDArray
 from pydantic import BeforeValidator, ConfigDict, Field, PlainSerializer, ValidationError, model_validator
 
 from program.common.backends import Frozen
-from program.common.errors import first_fault
+from program.common.errors import InputError, first_fault
+from program.common.files import Place, open_file
+from program.common.request import Request
 from program.common.text import fold_text
 from program.expert import SEVERITIES, WIDTH, Correction, View, damage, likeness
 from program.fusion.levels import nearest_level
@@ -195,3 +197,63 @@ class Corrections(_Learned):
     def count(self) -> int:
         """How many labels they were fitted on."""
         return sum(each.labels for each in self.by_kind.values())
+
+
+_Request = TypeVar("_Request", bound=Request)
+_Hashes = Annotated[frozenset[str], PlainSerializer(sorted)]
+
+
+class Marks(Frozen):
+    """Hashes by which samples are known again: of their images, and of what they show.
+
+    Groups are hashes of a group's name and of a reference's bytes.
+    """
+
+    images: _Hashes = frozenset()
+    groups: _Hashes = frozenset()
+
+
+class FittedOn(_Learned):
+    """The samples that a program was fitted on (train), chosen on (validation) and tested on."""
+
+    train: Marks
+    validation: Marks
+    test: Marks
+
+    @classmethod
+    def of(cls, splits: Mapping[str, Iterable[Request]]) -> Self:
+        """Read the images of each split; one that cannot be read is left out."""
+        marks = {}
+        for name, samples in splits.items():
+            each = [own for _, own in marked(samples)]
+            images = frozenset().union(*(own.images for own in each))
+            groups = frozenset().union(*(own.groups for own in each))
+            marks[name] = Marks(images=images, groups=groups)
+        return cls(**marks)
+
+    def holds(self, marks: Marks) -> Literal["image", "group"] | None:
+        """Tell how a sample is known from train or validation: by its image, or only by what it shows."""
+        images = self.train.images | self.validation.images
+        if marks.images & images:
+            return "image"
+        shown = images | self.train.groups | self.validation.groups
+        return "group" if (marks.images | marks.groups) & shown else None
+
+
+def marked(samples: Iterable[_Request]) -> Iterator[tuple[_Request, Marks]]:
+    """Yield each sample with the hashes of its own image and groups; none of a file that cannot be read."""
+
+    @lru_cache(maxsize=1024)  # many samples share a reference
+    def sha256(place: Place) -> str | None:
+        try:
+            with open_file(place) as file:
+                return hashlib.sha256(file.read()).hexdigest()
+        except (OSError, InputError):  # the sample fails where it is opened, with an error that names it
+            return None
+
+    for sample in samples:
+        images = {sha256(sample.image)}
+        groups = {sha256(sample.reference)} if sample.reference is not None else set()
+        if sample.group is not None:
+            groups.add(hashlib.sha256(sample.group.encode("utf-8", "surrogatepass")).hexdigest())
+        yield sample, Marks(images=images - {None}, groups=groups - {None})

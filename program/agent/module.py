@@ -16,6 +16,7 @@ from pydantic import BaseModel, ConfigDict, Field, JsonValue, TypeAdapter, Valid
 from pydantic_core import from_json
 
 from program.agent.assessment import Assessment
+from program.agent.labels import FittedOn
 from program.agent.resources import ROLES, Resources, portable_lm
 from program.common.errors import InputError, ModelError, first_fault
 from program.common.keys import redact
@@ -48,6 +49,7 @@ class ProgramFile(_FilePart):
     neighbours: str | None = Field(default=None, pattern="^[0-9a-f]{64}$")
     """The hash of the file that holds them, likewise below."""
     corrections: str | None = Field(default=None, pattern="^[0-9a-f]{64}$")
+    fitted_on: str | None = Field(default=None, pattern="^[0-9a-f]{64}$")
     state: dict[str, Any]
     """Predictors by name; `load_state` looks into it."""
 
@@ -143,6 +145,8 @@ class ProgramModule(dspy.Module):
     def __init__(self, resources: Resources) -> None:
         super().__init__()
         self.resources = resources
+        self.fitted_on: FittedOn | None = None
+        """The samples that a compile used, where it says so."""
         self._asked: frozenset[str] | None = None
 
     async def aforward(self, *arguments: Any, **named: Any) -> Assessment:

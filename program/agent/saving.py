@@ -8,11 +8,11 @@ import os
 import re
 from collections.abc import Iterable, Mapping, Set
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 import dspy
 
-from program.agent.labels import Corrections, Neighbours
+from program.agent.labels import Corrections, FittedOn, Neighbours
 from program.agent.loop import AgenticIQA
 from program.agent.module import ProgramFile, digest, rest_sha256
 from program.agent.resources import Role
@@ -30,6 +30,8 @@ from program.tools.calibration import PAPER
 from program.tools.registry import file_sha256, library_label, parameter_path
 from program.tracking.models import SCHEME, fetch
 
+_Part = TypeVar("_Part", Neighbours, Corrections, FittedOn)
+
 logger = logging.getLogger(__name__)
 
 _PROGRAM = "program.json"
@@ -38,6 +40,8 @@ _ARRAYS: Mapping[str, type[Neighbours | Corrections]] = {
     "corrections": Corrections,
 }
 """What of a Summarizer has a file of its own by this name; `program.json` holds its hash."""
+_FITTED_ON = "fitted_on"
+"""Likewise, of the whole program."""
 _REFERENCE = re.compile(re.escape(HOST) + r"[0-9a-f]{64}\.[a-z]+")
 _SHOWN = re.compile(
     re.escape(CUSTOM_TYPE_START_IDENTIFIER)
@@ -78,9 +82,12 @@ def save(
         if engine is not None:
             document["engine"] = engine
         document |= {"record": dict(record or {}), "fusion": _fusion(program)}
-        document |= {name: array.sha256 for name, array in arrays.items()}
+        beside: dict[str, Neighbours | Corrections | FittedOn] = {**arrays}
+        if program.fitted_on is not None:
+            beside[_FITTED_ON] = program.fitted_on
+        document |= {name: part.sha256 for name, part in beside.items()}
         document["state"] = state
-        texts = {f"{name}.json": array.text for name, array in arrays.items()}
+        texts = {f"{name}.json": part.text for name, part in beside.items()}
         texts |= {_PROGRAM: json.dumps(document, ensure_ascii=False, indent=1), **(files or {})}
         content = {name: text.encode() for name, text in texts.items()}
         for url in _references_in(json.dumps(state)):
@@ -117,7 +124,7 @@ def _write(folder: Path, content: Mapping[str, bytes], kept: Set[str]) -> None:
     the earlier one named goes after.
     """
     staged = {}
-    for name in {f"{name}.json" for name in _ARRAYS} & set(content):
+    for name in {f"{name}.json" for name in (*_ARRAYS, _FITTED_ON)} & set(content):
         staged[name] = _staged(name, hashlib.sha256(content[name]).hexdigest())
     named = {name: name for name in content if name.startswith("images/")} | staged
     folder.mkdir(parents=True, exist_ok=True)
@@ -197,7 +204,10 @@ def load(
     for predictor in program.parameters():
         predictor.demos = [_with_images(demo) for demo in predictor.demos]
     for part, sha256 in file.arrays.items():
-        setattr(program.summarizer, part, _read_arrays(path, name, part, sha256))
+        kind: Any = _ARRAYS[part]
+        setattr(program.summarizer, part, _read_beside(path, name, part, sha256, kind))
+    if file.fitted_on is not None:
+        program.fitted_on = _read_beside(path, name, _FITTED_ON, file.fitted_on, FittedOn)
     if _is_foreign(file, name, force=force):
         for part in ("fitted", *_ARRAYS):
             setattr(program.summarizer, part, None)
@@ -215,7 +225,7 @@ def _read(path: Path, name: str) -> ProgramFile:
         raise InputError(f"{name}: program.json cannot be read ({error}); compile again") from error
 
 
-def _read_arrays(path: Path, name: str, part: str, sha256: str) -> Neighbours | Corrections:
+def _read_beside(path: Path, name: str, part: str, sha256: str, kind: type[_Part]) -> _Part:
     file = f"{part}.json"
     mend = "copy the whole folder again"
     staged = path / _staged(file, sha256)
@@ -224,7 +234,7 @@ def _read_arrays(path: Path, name: str, part: str, sha256: str) -> Neighbours | 
         saved = place.read_bytes()
         if hashlib.sha256(saved).hexdigest() != sha256:
             raise ValueError("was altered")
-        return _ARRAYS[part].from_json(json.loads(saved))
+        return kind.from_json(json.loads(saved))
     except FileNotFoundError as error:
         raise InputError(f"{name}: {file} is missing; {mend}") from error
     except (OSError, ValueError) as error:

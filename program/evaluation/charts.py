@@ -7,12 +7,11 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING
 
 import numpy as np
-from numpy.typing import NDArray
 from rich import box
 from rich.table import Table
 from rich.text import Text
 
-from program.evaluation.intervals import FEW, METRICS, Figure, headline
+from program.evaluation.intervals import FEW, FITTED, METRICS, Figure, headline
 from program.evaluation.record import Baseline, Details, EvaluationRecord, LabelledRow, PartFigures
 
 if TYPE_CHECKING:  # drawing is imported where something is drawn: tables need none of it
@@ -22,7 +21,7 @@ if TYPE_CHECKING:  # drawing is imported where something is drawn: tables need n
 _LABEL = 14
 """Columns of a baseline's name, so that the figures beside it fit into 80."""
 
-_ORDER = ("model", "tools", "mean", "fusion", "tool")
+_ORDER = ("uncompiled", "model", "tools", "mean", "fusion", "tool")
 
 _STYLES = {"better": "green", "worse": "red"}
 """Of what a difference says."""
@@ -30,7 +29,8 @@ _STYLES = {"better": "green", "worse": "red"}
 
 def heading(record: EvaluationRecord) -> str:
     """Return what was evaluated in a few words."""
-    return f"{record.dataset.name} · {record.dataset.split or 'all splits'}"
+    mark = f" · {FITTED}" if any(figure.is_fitted for figure in record.figures.values()) else ""
+    return f"{record.dataset.name} · {record.dataset.split or 'all splits'}{mark}"
 
 
 def figure_lines(record: EvaluationRecord) -> Iterator[tuple[str, Figure]]:
@@ -51,7 +51,8 @@ def figures_table(record: EvaluationRecord) -> Table:
         table.add_column(column, justify="right", no_wrap=True)
     for name, figure in figure_lines(record):
         ends = [figure.ends_text() or "-"] if has_ends else []
-        table.add_row(name, figure.value_text(), *ends, f"{figure.n} / {figure.asked}")
+        mark = "*" if figure.is_fitted else ""
+        table.add_row(f"{name}{mark}", figure.value_text(), *ends, f"{figure.n} / {figure.asked}")
     table.caption, table.caption_justify = "\n".join(notes(record)), "left"
     return table
 
@@ -158,7 +159,7 @@ def _gain_text(metric: str, gain: Figure | None) -> Text:
 
 def notes(record: EvaluationRecord) -> list[str]:
     """Return what a reader has to know of the figures: failures, weak intervals, where answers came from."""
-    lines = []
+    lines = list(_fitted_lines(record))
     if record.dataset.judge != "people":
         lines.append(f"Labels are by {record.dataset.judge}, which is made up: they say nothing of people.")
     if record.failed:
@@ -173,10 +174,29 @@ def notes(record: EvaluationRecord) -> list[str]:
     if record.details and record.details.chance is not None:
         lines.append(f"Guessing would get {record.details.chance:.3f} of the questions right.")
     lines += _superfluous(record)
-    rungs = ", ".join(f"{rung} {share:.0%}" for rung, share in record.rung_shares.items())
+    rungs = ", ".join(f"{rung} {count / len(record.rows):.0%}" for rung, count in record.rungs.items())
     if rungs:
         lines.append(f"Answers were read from: {rungs}.")
     return lines
+
+
+def _fitted_lines(record: EvaluationRecord) -> Iterator[str]:
+    """Yield what became of the samples that the program was fitted on, and which split this is."""
+    fitted = record.fitted
+    if fitted is None:
+        return
+    rows = len(record.rows)
+    by_group = f", {fitted.by_group} of them by their group" if fitted.by_group else ""
+    whose = f"samples, which the program was fitted or chosen on{by_group}"
+    if fitted.drawn:
+        yield f"No split in the data: these are the {record.dataset.split} samples of the program's compile."
+    if fitted.left_out:
+        asked = rows + fitted.samples
+        yield f"Left out: {fitted.samples} of {asked} {whose} (--include-fitted counts them)."
+    elif fitted.samples == rows:
+        yield f"* {FITTED}: the program was fitted or chosen on all {rows} samples; of others this says nothing."
+    elif fitted.samples:
+        yield f"Counted: {fitted.samples} of {rows} {whose}; figures say too much good of it."
 
 
 def undefined_lines(figures: Iterable[tuple[str, Figure]]) -> list[str]:
@@ -216,7 +236,7 @@ def _photographs(count: int) -> str:
     return f"{count} photograph" + ("s" if count != 1 else "")
 
 
-BLUE, ORANGE, INK, FAINT, SOFT = "#3b6fd4", "#e08a1e", "#1f2933", "#e3e8ee", "#6b7785"
+BLUE, INK, FAINT, SOFT = "#3b6fd4", "#1f2933", "#e3e8ee", "#6b7785"
 
 _COLOURS = (
     "#4269d0", "#efb118", "#3ca951", "#ff725c", "#a463f2", "#6cc5b0", "#9c6b4e", "#ff8ab7", "#9498a0", "#17becf",
@@ -225,7 +245,6 @@ _COLOURS = (
 _TITLE = 45
 """Characters in a line of a scatter plot's title, for each of its panels."""
 _MAX_POINTS, _MAX_BARS = 1500, 30
-_LEVELS = {"1": "1 bad", "2": "2 poor", "3": "3 fair", "4": "4 good", "5": "5 excellent"}
 
 
 def charts(record: EvaluationRecord) -> "dict[str, Plot]":
@@ -237,13 +256,9 @@ def charts(record: EvaluationRecord) -> "dict[str, Plot]":
     if len(details.by_distortion) > 1:
         plots["by_distortion"] = _bars(details.by_distortion, "srcc", "SRCC by distortion", (-1, 1))
     if details.by_level:
-        plots["by_level"] = _levels(details.by_level)
-    if details.calibration_bins:
-        plots["calibration"] = _calibration(details)
+        plots["by_level"] = _bars(details.by_level, "bias", "Bias by the label's level", (-4, 4))
     if details.by_question_type:
         plots["by_question_type"] = _bars(details.by_question_type, "accuracy", "Accuracy by question type", (0, 1))
-    if details.confusion:
-        plots["confusion"] = _confusion(details.confusion)
     return plots
 
 
@@ -271,19 +286,21 @@ def scatter_plot(records: Mapping[str, EvaluationRecord]) -> "Plot":
     """Return the labels (x) against predicted scores (y), one panel per record, both on 1..5.
 
     `records` maps a panel's title ("uncompiled") to its record. Points are coloured by distortion where there are
-    at most ten, else by photograph, else alike. Dashed: perfect agreement; solid: a straight-line fit.
+    at most ten. Dashed: perfect agreement; solid: a straight-line fit.
     """
     plot = _empty_plot(4.6 * len(records) + 1.4, 5.3)
     axes = plot.subplots(1, len(records), squeeze=False, sharex=True, sharey=True)[0]
     scored = {title: [r for r in record.rows if r.task == "scoring" and r.counts] for title, record in records.items()}
-    colours, by = _colours([row for rows in scored.values() for row in rows])
+    kinds = sorted({row.distortion or "" for rows in scored.values() for row in rows})
+    is_coloured = 1 < len(kinds) <= len(_COLOURS)
+    colours = dict(zip(kinds, _COLOURS if is_coloured else [BLUE] * len(kinds), strict=False))
     for axis, (title, record) in zip(axes, records.items(), strict=True):
-        _panel(axis, title, record, scored[title], colours, by)
+        _panel(axis, title, record, scored[title], colours)
     axes[0].set_ylabel("predicted score (1 bad … 5 excellent)")
-    if by:
+    if is_coloured:
         points = [axes[0].plot([], [], "o", color=colour, markeredgecolor="white")[0] for colour in colours.values()]
         names = [plain(name) or "none" for name in colours]
-        plot.legend(points, names, title=by, loc="outside right center", frameon=False, fontsize=9)
+        plot.legend(points, names, title="distortion", loc="outside right center", frameon=False, fontsize=9)
     lines, names = axes[0].get_legend_handles_labels()
     plot.legend(lines, names, loc="outside lower center", ncols=2, frameon=False, fontsize=9)
     first = next(iter(records.values()))
@@ -292,17 +309,8 @@ def scatter_plot(records: Mapping[str, EvaluationRecord]) -> "Plot":
     return plot
 
 
-def _colours(rows: Sequence[LabelledRow]) -> tuple[dict[str, str], str]:
-    """Return a colour for each kind of sample, and the field that says the kind; empty where all are alike."""
-    for by, field in (("distortion", "distortion"), ("photograph", "group")):
-        names = {getattr(row, field) or "" for row in rows}
-        if 1 < len(names) <= len(_COLOURS):
-            return dict(zip(sorted(names), _COLOURS, strict=False)), by
-    return {"": BLUE}, ""
-
-
 def _panel(
-    axis: "Axes", title: str, record: EvaluationRecord, rows: Sequence[LabelledRow], colours: Mapping[str, str], by: str
+    axis: "Axes", title: str, record: EvaluationRecord, rows: Sequence[LabelledRow], colours: Mapping[str, str]
 ) -> None:
     truth, predicted = np.array([(row.truth, row.predicted) for row in rows], dtype=float).reshape(-1, 2).T
     # A label may pass its own scale (LIVE's realigned ones do); no point may fall off the picture.
@@ -311,11 +319,9 @@ def _panel(
     axis.set(xlim=(low, high), ylim=(0.9, 5.1), aspect="equal", xticks=range(1, 6), yticks=range(1, 6))
     axis.grid(color=FAINT, linewidth=0.8)
     axis.plot([1, 5], [1, 5], color=SOFT, linewidth=1, linestyle=(0, (4, 3)), label="perfect agreement", zorder=1)
-    kinds = [{"distortion": row.distortion or "", "photograph": row.group}.get(by, "") for row in rows]
-    size, alpha = (30, 0.7) if len(rows) <= 300 else (12, 0.55) if len(rows) <= 2000 else (5, 0.3)
     axis.scatter(
-        truth, predicted, s=size, c=[colours[kind] for kind in kinds], alpha=alpha, linewidths=0, zorder=2,
-        rasterized=len(rows) > _MAX_POINTS,
+        truth, predicted, s=30 if len(rows) <= 300 else 8, c=[colours[row.distortion or ""] for row in rows],
+        alpha=0.6, linewidths=0, zorder=2, rasterized=len(rows) > _MAX_POINTS,
     )  # fmt: skip
     if len(rows) > 2 and np.ptp(truth) > 0:
         ends = np.array([truth.min(), truth.max()])
@@ -331,77 +337,25 @@ def _panel(
 
 
 def _bars(parts: Mapping[str, PartFigures], metric: str, title: str, limits: tuple[float, float]) -> "Plot":
-    known = {name: part for name, part in parts.items() if part.figures[metric].value is not None}
-    shown = sorted(known.items(), key=lambda item: item[1].figures[metric].value or 0.0)[-_MAX_BARS:]
-    plot, axis = _canvas(f"{title} (n)", max(2.4, 1.2 + 0.34 * len(shown)))
-    values, lows, highs = _numbers(part.figures[metric] for _, part in shown)
+    """Return a bar for each part that has the figure, with its interval: the highest, in the figure's order."""
+    known = {name: part.figures[metric] for name, part in parts.items() if part.figures[metric].value is not None}
+    shown = sorted(known.items(), key=lambda item: item[1].value or 0.0)[-_MAX_BARS:]
+    plot = _empty_plot(5.6, max(2.4, 1.2 + 0.34 * len(shown)))
+    axis = plot.subplots()
+    _style(axis)
+    axis.set_title(f"{title} (n)", loc="left", fontsize=11, fontweight="bold", color=INK, pad=10)
     places = np.arange(len(shown))
+    values = np.array([figure.value or 0.0 for _, figure in shown])
+    lows = np.array([figure.low if figure.low is not None else figure.value or 0.0 for _, figure in shown])
+    highs = np.array([figure.high if figure.high is not None else figure.value or 0.0 for _, figure in shown])
     axis.barh(places, values, height=0.62, color=BLUE, alpha=0.85, zorder=2)
     axis.hlines(places, lows, highs, color=INK, linewidth=1.3, zorder=3)
-    axis.set_yticks(places, [f"{plain(name)}  ({part.n})" for name, part in shown])
-    axis.set_xlim(max(limits[0], lows.min(initial=0.0) - 0.02), limits[1] + 0.02)
+    axis.set_yticks(places, [f"{plain(name)}  ({figure.n})" for name, figure in shown])
+    axis.set_xlim(max(limits[0], lows.min(initial=0.0) - 0.02), min(limits[1], highs.max(initial=1.0)) + 0.02)
     axis.grid(axis="x", color=FAINT, linewidth=0.8)
     if len(known) > len(shown):
         axis.set_xlabel(f"the {len(shown)} highest of {len(known)}")
     return plot
-
-
-def _levels(parts: Mapping[str, PartFigures]) -> "Plot":
-    plot, axis = _canvas("Error by the label's level (bias above 0: scored too high)", 3.9)
-    places = np.arange(len(parts))
-    for shift, metric, colour, label in ((-0.2, "mae", BLUE, "mean absolute error"), (0.2, "bias", ORANGE, "bias")):
-        values, lows, highs = _numbers(part.figures[metric] for part in parts.values())
-        axis.bar(places + shift, values, width=0.36, color=colour, alpha=0.9, label=label, zorder=2)
-        axis.vlines(places + shift, lows, highs, color=INK, linewidth=1.3, zorder=3)
-    axis.axhline(0, color=INK, linewidth=0.8)
-    axis.set_xticks(places, [f"{_LEVELS[level]}\n(n = {part.n})" for level, part in parts.items()], fontsize=9)
-    axis.grid(axis="y", color=FAINT, linewidth=0.8)
-    axis.set_ylabel("points of the 1..5 scale")
-    axis.legend(frameon=False, fontsize=9)
-    return plot
-
-
-def _calibration(details: Details) -> "Plot":
-    bins, error = details.calibration_bins, details.figures.get("calibration_error")
-    shown = error.value_text() if error is not None else "undefined"
-    title = f"Calibration of the level probabilities (ECE {shown}, n = {sum(b.n for b in bins)})"
-    plot, axis = _canvas(title, 3.9)
-    axis.plot([0, 1], [0, 1], color=SOFT, linewidth=1, linestyle=(0, (4, 3)), label="calibrated", zorder=1)
-    values, lows, highs = _numbers(b.right for b in bins)
-    places = [b.confidence for b in bins]
-    axis.vlines(places, lows, highs, color=INK, linewidth=1.3, zorder=3)
-    axis.plot(places, values, "o-", color=BLUE, markersize=7, linewidth=1.5, zorder=3)
-    axis.set(xlim=(0.15, 1.02), ylim=(-0.02, 1.08))
-    axis.grid(color=FAINT, linewidth=0.8)
-    axis.set_xlabel("probability given to the likeliest level")
-    axis.set_ylabel("share of times it was right")
-    return plot
-
-
-def _confusion(counts: Mapping[str, Mapping[str, int]]) -> "Plot":
-    letters = list(counts)
-    grid = np.array([[counts[t][p] for p in letters] for t in letters])
-    plot, axis = _canvas("True and answered options", min(5.6, max(2.6, 1.2 + 0.5 * len(letters))))
-    axis.imshow(grid, cmap="Blues", vmin=0, vmax=max(1, grid.max()) * 1.15)
-    for (row, column), count in np.ndenumerate(grid):
-        colour = "white" if count > 0.6 * grid.max() else INK
-        axis.text(column, row, str(count), ha="center", va="center", color=colour, fontsize=11,
-                  fontweight="bold" if row == column else "normal")  # fmt: skip
-    names = [plain(letter[:3]) for letter in letters]
-    axis.set_xticks(range(len(letters)), names)
-    axis.set_yticks(range(len(letters)), names)
-    axis.set_xlabel("answered")
-    axis.set_ylabel("true")
-    axis.spines[:].set_visible(False)
-    return plot
-
-
-def _canvas(title: str, height: float) -> "tuple[Plot, Axes]":
-    plot = _empty_plot(5.6, height)
-    axis = plot.subplots()
-    _style(axis)
-    axis.set_title(title, loc="left", fontsize=11, fontweight="bold", color=INK, pad=10)
-    return plot, axis
 
 
 def _empty_plot(width: float, height: float) -> "Plot":
@@ -417,10 +371,3 @@ def _style(axis: "Axes") -> None:
     axis.tick_params(colors=INK, length=0)
     axis.xaxis.label.set_color(INK)
     axis.yaxis.label.set_color(INK)
-
-
-def _numbers(figures: Iterable[Figure]) -> NDArray[np.float64]:
-    """Return values, low and high ends, 3 x n: 0 for an undefined value, and the value where there is no interval."""
-    values = [(f.value or 0.0, f.low, f.high) for f in figures]
-    ends = [(v, v if low is None else low, v if high is None else high) for v, low, high in values]
-    return np.array(ends, dtype=float).reshape(-1, 3).T

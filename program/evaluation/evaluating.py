@@ -1,11 +1,10 @@
-"""An evaluation from a dataset's name to a whole record, beside simpler ways to answer the same samples."""
+"""An evaluation from a dataset's name to a whole record."""
 
 import logging
-import math
 import re
 import time
 from collections import Counter
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence, Sized
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence, Sized
 from contextlib import closing, nullcontext
 from dataclasses import dataclass, replace
 from pathlib import Path, PurePosixPath
@@ -27,134 +26,24 @@ from data.manifest import (
 )
 from data.splits import check_leaks
 from program.agent.assessment import Assessment
+from program.agent.labels import FittedOn, marked
 from program.agent.loop import AgenticIQA
 from program.agent.module import digest
 from program.agent.saving import context_of
-from program.agent.state import AssessmentState
 from program.common.cache import can_keep
 from program.common.errors import InputError
 from program.common.files import IdSet, Place
 from program.common.settings import Settings
-from program.evaluation.figures import compare, details_of, figure_of, summarize
-from program.evaluation.record import Baseline, Cost, Dataset, EvaluationRecord, LabelledRow, Readings, WorstRows
-from program.fusion import ScoreFusion
-from program.images.store import IMAGES
-from program.lms.call import meter
+from program.evaluation.baselines import BaselineAnswers, with_baselines
+from program.evaluation.figures import details_of, summarize
+from program.evaluation.record import Cost, Dataset, Details, EvaluationRecord, Fitted, LabelledRow, Readings, WorstRows
 from program.lms.limits import BudgetSpent
 from program.running.journal import Journal
 from program.running.runner import Asking, Engine, run
 
-MODEL_ONLY = "model only"
-ALL_TOOLS = "all tools"
-ALL_RELIABLE = "all tools by reliability"
-
-
-class BaselineAnswers:
-    """Answers a sample without the agent, right after the agent did: every ready tool, and the model on its own.
-
-    A full-reference tool runs where the sample has a reference. Tools over 0.3 s an image are left out. The tools'
-    scores are calibrated to 1..5 without knowledge of the distortion, as a user of that tool alone would get them.
-    "model only" is a call of the program's Summarizer with no evidence: no finding, no tool score and no tool mean.
-    """
-
-    def __init__(self, program: AgenticIQA) -> None:
-        self._program = program
-        runner = program.resources.runner
-        self._nr = tuple(spec.name for spec in runner.ready("NR"))
-        self._fr = tuple(spec.name for spec in runner.ready("FR"))
-
-    def __call__(self, sample: Sample, assessment: Assessment) -> tuple[dict[str, float | str], Cost]:
-        """Return the answers by baseline; one that failed is absent. Raises BudgetSpent alone."""
-        answers: dict[str, float | str] = {}
-        try:
-            image = IMAGES.add(sample.image)
-            reference = IMAGES.add(sample.reference) if sample.reference else None
-        except InputError:
-            return {}, Cost()
-        if sample.task == "scoring":
-            names = (*self._fr, *self._nr) if reference is not None else self._nr
-            runner = self._program.resources.runner
-            read = [runner.measure(name, image, reference) for name in names]
-            scores = {reading.tool: reading.score for reading in read if reading.score is not None}
-            answers |= {name: round(score, 6) for name, score in scores.items()}
-            if scores and len(scores) == len(names):
-                values, precisions = list(scores.values()), runner.precisions([(name, None) for name in scores])
-                answers[ALL_TOOLS] = round(math.fsum(values) / len(values), 6)
-                known = [precision for precision in precisions if precision is not None]
-                if len(known) == len(values):
-                    mean = ScoreFusion(tool_weights="reliability").tool_mean(values, known)
-                    answers[ALL_RELIABLE] = round(mean, 6)
-        with meter() as usage:
-            alone = self._model_only(assessment.state, image, reference)
-        if alone is not None:
-            answers[MODEL_ONLY] = alone
-        tokens = usage.input_tokens + usage.output_tokens
-        return answers, Cost(lm_calls=usage.lm_calls, tokens=tokens, cost_usd=usage.cost_usd)
-
-    def _model_only(self, state: AssessmentState, image: Any, reference: Any) -> float | str | None:
-        blind = AssessmentState(
-            query=state.query, image_path=state.image_path, reference_path=state.reference_path, options=state.options,
-            plan=state.plan, executor_evidence=None,
-        )  # fmt: skip
-        try:
-            answer = self._program.summarizer(state=blind, image=image, reference=reference)
-        except BudgetSpent:
-            raise
-        except Exception:  # the sample border again: a baseline's failure is counted, not raised
-            return None
-        text = answer.final_answer
-        return None if answer.status == "failed" else text if isinstance(text, str) else round(text, 6)
-
-
-_WAYS: Mapping[str, tuple[str, str, str]] = {
-    "tools used": ("mean of the tools the agent used", "tools", "tool_mean_equal"),
-    "tools used by reliability": ("the agent's tools, weighted by reliability", "tools", "tool_mean_reliable"),
-    ALL_TOOLS: ("mean of all ready tools", "tools", ""),
-    ALL_RELIABLE: ("all ready tools, weighted by reliability", "tools", ""),
-    MODEL_ONLY: ("model only, no evidence", "model", ""),
-    "model with evidence": ("model's level with evidence", "model", "expected_level"),
-    "mean of tools and model": ("plain mean, tools and model", "mean", ""),
-    "printed fusion": ("fusion as printed", "fusion", "fusion_printed"),
-    "normalised fusion": ("fusion normalised", "fusion", "fusion_normalised"),
-    "fusion by reliability": ("fusion normalised, tools by reliability", "fusion", "fusion_reliable"),
-}
-"""What each way to answer is called, its kind, and which of a row's beliefs it is, if one; single tools go before."""
-
-
-def with_baselines(record: EvaluationRecord) -> EvaluationRecord:
-    """Return the record with a table entry for every baseline its rows hold, in the table's order."""
-    rows = [row for row in record.rows if row.task != "open"]
-    answers = [_answers(row) for row in rows]
-    tools = {name: (f"{name} alone", "tool", "") for each in answers for name in each if name not in _WAYS}
-    baselines: dict[str, Baseline] = {}
-    for name, (label, kind, _) in {**tools, **_WAYS}.items():
-        others = [_answered(row, each.get(name)) for row, each in zip(rows, answers, strict=True)]
-        gain = compare(others, rows, seed=record.seed)
-        figures: dict[str, Any] = {metric: figure_of(metric, others, seed=record.seed) for metric in gain}
-        gain = {metric: difference.of(figures[metric].asked) for metric, difference in gain.items()}
-        if gain:
-            baselines[name] = Baseline.model_validate({"label": label, "kind": kind, "gain": gain, **figures})
-    return record.model_copy(update={"baselines": baselines})
-
-
-def _answers(row: LabelledRow) -> dict[str, float | str | None]:
-    """Return what each way answered a sample, by its name."""
-    tools, model = row.beliefs.get("tool_mean_equal"), row.beliefs.get("expected_level")
-    mean = None if tools is None or model is None else math.fsum((tools, model)) / 2
-    beliefs = {name: row.beliefs.get(belief) for name, (_, _, belief) in _WAYS.items() if belief}
-    return {**(row.baselines or {}), **beliefs, "mean of tools and model": mean}
-
-
-def _answered(row: LabelledRow, answer: float | str | None) -> LabelledRow:
-    """Return the row as if the program had answered this; failed where either did not answer."""
-    if not row.counts or answer is None or isinstance(answer, str) != (row.task == "mcq"):
-        return row.model_copy(update={"status": "failed"})
-    return row.model_copy(update={"answer" if row.task == "mcq" else "score": answer})
-
-
 logger = logging.getLogger(__name__)
 
-_CHECKPOINT_VERSION = 4
+_CHECKPOINT_VERSION = 5
 _MEND = "name another file with --checkpoint, or another cache folder (AGENTICIQA_CACHE_DIR)"
 
 OtherAnswers: TypeAlias = Callable[[Sample, Assessment], tuple[dict[str, float | str], Cost]]
@@ -271,31 +160,67 @@ class ManifestSplit:
     """Its name is the dataset's own, or the manifest's with the folder it lies in."""
     doubt: str = ""
     """A warning that its scores may be on another scale."""
+    fitted: Fitted | None = None
+    fitted_ids: frozenset[str] = frozenset()
+    drawn_ids: frozenset[str] | None = None
+    """The ids of a split that a compile drew; None where samples name their own."""
 
     def __len__(self) -> int:
         return self.size
 
     def __iter__(self) -> Iterator[Sample]:
-        split, samples = self.dataset.split, read_manifest(self.manifest, self.layout)
-        return (s for s in samples if split in {None, s.split} and not s.is_bare)
+        skipped = self.fitted_ids if self.fitted is not None and self.fitted.left_out else frozenset()
+        for sample in read_manifest(self.manifest, self.layout):
+            if _is_in(sample, self.dataset.split, self.drawn_ids) and not sample.is_bare and sample.id not in skipped:
+                yield sample
+
+
+def _is_in(sample: Sample, split: str | None, drawn_ids: frozenset[str] | None) -> bool:
+    return split in {None, sample.split} if drawn_ids is None else sample.id in drawn_ids
+
+
+def _known_samples(
+    fitted_on: FittedOn, manifest: Place, layout: Layout, split: str | None
+) -> tuple[dict[str, str], frozenset[str] | None]:
+    """Return the ids of what a program was fitted on, with how each is known; and of a split that its compile drew.
+
+    A manifest that names splits was not divided by a compile.
+    """
+    has_splits = any(sample.split for sample in read_manifest(manifest, layout))
+    fitted: dict[str, str] = {}
+    drawn = set()
+    samples = (sample for sample in read_manifest(manifest, layout) if not sample.is_bare)
+    if has_splits:
+        samples = (sample for sample in samples if split in {None, sample.split})
+    for sample, marks in marked(samples):
+        known = fitted_on.holds(marks)
+        if known is not None:
+            fitted[sample.id] = known
+        if split is not None and marks.images & getattr(fitted_on, split).images:
+            drawn.add(sample.id)
+    if has_splits or not drawn:
+        return fitted, None
+    return {name: fitted[name] for name in drawn & fitted.keys()}, frozenset(drawn)
 
 
 def samples_of(
     data: str | Path, settings: Settings, split: str | None = "test", *, progress: bool = True,
-    layout: Layout | None = None,
+    layout: Layout | None = None, fitted_on: FittedOn | None = None, include_fitted: bool = False,
 ) -> ManifestSplit:  # fmt: skip
     """Return a dataset's samples, after reading every line, so that a fault is reported before the first model call.
 
-    `data` is a dataset's name or a manifest's path or URI, which is read by `layout`; `split` None takes all. Raises
-    InputError for an empty split or one without a single label, and DataError for a group in two splits, as compiling
-    does.
+    `data` is a dataset's name or a manifest's path or URI, which is read by `layout`; `split` None takes all. Samples
+    that are `fitted_on` are left out, unless no other is there or `include_fitted`; of a manifest without splits the
+    split is the one that they were drawn with. Raises InputError for an empty split or one without a single label, and
+    DataError for a group in two splits, as compiling does.
     """
     manifest = resolve_dataset(data, settings.cache_dir, progress=progress)
     layout = replace(layout or Layout(), remote=settings.images.remote)
     doubt = check_scale(manifest, layout)
     if split is not None:
         check_leaks(read_manifest(manifest, layout))
-    every = (sample for sample in read_manifest(manifest, layout) if split in {None, sample.split})
+    known, drawn_ids = ({}, None) if fitted_on is None else _known_samples(fitted_on, manifest, layout, split)
+    every = (sample for sample in read_manifest(manifest, layout) if _is_in(sample, split, drawn_ids))
     chosen = Counter("bare" if s.is_bare else s.judge if s.is_labelled else "none" for s in every)
     judges, bare = sorted(chosen.keys() - {"bare", "none"}), chosen["bare"]
     if not chosen:
@@ -314,7 +239,26 @@ def samples_of(
     name = str(data) if str(data) in GENERATED else "/".join(path.parts[-2:])
     # Of several judges, people come first.
     dataset = Dataset(name=name, manifest_sha256=manifest_sha256(manifest), split=split, judge=judges[0])
-    return ManifestSplit(manifest, layout, chosen.total() - bare, dataset, doubt)
+    size = chosen.total() - bare
+    fitted = None
+    if fitted_on is not None:
+        is_left_out = 0 < len(known) < size and not include_fitted
+        fitted = _fitted(known, left_out=is_left_out, drawn=drawn_ids is not None)
+        size -= len(known) * is_left_out
+    return ManifestSplit(manifest, layout, size, dataset, doubt, fitted, frozenset(known), drawn_ids)
+
+
+def _fitted(known: Mapping[str, str], *, left_out: bool = False, drawn: bool = False) -> Fitted:
+    by_group = sum(how == "group" for how in known.values())
+    return Fitted(samples=len(known), by_group=by_group, left_out=left_out, drawn=drawn)
+
+
+def _watched(samples: Iterable[Sample], fitted_on: FittedOn, known: dict[str, str]) -> Iterator[Sample]:
+    """Yield samples, and enter in `known` which of them a program was fitted on, and how that is known."""
+    for sample, marks in marked(samples):
+        if how := fitted_on.holds(marks):
+            known[sample.id] = how
+        yield sample
 
 
 def evaluate(
@@ -328,11 +272,13 @@ def evaluate(
     resume: bool = False,
     progress: bool = True,
     engine: Engine | None = None,
+    include_fitted: bool = False,
 ) -> EvaluationRecord:
     """Run a program over labelled samples and return the record, every figure with its interval.
 
     `program` None is the uncompiled one on the settings. `data` is a dataset's name, a manifest's path (of these,
-    `split` takes "train", "validation" or "test", None all) or samples, which are taken as they are. Every finished
+    `split` takes "train", "validation" or "test", None all; see `samples_of` for those that the program was fitted on)
+    or samples, which are all taken. Every finished
     sample goes to a checkpoint (default: in the cache folder, one file for each program, data, split and choice of
     baselines), which `resume` continues; without it an older file is kept beside the new one as `<name>.previous`.
     `engine` runs the samples elsewhere than in threads (`running.on_ray`). Raises InputError or DataError.
@@ -341,7 +287,12 @@ def evaluate(
     settings = program.resources.settings
     if split not in {None, *get_args(Split)}:
         raise InputError(f"split {split!r}: unknown; give {', '.join(get_args(Split))}, or None for all")
-    samples = samples_of(data, settings, split, progress=progress) if isinstance(data, str | Path) else data
+    fitted_on, known = program.fitted_on, dict[str, str]()
+    samples: Iterable[Sample] = data if not isinstance(data, str | Path) else samples_of(
+        data, settings, split, progress=progress, fitted_on=fitted_on, include_fitted=include_fitted
+    )  # fmt: skip
+    if fitted_on is not None and not isinstance(samples, ManifestSplit):
+        samples = _watched(samples, fitted_on, known)
     dataset = samples.dataset if isinstance(samples, ManifestSplit) else Dataset(name="samples")
     context = context_of(program, baselines=baselines)
     if checkpoint is None and dataset.manifest_sha256 is not None:
@@ -362,7 +313,25 @@ def evaluate(
     readings = Readings(**counts, **runner.cache_state())
     update = {"details": details_of(record.rows, seed=settings.seed), "readings": readings}
     record = record.model_copy(update=update)
+    if isinstance(samples, ManifestSplit):
+        record = _marked(record, samples.fitted, samples.fitted_ids)
+    elif fitted_on is not None:
+        record = _marked(record, _fitted(known), known)
     return with_baselines(record) if baselines else record
+
+
+def _marked(record: EvaluationRecord, fitted: Fitted | None, ids: Collection[str]) -> EvaluationRecord:
+    """Return the record with marks on the rows that the program was fitted on, and on the figures if all are."""
+    if fitted is None:
+        return record
+    rows = tuple(row.model_copy(update={"fitted": row.id in ids}) for row in record.rows)
+    marks: dict[str, Any] = {"rows": rows, "fitted": fitted}
+    if rows and all(row.fitted for row in rows):
+        marks |= {name: figure.of_fitted() for name, figure in record.figures.items()}
+        details = record.details or Details()
+        own = {name: figure.of_fitted() for name, figure in details.figures.items()}
+        marks["details"] = details.model_copy(update=own)
+    return record.model_copy(update=marks)
 
 
 def check_judged(record: EvaluationRecord, manifest: Place) -> None:

@@ -13,9 +13,8 @@ from pydantic import JsonValue
 from program.common.errors import InputError
 from program.evaluation.intervals import METRICS, Figure, headline, interval, paired_difference
 from program.evaluation.judgements import preference, preference_gain
-from program.evaluation.metrics import Values, equal_mass_bins, outliers
+from program.evaluation.metrics import Values, outliers
 from program.evaluation.record import (
-    Bin,
     Cost,
     Counts,
     Dataset,
@@ -97,11 +96,8 @@ def details_of(rows: Sequence[LabelledRow], *, seed: int = 0) -> Details:
     fields: dict[str, Any] = {name: f for name in names if (f := figure_of(name, rows, seed=seed)).n}
     fields |= {part: _parts(part, rows, seed) for part in _PARTS}
     used = _in_order(rows)
-    fields |= {"calibration_bins": _calibration_bins(used, seed), "gate": _gate(used, seed)}
+    fields["gate"] = _gate(used, seed)
     choices = [row for row in used if row.task == "mcq"]
-    answers = Counter((str(row.truth), str(row.predicted)) for row in choices)
-    letters = sorted({letter for pair in answers for letter in pair})
-    fields["confusion"] = {t: {p: answers[t, p] for p in letters} for t in letters}
     chances = [1 / row.choices for row in choices if row.choices]
     fields["chance"] = math.fsum(chances) / len(chances) if chances and len(chances) == len(choices) else None
     return Details(**fields)
@@ -132,32 +128,18 @@ def _opinions(rows: Sequence[LabelledRow]) -> _Inputs:
     return used, [True] * len(used), outliers(truth, predicted, spread).tolist()
 
 
-def _ends(rows: Sequence[LabelledRow]) -> _Inputs:
-    used = [row for row in rows if row.score_interval is not None]
-    ends = np.array([row.score_interval for row in used], dtype=float).reshape(-1, 2)
-    return used, ends[:, 0], ends[:, 1]
-
-
 def _intervals(rows: Sequence[LabelledRow]) -> _Inputs:
-    used, low, high = _ends(rows)
+    used = [row for row in rows if row.score_interval is not None]
+    low, high = np.array([row.score_interval for row in used], dtype=float).reshape(-1, 2).T
     truth = np.array([row.truth for row in used], dtype=float)
-    return used, np.ones(len(used)), (np.asarray(low) <= truth) & (truth <= np.asarray(high))
+    return used, np.ones(len(used)), (low <= truth) & (truth <= high)
 
 
 _INPUTS: Mapping[str, Callable[[Sequence[LabelledRow]], _Inputs]] = {
-    "scores": _predictions, "answers": _predictions, "levels": _levels, "opinions": _opinions, "ends": _ends,
+    "scores": _predictions, "answers": _predictions, "levels": _levels, "opinions": _opinions,
     "intervals": _intervals,
 }  # fmt: skip
 """What a metric needs of rows that count: the rows that have it, truth and prediction."""
-
-
-def _calibration_bins(used: Sequence[LabelledRow], seed: int) -> tuple[Bin, ...]:
-    rows, right, confidence = map(np.asarray, _levels([row for row in used if row.task == "scoring"]))
-    bins = equal_mass_bins(confidence) if rows.size else np.array([], dtype=np.intp)
-    return tuple(
-        Bin(n=int(inside.sum()), confidence=float(confidence[inside].mean()), right=_share(rows, inside, right, seed))
-        for inside in (bins == number for number in np.unique(bins))
-    )
 
 
 def _gate(used: Sequence[LabelledRow], seed: int) -> tuple[GatePoint, ...]:
@@ -211,8 +193,7 @@ def _tally(rows: Sequence[LabelledRow]) -> dict[str, Any]:
         "scoring": _counts(rows, "scoring"), "mcq": _counts(rows, "mcq"), "other": _counts(rows, "open"),
         "groups": len({row.group for row in rows}),
         "rungs": dict(sorted(rungs.items())),
-        "rung_shares": {rung: round(n / len(rows), 6) for rung, n in sorted(rungs.items())},
-        "pace": _pace(rows, spenders, spent),
+        "pace": _pace(rows, spenders),
         "baseline_cost": Cost(**beside) if beside else None,
         "spent_by_stage": _stages(spent),
         "spent_per_sample": {name: round(total / len(spenders), 6) for name, total in spent.items()},
@@ -240,23 +221,20 @@ def _sums(amounts: Iterable[Mapping[str, float | None]]) -> dict[str, Any]:
     return sums
 
 
-def _stages(spent: dict[str, float]) -> dict[str, Cost]:
-    stages: dict[str, dict[str, Any]] = {
-        stage: {kind: round(spent[name], 6) for kind in Cost.model_fields if (name := f"{kind}_{stage}") in spent}
-        for stage in ("executor", "planner", "summarizer")
-    }
-    return {stage: Cost(**costs) for stage, costs in stages.items() if costs}
+def _stages(spent: Mapping[str, float]) -> dict[str, Cost]:
+    stages = {}
+    for stage in ("executor", "planner", "summarizer"):
+        costs = {kind: spent[f"{kind}_{stage}"] for kind in Cost.model_fields if f"{kind}_{stage}" in spent}
+        if costs:
+            stages[stage] = Cost.model_validate({kind: round(cost, 6) for kind, cost in costs.items()})
+    return stages
 
 
-def _pace(
-    rows: Sequence[LabelledRow], spenders: Sequence[Mapping[str, float]], spent: dict[str, float]
-) -> dict[str, float]:
+def _pace(rows: Sequence[LabelledRow], spenders: Sequence[Mapping[str, float]]) -> dict[str, float]:
     pace: dict[str, float] = {}
     if rows:
         middle, slow = np.percentile([row.seconds for row in rows], (50, 95))
         pace = {"seconds_p50": round(float(middle), 6), "seconds_p95": round(float(slow), 6)}
-    if spenders:
-        pace["replan_rate"] = round(sum(each.get("replans", 0) > 0 for each in spenders) / len(spenders), 6)
     kinds = ("input_tokens", "output_tokens", "kept_tokens")
     # An answer from a cache takes no time, but as many tokens as it took when it was paid for, where they are known.
     answered = (each for each in spenders if each.get("lm_calls") or each.get("kept_tokens"))
@@ -264,6 +242,4 @@ def _pace(
         pace["tokens_per_image"] = round(sum(known) / len(known), 1)
     if paid := [each.get("seconds_summarizer", 0.0) for each in spenders if each.get("lm_calls")]:
         pace["model_seconds_per_image"] = round(sum(paid) / len(paid), 3)
-    if readings := spent.get("tool_readings"):
-        pace["tool_failure_rate"] = round(spent.get("tool_failures", 0.0) / readings, 6)
     return pace

@@ -26,10 +26,10 @@ class Metric:
     """What people read, with an arrow towards the better end."""
     function: Callable[..., float]
     """Takes truth and prediction; nan where undefined."""
-    needs: Literal["scores", "answers", "levels", "opinions", "intervals", "ends", "preferences"] = "scores"
+    needs: Literal["scores", "answers", "levels", "opinions", "intervals", "preferences"] = "scores"
     """What truth and prediction are: human and predicted score; true and chosen letter; whether the likeliest level was
     right and its probability; True and whether the score lies outside the opinions; True and whether the human score
-    lies in the program's interval; that interval's ends; differences of both in pairs (see `preferences`)."""
+    lies in the program's interval; differences of both in pairs (see `preferences`)."""
     direction: Literal[1, 0, -1] = 1
     """1: higher is better, -1: lower is better, 0: neither."""
     varied: bool = False
@@ -177,15 +177,14 @@ METRICS: dict[str, Metric] = {
         "Labels in the interval, 95 % meant", metrics.accuracy, "intervals", direction=0, bounds=(0, 1),
         scale="wilson", closed_form=metrics.mean_of(np.equal),
     ),
-    "interval_width": Metric(
-        "Width of the intervals ↓", metrics.bias, "ends", direction=-1, bounds=(0, 4),
-        closed_form=metrics.mean_of(lambda low, high: np.subtract(high, low)),
-    ),
 }  # fmt: skip
 """Every metric by its name in Python, JSON and MLflow, in the order of the tables."""
 
 
 CONFIDENCE = 0.95
+
+FITTED = "fitted on these"
+"""Ends the method of a figure that says nothing of other samples."""
 
 FEW = 10
 """Of fewer samples an interval is as much chance as its figure: three in order have an SRCC of 1."""
@@ -230,6 +229,15 @@ class Figure(Frozen):
     def of(self, asked: int) -> "Figure":
         """Return the figure with the number of samples that were asked."""
         return self.model_copy(update={"asked": asked})
+
+    def of_fitted(self) -> "Figure":
+        """Return the figure of samples that the program was fitted or chosen on, each of them."""
+        return self.model_copy(update={"method": f"{self.method}; {FITTED}"})
+
+    @property
+    def is_fitted(self) -> bool:
+        """Whether all its samples are ones that the program was fitted or chosen on."""
+        return self.method.endswith(FITTED)
 
     @property
     def descriptive(self) -> bool:

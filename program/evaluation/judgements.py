@@ -3,7 +3,7 @@
 import json
 import math
 from collections import Counter, defaultdict
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -167,33 +167,38 @@ def reason_figures(
     """Return each of `LINES` as share, interval and number, with the best constant answer's share.
 
     `name` says which faults are named of a picture, the worst first. The constant answer names the fault that is most
-    often the worst; "clean" and "silent" have none beside them that would say more than 1 or 0.
+    often the worst.
     """
-    answers = {picture.id: list(name(picture)) for picture in pictures}
     mains = Counter(picture.main for picture in pictures if picture.main)
-    usual = [mains.most_common(1)[0][0]] if mains else []
-    ours, constant = _shares(pictures, lambda p: answers[p.id]), _shares(pictures, lambda _: usual)
-    return {
-        key: {
-            "share": sum(hits) / len(hits), "low": wilson(sum(hits) / len(hits), len(hits))[0],
-            "high": wilson(sum(hits) / len(hits), len(hits))[1], "n": len(hits), "right": sum(hits),
-            "constant": sum(constant[key]) / len(constant[key]) if constant[key] else None,
-        }
-        for key in LINES if (hits := ours[key])
-    }  # fmt: skip
+    usual = [fault for fault, _ in mains.most_common(1)]
+    ours = _hits(pictures, [name(picture) for picture in pictures])
+    constant = _hits(pictures, [usual] * len(pictures))
+    figures = {}
+    for key in LINES:
+        hits = ours[key]
+        if hits:
+            share = sum(hits) / len(hits)
+            low, high = wilson(share, len(hits))
+            of_constant = sum(constant[key]) / len(constant[key]) if constant[key] else None
+            figures[key] = {
+                "share": share, "low": low, "high": high, "n": len(hits), "right": sum(hits), "constant": of_constant,
+            }  # fmt: skip
+    return figures
 
 
-def _shares(pictures: Iterable[Annotated], name: Callable[[Annotated], Sequence[str]]) -> dict[str, list[bool]]:
-    counts: dict[str, list[bool]] = defaultdict(list)
-    for picture in pictures:
-        faults = name(picture)
+def _hits(pictures: Sequence[Annotated], named: Sequence[Sequence[str]]) -> dict[str, list[bool]]:
+    hits: dict[str, list[bool]] = defaultdict(list)
+    for picture, faults in zip(pictures, named, strict=True):
         strong = [fault for fault, strength in picture.strengths.items() if strength in {"moderate", "strong"}]
-        counts["main"] += [list(faults[:1]) == [picture.main]] if picture.main else []
-        counts["found"] += [fault in faults for fault in strong]
-        counts["right"] += [fault in picture.strengths for fault in faults]
-        counts["clean"] += [] if picture.strengths else [bool(faults)]
-        counts["silent"] += [not faults] if strong else []
-    return counts
+        if picture.main:
+            hits["main"].append(list(faults[:1]) == [picture.main])
+        hits["found"] += [fault in faults for fault in strong]
+        hits["right"] += [fault in picture.strengths for fault in faults]
+        if not picture.strengths:
+            hits["clean"].append(bool(faults))
+        if strong:
+            hits["silent"].append(not faults)
+    return hits
 
 
 def reasons_text(figures: Mapping[str, Mapping[str, Any]]) -> str:

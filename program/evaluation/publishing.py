@@ -158,9 +158,12 @@ def render(
     `before` is another program's record over the same samples: the page shows whose scores moved most.
     """
     earlier = {row.id: row.predicted for row in before.rows if row.task == "scoring" and row.counts} if before else {}
-    shown = {"worst": worst_rows(record.rows, "scoring"), "closest": closest_rows(record.rows),
-             "moved": changed_rows(record.rows, earlier), "wrong": worst_rows(record.rows, "mcq")}  # fmt: skip
-    mapped = [row for kind in ("worst", "closest", "moved") for row in shown[kind][:_FEW]]
+    shown = {
+        "worst": worst_rows(record.rows, "scoring"),
+        "moved": changed_rows(record.rows, earlier),
+        "wrong": worst_rows(record.rows, "mcq"),
+    }
+    mapped = [*shown["worst"][:_FEW], *shown["moved"][:_FEW]]
     pictures = pictures_of(samples, {row.id for rows in shown.values() for row in rows}, mapped)
     drawn = charts(record) if plots is None else plots
     return _template().render(
@@ -187,11 +190,6 @@ def worst_rows(rows: Iterable[LabelledRow], task: str) -> list[LabelledRow]:
     return [row for _, _, row in heapq.nlargest(WORST, missed, key=lambda entry: entry[:2])]
 
 
-def closest_rows(rows: Iterable[LabelledRow]) -> list[LabelledRow]:
-    """Return the scores nearest to the labels, nearest first."""
-    return heapq.nsmallest(_FEW, (r for r in rows if r.task == "scoring" and r.counts), key=lambda r: (r.miss, r.id))
-
-
 def changed_rows(rows: Iterable[LabelledRow], earlier: Mapping[str, Any]) -> list[LabelledRow]:
     """Return the scores that differ most from an earlier program's (by sample), farthest first."""
     both = [(abs(float(r.predicted) - earlier[r.id]), r.id, r) for r in rows if r.counts and r.id in earlier]  # type: ignore[arg-type]
@@ -201,7 +199,7 @@ def changed_rows(rows: Iterable[LabelledRow], earlier: Mapping[str, Any]) -> lis
 def _ladder(record: EvaluationRecord, ways: list[Baseline], columns: list[str]) -> dict[str, Any]:
     """Return the baselines, best first, the metrics to show of them, and where their common axis begins."""
     metric = columns[0]
-    ways = sorted(ways, key=lambda way: -(way.figures[metric].value or -2))
+    ways = sorted(ways, key=lambda way: (way.kind != "uncompiled", -(way.figures[metric].value or -2)))
     figures = [record.figures[metric], *(way.figures[metric] for way in ways)]
     ends = [end for f in figures for end in (f.low, f.value) if end is not None]
     return {"metric": metric, "columns": columns, "ways": ways, "floor": math.floor(min([*ends, 0.9]) * 10) / 10}
@@ -253,6 +251,7 @@ def log_evaluation(
     split = record.dataset.split or "all"
     log_origin(run, record, {split: record.rows})
     words = {"sizes": f"{split} {len(record.rows)}", "labels": labels_of(samples), "seed": record.seed}
+    words["fitted"] = str(record.fitted or "unknown")
     run.log_params({**origin_params(record.dataset), **words, **learned_params(program)})
     run.link_model(program_sha256(program))
     run.log_metrics({**headlines(record, program), "seconds": record.wall_seconds})
@@ -288,7 +287,8 @@ def headlines(record: EvaluationRecord, program: AgenticIQA) -> dict[str, float 
     for name, belief in (("model_srcc", "expected_level"), ("tools_srcc", "tool_mean_equal")):
         truth, beliefs = _labels_and_beliefs(record.rows, belief)
         values[name] = interval("srcc", truth, beliefs).value if truth else None
-    simple = [way.figures["srcc"].value or -1 for way in record.baselines.values() if "srcc" in way.figures]
+    ways = [way for way in record.baselines.values() if way.kind != "uncompiled"]
+    simple = [way.figures["srcc"].value or -1 for way in ways if "srcc" in way.figures]
     fusion = program.summarizer.fusion
     values |= {
         "best_simple_srcc": max(simple, default=None), "failed": record.failed, "lm_calls": record.lm_calls,

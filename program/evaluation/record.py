@@ -9,7 +9,7 @@ import shutil
 import subprocess
 import sys
 import threading
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar, Literal, Self
 
@@ -38,8 +38,8 @@ _SPENT = (
 _COLUMNS = (
     "id", "group", "task", "distortion", "question_type", "choices", "truth", "mos_std", "preferred_over", "predicted",
     "level", "level_probabilities", "score_interval", "tool_mean", "tool_mean_equal", "tool_mean_reliable",
-    "expected_level", "fusion_printed", "fusion_normalised", "fusion_reliable", "baselines", "baseline_cost", "status",
-    "rung", "seconds", "lm_calls", "tokens", "cost_usd", "spent", "error",
+    "expected_level", "fusion_printed", "fusion_normalised", "fusion_reliable", "baselines", "baseline_cost", "fitted",
+    "status", "rung", "seconds", "lm_calls", "tokens", "cost_usd", "spent", "error",
 )  # fmt: skip
 """Of a table of samples."""
 _TEXTS = dict.fromkeys(
@@ -49,7 +49,6 @@ _TEXTS = dict.fromkeys(
     )
 )  # fmt: skip
 """What a row loses that nobody will look at."""
-_NO_FIELDS: set[str] = set()
 
 
 class Cost(Frozen):
@@ -84,6 +83,8 @@ class LabelledRow(Row):
     baselines: dict[str, float | str] | None = None
     """What each baseline answered, by its name; one that failed is absent."""
     baseline_cost: Cost | None = None
+    fitted: bool = False
+    """Whether the program was fitted or chosen on it, or on others of its group."""
     rung: str | None = None
     """What the answer was read from, where the program says so."""
     seconds: float = 0.0
@@ -94,16 +95,6 @@ class LabelledRow(Row):
     """Why, with the sources; kept for the worst misses only."""
     evidence: dict[str, JsonValue] | None = None
     """What the answer rests on; likewise."""
-
-    def model_post_init(self, context: Any) -> None:
-        """Forget which fields were given, which nobody asks: that would be half of a row's 4.8 KB."""
-        object.__setattr__(self, "__pydantic_fields_set__", _NO_FIELDS)
-
-    def model_copy(self, *, update: Mapping[str, Any] | None = None, deep: bool = False) -> Self:
-        """Return a copy with other values, which forgets the same."""
-        copied = super().model_copy(update=update, deep=deep)
-        copied.model_post_init(None)
-        return copied
 
     @classmethod
     def of(cls, request: Request, result: Assessment, *, eta: float = 1.0) -> Self:
@@ -252,7 +243,6 @@ def _usage(usage: Usage) -> dict[str, Any]:
         if costs.cost_usd is not None:
             spent[f"cost_usd_{name}"] = costs.cost_usd
         spent[f"tokens_{name}"] = float(costs.input_tokens + costs.output_tokens)
-    spent = {sys.intern(name): value for name, value in spent.items()}  # the names would take a third of a row's memory
     tokens = usage.input_tokens + usage.output_tokens
     return {"lm_calls": usage.lm_calls, "tokens": tokens, "cost_usd": usage.cost_usd, "spent": spent}
 
@@ -322,6 +312,21 @@ class Dataset(Frozen):
     """Whose labels these are, in words (`data.manifest.Sample.judge`)."""
 
 
+class Fitted(Frozen):
+    """How many of the samples asked for a program was fitted or chosen on, and what became of them."""
+
+    samples: int
+    by_group: int = 0
+    """Of these, those of which only the group or the reference is known."""
+    left_out: bool = False
+    drawn: bool = False
+    """Whether the split is the one that the program's compile drew."""
+
+    def __str__(self) -> str:
+        fate = ("counted", "left out")[self.left_out]
+        return f"{self.samples} {fate}" if self.samples else "none"
+
+
 class Baseline(Agreement):
     """A simpler way to answer the same samples, and what the program adds to it.
 
@@ -329,7 +334,7 @@ class Baseline(Agreement):
     """
 
     label: str
-    kind: Literal["tool", "tools", "model", "mean", "fusion"]
+    kind: Literal["uncompiled", "tool", "tools", "model", "mean", "fusion"]
     gain: dict[str, Figure] = Field(default_factory=dict)
     """Program minus this, paired over the samples both answered. Higher is better, but lower for rmse."""
 
@@ -339,14 +344,6 @@ class PartFigures(Frozen):
 
     n: int
     figures: dict[str, Figure]
-
-
-class Bin(Frozen):
-    """Samples of like confidence: what was claimed and what held."""
-
-    n: int
-    confidence: float
-    right: Figure
 
 
 class GatePoint(Frozen):
@@ -364,14 +361,11 @@ class Details(Agreement):
 
     headline: ClassVar[bool] = False
 
-    calibration_bins: tuple[Bin, ...] = ()
     gate: tuple[GatePoint, ...] = ()
     by_distortion: dict[str, PartFigures] = Field(default_factory=dict)
     by_level: dict[str, PartFigures] = Field(default_factory=dict)
     """By the human score rounded to a level, "1" to "5"."""
     by_question_type: dict[str, PartFigures] = Field(default_factory=dict)
-    confusion: dict[str, dict[str, int]] = Field(default_factory=dict)
-    """True letter -> answered letter -> count."""
     chance: float | None = None
     """Accuracy of guessing: the mean of 1 / options."""
 
@@ -399,13 +393,13 @@ class EvaluationRecord(Agreement):
     other: Counts = Counts()
     groups: int = 0
     """Distinct photographs among all samples asked."""
+    fitted: Fitted | None = None
+    """None where nobody knows what the program was fitted on."""
     details: Details | None = None
     baselines: dict[str, Baseline] = Field(default_factory=dict)
     readings: Readings | None = None
     rungs: dict[str, int] = Field(default_factory=dict)
     """How many samples were answered on each rung of the answer ladder."""
-    rung_shares: dict[str, float] = Field(default_factory=dict)
-    """The same as shares of the samples asked."""
     lm_calls: int | None = None
     tokens: int | None = None
     cost_usd: float | None = None
@@ -416,8 +410,7 @@ class EvaluationRecord(Agreement):
     spent_per_sample: dict[str, float] = Field(default_factory=dict)
     """Means over the samples that say: tokens, calls, cache hits, tool readings, replans, seconds by stage."""
     pace: dict[str, float] = Field(default_factory=dict)
-    """Over the samples that say: seconds a sample took ("seconds_p50", "seconds_p95"), and the shares of samples that
-    planned again ("replan_rate") and of tool readings that failed ("tool_failure_rate")."""
+    """Over the samples that say: seconds a sample took ("seconds_p50", "seconds_p95"), and what an image cost."""
     seed: int = 0
     wall_seconds: float = 0.0
     """Of this run; samples taken over from a checkpoint cost nothing again."""
