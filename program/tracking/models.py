@@ -55,7 +55,9 @@ def check_name(name: str) -> None:
         raise InputError(f"name {name!r}: cannot be registered; use letters, digits, spaces, '.', '-' and '_'")
 
 
-def log_program(run: "RunHandle", folder: Path, sha256: str, columns: Mapping[str, type]) -> None:
+def log_program(
+    run: "RunHandle", folder: Path, sha256: str, columns: Mapping[str, type], name: str, learned: Mapping[str, Any]
+) -> None:
     """Log a compiled program's folder as the served model of the run that made it; it answers in these `columns`.
 
     The model is this project's code with the folder as artifact: MLflow pickles nothing, and language models are
@@ -78,7 +80,6 @@ def log_program(run: "RunHandle", folder: Path, sha256: str, columns: Mapping[st
             # One name, whatever the folder's: the same program from another folder goes into the same model.
             program = shutil.copytree(folder, Path(copy) / "program", ignore=_OF_THE_COMPILE)
             mlflow.pyfunc.log_model(
-                name="program",
                 model_id=model_id,
                 python_model=str(_ROOT / "program" / "service" / "model.py"),
                 artifacts={"program": str(program)},
@@ -89,7 +90,7 @@ def log_program(run: "RunHandle", folder: Path, sha256: str, columns: Mapping[st
                 pip_requirements=_requirements(),
             )
 
-    run.link_model(sha256, log)
+    run.link_model(sha256, name, learned, log)
 
 
 @contextmanager

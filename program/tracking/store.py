@@ -32,14 +32,18 @@ _ANOTHER = "set MLFLOW_TRACKING_URI or the mlruns folder"
 _PROCESS_TAG = "agentic_iqa.process"
 _OPENED = "SELECT file FROM pragma_database_list"
 _LIST = "agentic-iqa"
-_COLUMNS = {"metrics": ("srcc", "gain_srcc", "rmse"), "params": ("optimizer", "demos", "rubric", "labels")}
+_COLUMNS = {
+    "attributes.`Run Name`": 215, "runDateAndNestInfo": 145, "tags.`agreement`": 205, "tags.`gain`": 170,
+    "params.`fusion`": 255, "params.`model`": 145, "metrics.`srcc`": 70, "duration": 70,
+}  # fmt: skip
 _VIEW = {
-    "selectedColumns": [f"{kind}.`{name}`" for kind, names in _COLUMNS.items() for name in names],
+    "selectedColumns": [column for column in _COLUMNS if "`" in column],
+    "columnOrder": [*_COLUMNS], "columnWidths": _COLUMNS,
     "orderByKey": "metrics.`srcc`", "orderByAsc": False,
     # Sorting by a metric takes candidates out of the compile that they belong to.
-    "searchFilter": "params.data != ''",
+    "searchFilter": "tags.mlflow.parentRunId IS NULL AND tags.command != 'test'",
 }  # fmt: skip
-"""What the list of runs shows at the address that commands print. MLflow's own list shows no metric."""
+"""What the list of runs shows at the address that commands print. MLflow's own list shows no figure."""
 _ADDRESSES = (
     ("experiments", "artifact_location"), ("runs", "artifact_uri"), ("logged_models", "artifact_location"),
     ("model_versions", "source"), ("model_versions", "storage_location"), ("trace_tags", "value"),
