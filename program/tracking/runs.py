@@ -7,12 +7,12 @@ import logging
 import math
 import re
 import time
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple, Self
 
 from program.common.keys import redact, without_keys
-from program.tracking.store import Store, reason, sigterm_as_exit
+from program.tracking.store import Store, reason
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure as Plot
@@ -269,14 +269,12 @@ class RunHandle:
 class Tracker(Store):
     """An MLflow experiment to write runs into. A store that breaks later costs its run, and raises no error."""
 
-    @contextlib.contextmanager
     def run(
         self, name: str, tags: Mapping[str, str] | None = None, *, result: str = "the result is printed"
-    ) -> Iterator[RunHandle]:
-        """Yield a handle on a new run; it ends FINISHED, or FAILED when the block is left by any exception.
+    ) -> RunHandle:
+        """Return a new run; it ends with the `with` block, FAILED when that is left by any exception.
 
-        SIGTERM counts as one. A run whose process was killed outright is marked FAILED by the next Tracker. Where the
-        store breaks, a warning says with `result` where to find what the run is about.
+        A run whose process was killed is marked FAILED by the next Tracker. Where the store breaks, a warning says with
+        `result` where to find what the run is about.
         """
-        with RunHandle(self, name, tags or {}, result) as handle, sigterm_as_exit():
-            yield handle
+        return RunHandle(self, name, tags or {}, result)
