@@ -122,7 +122,9 @@ class RunHandle:
         name, digest = self._data = name[:500], digest[:_MAX_DIGEST]
 
         def write() -> None:
-            shown = self._shown_dataset(f"{name} {context}", digest, rows)
+            shown: dict[str, str] = {}
+            with contextlib.suppress(MlflowException):  # of a server without datasets, as before MLflow 3.4
+                shown = self._shown_dataset(f"{name} {context}", digest, rows)
             kind, place = ("mlflow_evaluation_dataset", shown) if shown else ("local", {"uri": redact(source)})
             dataset = Dataset(name, digest, source_type=kind, source=json.dumps(place))
             entry = DatasetInput(dataset=dataset, tags=[InputTag(key="mlflow.data.context", value=context)])

@@ -30,8 +30,8 @@ _PROCESS_TAG = "agentic_iqa.process"
 _OPENED = "SELECT file FROM pragma_database_list"
 _LIST = "agentic-iqa"
 _COLUMNS = {
-    "attributes.`Run Name`": 210, "runDateAndNestInfo": 140, "tags.`agreement`": 225, "tags.`gain`": 160,
-    "params.`fusion`": 205, "params.`model`": 160, "metrics.`srcc`": 70, "duration": 70,
+    "attributes.`Run Name`": 210, "runDateAndNestInfo": 135, "tags.`agreement`": 225, "tags.`gain`": 155,
+    "params.`fusion`": 225, "params.`model`": 150, "metrics.`srcc`": 70, "duration": 70,
 }  # fmt: skip
 _VIEW = {
     "selectedColumns": [column for column in _COLUMNS if "`" in column],
