@@ -128,8 +128,10 @@ def test_a_fitted_map_is_the_same_in_parameter_artifact_and_program(blurred_mani
     data = blurred_manifest.parent.name
     assert set(shown) == {f"{data} train", f"{data} validation", f"{data} test"}
     records = {record.inputs["image"]: record for record in shown[f"{data} test"].records}
-    samples = {str(sample.image): sample for sample in prepare_job(
-        settings, str(blurred_manifest), "fusion", tmp_path / "again").splits["test"]}
+    samples = {
+        str(sample.image): sample
+        for sample in prepare_job(settings, str(blurred_manifest), "fusion", tmp_path / "again").splits["test"]
+    }
     assert records.keys() == samples.keys()
     (test,) = [entry.dataset for entry in run.inputs.dataset_inputs if entry.tags[0].value == "test"]
     assert json.loads(test.source) == {"dataset_id": shown[f"{data} test"].dataset_id}

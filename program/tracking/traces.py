@@ -1,6 +1,7 @@
 """Assessments as traces of a run: a span for each step, named as the program names it, and how far it was off."""
 
 import contextlib
+import warnings
 from collections.abc import Callable, Iterator, Mapping
 from typing import Any
 
@@ -15,7 +16,7 @@ _SETUP = ("signature", "demos", "config", "lm")
 """What a predictor is called with beside its question; the model's span holds what was made of it."""
 
 
-class Recording(BaseCallback):  # type: ignore[misc]  # DSPy has no types
+class Recording(BaseCallback):
     """Makes a span of each step of a program.
 
     MLflow's own callback for DSPy names every predictor `Predict.forward`, and is switched on for a whole process.
@@ -102,7 +103,8 @@ class Recording(BaseCallback):  # type: ignore[misc]  # DSPy has no types
 @contextlib.contextmanager
 def record_traces(run: RunHandle, program: dspy.Module) -> Iterator[Recording]:
     """Record what a program assesses in this thread meanwhile as traces of a run."""
-    import mlflow
+    with warnings.catch_warnings(action="ignore"):  # of its own types
+        import mlflow.pyfunc
 
     run.enter_experiment()
     recording = Recording(program)
