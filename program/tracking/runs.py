@@ -43,18 +43,16 @@ class RunHandle:
     """A run made by `Tracker.run` or `RunHandle.nested_run`; `result` says where else to find what it is about."""
 
     def __init__(
-        self, store: Store, name: str, tags: Mapping[str, str], result: str, parent: "RunHandle | None" = None
+        self, store: Store, name: str, tags: Mapping[str, str], result: str, root: "RunHandle | None" = None
     ) -> None:
         self._store, self._name, self._result = store, name, result
-        self._root: RunHandle = self if parent is None else parent._root
+        self._root: RunHandle = root or self
         self._broken = False
         self._data = ("", "")
         self.model_id: str | None = None
         """The linked LoggedModel's; None where there is none, or the store broke."""
         self.prompts: list[PromptVersion] = []
         """The prompt versions of the program that the run made."""
-        if parent is not None:
-            tags = {**tags, "mlflow.parentRunId": parent._id}
         self._id: str = self._write(lambda: store.create_run(name, tags)) or ""
 
     @property
@@ -83,11 +81,11 @@ class RunHandle:
 
     def nested_run(self, name: str, tags: Mapping[str, str] | None = None) -> "RunHandle":
         """Return a run shown under this one, as for a candidate program of a compile; it ends with the `with` block."""
-        return RunHandle(self._store, name, tags or {}, self._result, parent=self)
+        return self.run_beside(name, {**(tags or {}), "mlflow.parentRunId": self._id})
 
     def run_beside(self, name: str, tags: Mapping[str, str]) -> "RunHandle":
         """Return a run of its own in the same experiment; it ends with the `with` block."""
-        return RunHandle(self._store, name, tags, self._result)
+        return RunHandle(self._store, name, tags, self._result, self._root)
 
     def log_params(self, params: Mapping[str, Any]) -> None:
         """Log what was chosen. A param cannot be changed later."""
