@@ -1,8 +1,8 @@
 """Pictures of MLflow's pages for docs/tracking.md: `python -m benchmarks.mlflow_pages --mlruns DIR [--out DIR]`.
 
 Photographs the list of runs, the comparison of the best compile and the worst, the best run, its traces and one trace,
-as headless Chromium shows them of a store that holds such runs. Needs playwright and Chromium; look at the pictures
-afterwards.
+the evaluation runs and the prompts, as headless Chromium shows them of a store that holds such runs. Needs playwright
+and Chromium; look at the pictures afterwards.
 """
 
 import argparse
@@ -21,7 +21,7 @@ from PIL import Image
 
 ROOT = Path(__file__).resolve().parents[1]
 PORT = 5057
-SIZE = {"width": 1240, "height": 640}
+SIZE = {"width": 1440, "height": 640}
 FLAGS = (
     "--no-sandbox", "--disable-gpu", "--no-first-run", "--disable-background-networking", "--disable-component-update",
     "--disable-sync",
@@ -44,8 +44,12 @@ def main() -> int:
             page.wait_for_timeout(4000)  # what it draws after its data came
             if name == "list":
                 page.get_by_label("Hide banner").click()
-            if name == "run":
-                page.get_by_text("gain_srcc_low").first.scroll_into_view_if_needed()
+            if name == "compare":
+                page.get_by_text("Visualizations").first.click()
+                page.get_by_text("Parameters", exact=True).first.scroll_into_view_if_needed()
+                page.mouse.wheel(0, 500)
+            if name == "trace":  # of whoever made the data
+                page.add_style_tag(content="img {filter: blur(5px)}")
             page.wait_for_timeout(1500)
             taken = Image.open(io.BytesIO(page.screenshot())).convert("RGB")
             taken.quantize(64).save(arguments.out / f"mlflow-{name}.png", optimize=True)
@@ -89,8 +93,8 @@ def addresses(store: Path, listed: str) -> Iterator[tuple[str, str, list[str]]]:
     client, _ = open_client(store)
     base, _, rest = listed.partition("/#/experiments/")
     experiment = rest.partition("/")[0]
-    runs = client.search_runs([experiment], "tags.command = 'compile' AND metrics.srcc > -1",
-                              order_by=["metrics.srcc DESC"])  # fmt: skip
+    compiles = "tags.command = 'compile' AND metrics.srcc > -1 AND tags.mlflow.parentRunId IS NULL"
+    runs = client.search_runs([experiment], compiles, order_by=["metrics.srcc DESC"])
     names = [run.info.run_id for run in (runs[0], runs[-1])]
     yield "list", listed, ["compile"]
     asked = urllib.parse.urlencode({"runs": json.dumps(names), "experiments": json.dumps([experiment])})
@@ -100,7 +104,9 @@ def addresses(store: Path, listed: str) -> Iterator[tuple[str, str, list[str]]]:
     yield "traces", f"{run}/traces", ["sample "]
     own = f"metadata.`mlflow.sourceRun` = '{names[0]}'"
     (trace, *_) = client.search_traces(locations=[experiment], filter_string=own)
-    yield "trace", f"{run}/traces?selectedEvaluationId={trace.info.trace_id}", ["Planner.forward"]
+    yield "trace", f"{run}/traces?selectedEvaluationId={trace.info.trace_id}", ["planner.plan"]
+    yield "evaluations", f"{base}/#/experiments/{experiment}/evaluation-runs", ["uncompiled"]
+    yield "prompts", f"{base}/#/experiments/{experiment}/prompts", ["summarizer"]
 
 
 if __name__ == "__main__":

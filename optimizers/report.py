@@ -8,7 +8,7 @@ import shutil
 import statistics
 import sys
 import textwrap
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass, field
 from functools import partial
@@ -20,19 +20,29 @@ from pydantic import TypeAdapter
 from optimizers.job import Job
 from optimizers.search import Candidate
 from optimizers.selection import CrossValidation, Verdict, best_baseline, label, leading_metric
+from optimizers.student import role_of
 from program.agent.loop import AgenticIQA
 from program.agent.saving import program_sha256
 from program.common.console import Console
 from program.evaluation.charts import comparison_table, scatter_plot
 from program.evaluation.intervals import METRICS, Figure
-from program.evaluation.publishing import added_lines, gains, headlines, learned_params, log_misses, log_origin
+from program.evaluation.publishing import (
+    added_lines,
+    agreement,
+    headlines,
+    learned_params,
+    log_headlines,
+    log_misses,
+    log_origin,
+)
 from program.evaluation.record import EvaluationRecord
 from program.expert import Correction
 from program.fusion import ScoreFusion
 from program.fusion.scores import FittedFusion
 from program.images.store import parse_url
+from program.lms.traits import known_traits
 from program.running.row import Row
-from program.tracking import RunHandle, dataset_name
+from program.tracking import Prompt, RunHandle, dataset_name
 from program.tracking.models import log_program
 from signatures.rubric import sentences_in
 
@@ -144,15 +154,18 @@ def spread(results: Sequence[Compiled]) -> dict[str, Any]:
 def log_compile(run: RunHandle, job: Job, result: Compiled, results: Sequence[Compiled], name: str | None) -> None:
     """Log what was chosen, its figures, the program as a model, and its prompts; `name` is its registered one."""
     record, program = result.compiled, result.program
-    splits = {split: job.samples(split) for split in ("train", "validation")}
-    log_origin(run, record, {**splits, "test": record.rows})
-    log_program(run, result.folder, program_sha256(program), Row.kinds())
+    splits = {split: (job.samples(split), job.samples(split)) for split in ("train", "validation")}
+    log_origin(run, record, {**splits, "test": (record.rows, job.splits["test"])})
     chosen = result.chosen if len(results) == 1 else f"{result.chosen}, seed {result.seed}"
-    run.log_params({"chosen": chosen, **learned_params(program)})
+    learned = learned_params(program)
+    log_program(run, result.folder, program_sha256(program), Row.kinds(), f"{chosen} by {job.optimizer}", learned)
+    run.log_params({"chosen": chosen, **learned})
+    run.set_tags({"agreement": agreement(record), "gain": _gained(result)})
     validation = result.validation.get(result.chosen, {})
     run.log_metrics({
-        **headlines(record, program), **gains(result.differences), "seconds": sum(result.seconds.values()),
-        "validation_srcc": round(validation["srcc"], 4) if validation.get("srcc") is not None else None,
+        **headlines(record, program), "seconds": sum(result.seconds.values()),
+        **{f"gain_{name}": result.differences[name].value for name in _GAINS if name in result.differences},
+        "validation_srcc": validation.get("srcc"),
     })  # fmt: skip
     run.log_table([row.columns() for row in record.rows], "samples")
     run.log_table([row.columns() for row in result.uncompiled.rows], "samples_uncompiled")
@@ -161,20 +174,41 @@ def log_compile(run: RunHandle, job: Job, result: Compiled, results: Sequence[Co
     run.log_content({**result.summary(), "repeats": spread(results)}, "result.json")
     for file in ("report.html", "diff.md"):
         run.log_file(result.folder / file)
-    run.log_prompts(name or dataset_name(job.data), prompts(AgenticIQA(job.settings, lm=job.lm), program))
-    log_misses(run, record, program, job.splits["test"])
-    run.describe("\n\n".join(result.words()))
+    asked = log_misses(run, record, program, job.splits["test"])
+    run.log_prompts(name or dataset_name(job.data), prompts(AgenticIQA(job.settings, lm=job.lm), program, asked))
+    # MLflow lists a run that made a model among training runs alone.
+    with run.run_beside(result.chosen, {"command": "test"}) as test:
+        log_headlines(test, record, program, job.splits["test"], {"seed": result.seed})
+    first, *others = result.words()
+    run.describe("\n\n".join([" ".join([first, *result.learned, f"Fusion: {learned['fusion']}."]), *others]))
 
 
-def prompts(before: AgenticIQA, after: AgenticIQA) -> dict[str, tuple[str, str]]:
-    """Return each predictor's instructions with its demos, and what changed in them, as texts."""
+_GAINS = ("preference", "srcc", "rmse", "accuracy")
+
+
+def _gained(result: Compiled) -> str:
+    """Return the leading gain on test, as the list of runs shows it."""
+    if result.verdict.helped is False:
+        return "none: uncompiled program kept"
+    figure = result.differences.get(leading_metric(result.differences))
+    return f"{figure.value_text('+')} {figure.ends_text('+')}" if figure is not None else "unknown"
+
+
+def prompts(before: AgenticIQA, after: AgenticIQA, asked: Collection[str]) -> dict[str, Prompt]:
+    """Return the prompts (instructions and demos) that were `asked`; of the embedded expert, those that changed.
+
+    Where nobody watched what was asked, all that changed.
+    """
     texts, added = {}, added_lines(before, after)
     for name, predictor in after.named_predictors():
+        lm = after.resources.lm(role_of(name))
         demos = [_demo(number, demo) for number, demo in enumerate(predictor.demos, 1)]
         counted = [f"{len(demos)} demo{'s' * (len(demos) != 1)}"] if demos else []
         shown = "\n".join(["", "", f"{counted[0]}:", *demos]) if demos else ""
         changes = "; ".join([*(f"+ {line.removeprefix('- ')}" for line in added[name] if line.strip()), *counted])
-        texts[name] = (f"{predictor.signature.instructions}{shown}", changes)
+        is_sent = name in asked and not known_traits(lm).embedded
+        if is_sent or (changes and (name in asked or not asked)):
+            texts[name] = Prompt(f"{predictor.signature.instructions}{shown}", changes, lm.model)
     return texts
 
 
@@ -195,25 +229,25 @@ class CandidateRuns:
         if self._run is not None:
             self._run.log_metrics({"search_score": best}, step=self._searched)
             self._searched += 1
-            self._of(self._run, candidate).log_metrics({"search_score": candidate.search_score})
+        self._log(candidate, {"search_score": candidate.search_score})
 
     def log_figures(self, candidate: Candidate, figures: Mapping[str, float | None]) -> None:
         """Log the figures of a candidate on validation."""
-        if self._run is not None:
-            values = {f"validation_{name}": figures[name] for name in ("srcc", "accuracy") if name in figures}
-            self._of(self._run, candidate).log_metrics(values)
+        self._log(candidate, {f"validation_{name}": figures.get(name) for name in ("srcc", "accuracy")})
 
     def mark_chosen(self, name: str) -> None:
         """Mark the candidate that is recommended."""
         if name in self._runs:
             self._runs[name].set_tags({"chosen": "true"})
 
-    def _of(self, parent: RunHandle, candidate: Candidate) -> RunHandle:
+    def _log(self, candidate: Candidate, metrics: Mapping[str, float | None]) -> None:
+        if self._run is None:
+            return
         if candidate.name not in self._runs:
-            with parent.nested_run(candidate.name, {"command": "compile", "step": "candidate"}) as run:
+            with self._run.nested_run(candidate.name, {"command": "compile", "step": "candidate"}) as run:
                 run.log_params(learned_params(candidate.program))
             self._runs[candidate.name] = run
-        return self._runs[candidate.name]
+        self._runs[candidate.name].log_metrics(metrics)
 
 
 def difference_markdown(before: AgenticIQA, after: AgenticIQA) -> str:

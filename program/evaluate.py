@@ -92,7 +92,8 @@ def _evaluate(arguments: argparse.Namespace) -> int:
     cluster = cluster_from(arguments, arguments.workers or settings.compile.workers)
     make = partial(Evaluating.build, partial(program_from, arguments, settings), baselines=arguments.baselines)
     tracker = Tracker(settings.mlruns_dir, experiment_name(samples.dataset.name))
-    with tracker.run(f"evaluate {arguments.split} seed {settings.seed}", {"command": "evaluate"}) as run:
+    name = Path(arguments.program).name if arguments.program else "uncompiled"
+    with tracker.run(name, {"command": "evaluate"}) as run:
         with budget_from(arguments):
             record = evaluate(
                 program, samples, baselines=arguments.baselines, workers=arguments.workers,

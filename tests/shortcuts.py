@@ -23,5 +23,5 @@ def coarse(patch: pytest.MonkeyPatch) -> None:
 
 def unlogged(patch: pytest.MonkeyPatch) -> None:
     """Put neither the program's files nor its prompts into MLflow, which is a third of what a small compile takes."""
-    patch.setattr("optimizers.report.log_program", lambda run, folder, sha256, columns: run.link_model(sha256))
-    patch.setattr("optimizers.report.prompts", lambda before, after: {})
+    patch.setattr("optimizers.report.log_program", lambda run, folder, sha256, *_: run.link_model(sha256))
+    patch.setattr("optimizers.report.prompts", lambda before, after, asked: {})

@@ -3,7 +3,6 @@
 import json
 from dataclasses import replace
 from pathlib import Path
-from urllib.parse import parse_qs, urlsplit
 
 import pytest
 import yaml
@@ -29,9 +28,9 @@ FEW_PARAMS = {
     "data", "data_sha256", "labels", "sizes", "optimizer", "seed", "model", "roles", "chosen", "demos", "rubric",
     "fusion",
 }  # fmt: skip
-GAINS = {f"gain_{name}{end}" for name in ("srcc", "rmse", "accuracy") for end in ("", "_low", "_high")}
+GAINS = {f"gain_{name}" for name in ("srcc", "rmse", "accuracy")}
 FEW_METRICS = GAINS | {
-    "srcc", "srcc_low", "srcc_high", "plcc", "rmse", "accuracy", "validation_srcc", "model_srcc", "tools_srcc",
+    "srcc", "plcc", "rmse", "accuracy", "validation_srcc", "model_srcc", "tools_srcc",
     "best_simple_srcc", "failed", "seconds", "lm_calls", "fusion_eta", "fusion_model_weight", "search_score",
 }  # fmt: skip
 
@@ -64,16 +63,17 @@ def test_mlflow_holds_each_candidate_with_what_it_was_taught_as_it_ends(
     runs = {run.info.run_name: run.data for run in nested}
     assert set(runs) == {name for name, _, _ in result.curve} | set(result.validation)
     for name, score, _ in result.curve:
-        assert runs[name].metrics["search_score"] == pytest.approx(score)
+        assert runs[name].metrics["search_score"] == pytest.approx(score, abs=1e-4)
         assert int(runs[name].params["demos"]) > 0
     for name, values in result.validation.items():
-        assert runs[name].metrics["validation_srcc"] == pytest.approx(values["srcc"])
+        assert runs[name].metrics["validation_srcc"] == pytest.approx(values["srcc"], abs=1e-4)
     assert runs["uncompiled"].params["demos"] == "0"
     assert runs["uncompiled"].params["rubric"] == "as shipped"
     assert all(data.params.keys() <= FEW_PARAMS for data in runs.values())
     assert [name for name, data in runs.items() if data.tags.get("chosen")] == [result.chosen]
     curve = [m.value for m in client.get_metric_history(done.run.run_id, "search_score")]
-    assert curve == [best for _, _, best in result.curve] == sorted(curve)
+    assert curve == pytest.approx([best for _, _, best in result.curve], abs=1e-4)
+    assert curve == sorted(curve)
     assert len(curve) == 4
 
 
@@ -102,12 +102,12 @@ def test_a_fitted_map_is_the_same_in_parameter_artifact_and_program(blurred_mani
     assert evaluate_command([str(blurred_manifest), "--program", str(tmp_path / "out")]) == 0
     (judged,) = client.search_runs([run.info.experiment_id], "tags.command = 'evaluate'")
     for params in (run.data.params, candidate.data.params, judged.data.params):
-        assert params["fusion"] == "eta 0.5, model weight 2, tools reliability, map isotonic"
+        assert params["fusion"] == "model weight 2, eta 0.5, map isotonic"
     assert run.data.params.keys() == FEW_PARAMS >= judged.data.params.keys()
     shared = run.data.params.keys() & judged.data.params.keys()
     assert {name for name in shared if run.data.params[name] != judged.data.params[name]} == {"sizes"}
     assert {"fusion_eta": 0.5, "fusion_model_weight": 2.0}.items() <= run.data.metrics.items()
-    for name in ("srcc", "srcc_low", "rmse", "accuracy", "model_srcc", "tools_srcc"):
+    for name in ("srcc", "rmse", "accuracy", "model_srcc", "tools_srcc"):
         assert run.data.metrics[name] == pytest.approx(judged.data.metrics[name])
     assert judged.data.metrics.keys() | GAINS <= run.data.metrics.keys() <= FEW_METRICS
 
@@ -118,11 +118,36 @@ def test_a_fitted_map_is_the_same_in_parameter_artifact_and_program(blurred_mani
     asked = yaml.safe_load(kept["settings.yaml"].read_text("utf-8"))
     assert (asked["settings"]["fusion"]["eta"], asked["optimizers"], asked["repeat"]) == (1.0, ["fusion"], 1)
 
+    # The list shows the leading figure and the gain with interval and samples.
+    now, gain = done.result.compiled.srcc, done.result.differences["srcc"]
+    assert run.data.tags["agreement"] == judged.data.tags["agreement"] == f"SRCC {now} n={now.n}"
+    assert run.data.tags["gain"] == f"{gain.value_text('+')} {gain.ends_text('+')}"
+
+    # *Datasets* holds train, validation and test, each once.
+    shown = {each.name: each for each in client.search_datasets(experiments(client))}
+    data = blurred_manifest.parent.name
+    assert set(shown) == {f"{data} train", f"{data} validation", f"{data} test"}
+    records = {record.inputs["image"]: record for record in shown[f"{data} test"].records}
+    samples = {
+        str(sample.image): sample
+        for sample in prepare_job(settings, str(blurred_manifest), "fusion", tmp_path / "again").splits["test"]
+    }
+    assert records.keys() == samples.keys()
+    (test,) = [entry.dataset for entry in run.inputs.dataset_inputs if entry.tags[0].value == "test"]
+    assert json.loads(test.source) == {"dataset_id": shown[f"{data} test"].dataset_id}
+
     # Both belong to one LoggedModel, whose figures are those of both; the data has its own name.
     (model,) = client.search_logged_models([run.info.experiment_id])
+    assert model.name == "fusion-fitted by fusion"
+    assert model.params["fusion"] == run.data.params["fusion"]
     assert run.outputs.model_outputs[0].model_id == model.model_id
     assert client.get_run(judged.info.run_id).inputs.model_inputs[0].model_id == model.model_id
-    assert {m.run_id for m in model.metrics} == {run.info.run_id, judged.info.run_id}
+    tests = {each.info.run_name: each for each in client.search_runs(experiments(client), "tags.command = 'test'")}
+    assert set(tests) == {"fusion/fitted"}
+    assert not any(each.outputs.model_outputs for each in tests.values())
+    assert {each.inputs.dataset_inputs[0].dataset.digest for each in tests.values()} == {test.digest}
+    tested = tests["fusion/fitted"].info.run_id
+    assert {m.run_id for m in model.metrics} == {run.info.run_id, judged.info.run_id, tested}
     assert {m.dataset_name for m in model.metrics} == {run.inputs.dataset_inputs[0].dataset.name}
     digests = [{entry.tags[0].value: entry.dataset.digest for entry in each.inputs.dataset_inputs}
                for each in (run, client.get_run(judged.info.run_id))]  # fmt: skip
@@ -130,7 +155,9 @@ def test_a_fitted_map_is_the_same_in_parameter_artifact_and_program(blurred_mani
     assert len(set(digests[0].values())) == 3
     assert digests[1] == {"test": digests[0]["test"]}
     assert run.data.params["data"] == run.inputs.dataset_inputs[0].dataset.name == blurred_manifest.parent.name
-    assert run.data.tags["mlflow.note.content"].startswith(done.result.verdict.text)
+    said = run.data.tags["mlflow.note.content"]
+    assert said.startswith(done.result.verdict.text)
+    assert all(sentence in said for sentence in done.result.learned)
 
 
 @pytest.fixture
@@ -164,7 +191,8 @@ def test_what_a_compile_learned_is_a_prompt_and_its_worst_misses_are_traces(few_
     prompt = client.get_prompt_version_by_alias("blur.summarizer.score", "champion")
     assert prompt.template == done.result.program.summarizer.score.signature.instructions
     assert prompt.commit_message.endswith("+ Blur counts twice as much as usual.")
-    assert client.get_prompt_version("blur.planner.plan", 1).commit_message == "as shipped"
+    assert prompt.model_config["model_name"] == run.data.params["model"]
+    assert {each.name for each in client.search_prompts()} == {"blur.summarizer.score"}  # the expert reads no prompt
     assert "blur.summarizer.score" in run.data.tags["mlflow.linkedPrompts"]
 
     rows = {row.id: row for row in done.result.compiled.rows}
@@ -175,15 +203,20 @@ def test_what_a_compile_learned_is_a_prompt_and_its_worst_misses_are_traces(few_
     for trace in traces:
         row = rows[trace.info.tags["sample"]]
         answer = round(row.predicted, 3) if row.task == "scoring" else row.predicted
-        assert (trace.info.tags["truth"], trace.info.tags["answer"]) == (str(row.truth), str(answer))
-        (expected,) = trace.info.assessments
-        assert (expected.expectation.value, expected.source.source_type) == (row.truth, "HUMAN")
+        said = {each.name: each for each in trace.info.assessments}
+        assert (said["truth"].value, said["truth"].source.source_type) == (row.truth, "HUMAN")
+        assert said["score"].value == answer
+        off = round(abs(answer - row.truth), 3) if row.task == "scoring" else 1.0
+        assert said["error"].value == pytest.approx(off)
         names = {span.name for span in trace.data.spans}
-        assert {"AgenticIQA.forward", "Planner.forward", "Summarizer.forward"} <= names
-        (place,) = parse_qs(urlsplit(trace.info.tags["picture"]).query)["path"]
-        picture = Path(client.download_artifacts(done.run.run_id, place, str(tmp_path)))
-        assert picture.read_bytes().startswith(b"\x89PNG")
-        assert "base64" not in json.dumps(trace.to_dict(), default=str)
+        assert {"AgenticIQA", "planner", "summarizer"} <= names
+        assert not [name for name in names if name.endswith((".forward", "__call__"))]
+        (root,) = [span for span in trace.data.spans if span.parent_id is None]
+        assert None not in root.inputs.values()
+        assert root.inputs["picture"].startswith("mlflow-attachment://")
+        written = json.dumps(trace.to_dict(), default=str)
+        assert "base64" not in written
+        assert "127.0.0.1" not in written
 
 
 @pytest.mark.usefixtures("undrawn", "untraced")

@@ -323,7 +323,7 @@ def test_the_budget_holds_for_judging_the_champion_too(data, loopback, capsys, m
     settings = load_settings()
     tracker = Tracker(settings.mlruns_dir, "champion")
     with tracker.run("by hand") as run:
-        log_program(run, save(other, data / "other"), program_sha256(other), Row.kinds())
+        log_program(run, save(other, data / "other"), program_sha256(other), Row.kinds(), "other", {})
         version = register(tracker, run, "mine", {})
     promote(tracker, version)
 

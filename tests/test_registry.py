@@ -81,7 +81,7 @@ def register(base, settings, logged, monkeypatch):
     if not logged:
         folder = save(AgenticIQA(settings), base / "program")
         with tracker.run("compile") as run:
-            log_program(run, folder, program_sha256(AgenticIQA(settings)), Row.kinds())
+            log_program(run, folder, program_sha256(AgenticIQA(settings)), Row.kinds(), "plain", {})
         logged["run"] = run
     job = SimpleNamespace(settings=settings, splits={"test": []}, optimizers=("rubric",))
 
@@ -215,7 +215,7 @@ def test_the_same_program_from_two_folders_is_registered_twice(base, settings):
         job = SimpleNamespace(settings=settings, splits={"test": []}, optimizers=("rubric",))
         tracker = Tracker(settings.mlruns_dir, "registry")
         with tracker.run("compile") as run:
-            log_program(run, save(program, base / out), program_sha256(program), Row.kinds())
+            log_program(run, save(program, base / out), program_sha256(program), Row.kinds(), out, {})
             versions.append(register_compiled("twins", job, _record([1.0, 2.0, 3.0]), tracker, run))
     assert [program_sha256(load(version.uri, settings)) for version in versions] == [program_sha256(program)] * 2
 

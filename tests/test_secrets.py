@@ -21,7 +21,7 @@ from program.common.errors import InputError, SettingsError
 from program.common.settings import load_settings
 from program.images.store import IMAGES
 from program.tracking import Tracker
-from program.tracking.runs import record_traces
+from program.tracking.traces import record_traces
 from tests.scenarios import KEY, grain, write_lines
 
 pytestmark = pytest.mark.usefixtures("coarse")
@@ -109,7 +109,7 @@ def test_an_own_lm_keeps_its_key_headers_and_pictures_to_itself(engine, folder, 
     )
     iqa = AgenticIQA(load_settings(), lm=lm)
     tracker = Tracker(load_settings().mlruns_dir, "own")
-    with tracker.run("own") as run, record_traces(run), dspy.context(trace=[]):
+    with tracker.run("own") as run, record_traces(run, iqa), dspy.context(trace=[]):
         assert iqa(image=folder / "0-0.png").status == "ok"
         steps = list(dspy.settings.trace)
     shown = [inputs["image"].url for _, inputs, _ in steps if "image" in inputs]

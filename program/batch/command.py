@@ -233,9 +233,8 @@ def _tracked(arguments: argparse.Namespace, settings: Settings, tally: Tally) ->
     A job that ends before its end has a run that failed, with its figures.
     """
     tracker = Tracker(settings.mlruns_dir, experiment_name(arguments.image[0]))
-    tags = {"agentic_iqa.kind": "assess"}
     result = f"the table is {arguments.out}" if arguments.out else ""
-    with tracker.run("assess", tags, result=result) as run:
+    with tracker.run("assess", {"command": "assess"}, result=result) as run:
         names = ("engine", "workers", "threads", "gpus", "out", "query", "program", "max_calls", "max_cost",
                  "max_tokens")  # fmt: skip
         run.log_params({"sources": " ".join(arguments.image), **{name: getattr(arguments, name) for name in names}})

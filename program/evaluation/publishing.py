@@ -7,6 +7,7 @@ import math
 import tempfile
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
+from functools import partial
 from importlib.resources import files
 from itertools import islice
 from pathlib import Path
@@ -23,6 +24,7 @@ from program.common.console import Console
 from program.common.errors import InputError
 from program.common.files import Place, remove_leftovers, write_whole
 from program.common.outputs import REPORT, check_outputs_in, replacing
+from program.common.request import DEFAULT_QUERY
 from program.common.settings import Settings
 from program.evaluation.charts import (
     baseline_tables,
@@ -38,9 +40,9 @@ from program.evaluation.evaluating import Evaluating
 from program.evaluation.intervals import METRICS, Figure, interval
 from program.evaluation.record import WORST, Baseline, Dataset, Environment, EvaluationRecord, LabelledRow, environment
 from program.expert import TILE, heatmap
-from program.images.store import IMAGES, data_url, small, thumbnail
+from program.images.store import IMAGES, data_url, jpeg_of, small, thumbnail
 from program.lms.traits import known_traits
-from program.tracking import RunHandle, Tracker, dataset_name, miss_trace, record_traces
+from program.tracking import RunHandle, Tracker, dataset_name
 from signatures.schemas import CATEGORY_WORDS, GLOBAL, SEVERITIES
 
 if TYPE_CHECKING:
@@ -234,7 +236,7 @@ def show(record: EvaluationRecord, page: Path | None) -> None:
         console.print(f"report      {page}", highlight=False, soft_wrap=True)
 
 
-_LISTED, _ENDS = ("srcc", "plcc", "rmse", "accuracy", "preference"), ("low", "high")
+_LISTED = ("srcc", "plcc", "rmse", "accuracy", "preference")
 _MAX_TABLE_ROWS = 20_000
 """A larger table takes MLflow's UI minutes to show; the checkpoint holds every row."""
 _PICTURE_PX = 320
@@ -248,13 +250,9 @@ def log_evaluation(
     `page` is the report where it was written already; else one is made from `samples` for the run alone.
     """
     plots = charts(record)
-    split = record.dataset.split or "all"
-    log_origin(run, record, {split: record.rows})
-    words = {"sizes": f"{split} {len(record.rows)}", "labels": labels_of(samples), "seed": record.seed}
-    words["fitted"] = str(record.fitted or "unknown")
-    run.log_params({**origin_params(record.dataset), **words, **learned_params(program)})
-    run.link_model(program_sha256(program))
-    run.log_metrics({**headlines(record, program), "seconds": record.wall_seconds})
+    words = {"seed": record.seed, "labels": labels_of(samples), "fitted": str(record.fitted or "unknown")}
+    log_headlines(run, record, program, samples, words)
+    run.log_metrics({"seconds": record.wall_seconds})
     run.log_table([row.columns() for row in record.rows[:_MAX_TABLE_ROWS]], "samples")
     for plot_name, plot in plots.items():
         run.log_plot(plot, plot_name)
@@ -262,8 +260,21 @@ def log_evaluation(
     run.log_content({**record.context, "seed": record.seed}, "settings.yaml")
     run.log_text(page.read_text("utf-8") if page else render(record, samples, plots), "report.html")
     log_misses(run, record, program, samples)
+
+
+def log_headlines(
+    run: RunHandle, record: EvaluationRecord, program: AgenticIQA, samples: Iterable[Sample], asked: Mapping[str, Any]
+) -> None:
+    """Log the data, the program, its figures, and what else was `asked` for: what MLflow lists of an evaluation."""
+    split = record.dataset.split or "all"
+    log_origin(run, record, {split: (record.rows, samples)})
+    sizes = {"sizes": f"{split} {len(record.rows)}"}
+    run.log_params({**origin_params(record.dataset), **asked, **sizes, **learned_params(program)})
+    run.set_tags({"agreement": agreement(record)})
+    run.link_model(program_sha256(program))
+    run.log_metrics(headlines(record, program))
     figures = (f"{METRICS[name].title} {figure}" for name, figure in record.figures.items())
-    run.describe(f"{heading(record)}: {', '.join(figures)}")
+    run.describe(f"{heading(record)}: {', '.join(figures)}. Fusion: {fusion_words(program)}.")
 
 
 def labels_of(samples: Iterable[Sample]) -> str:
@@ -276,37 +287,35 @@ def origin_params(dataset: Dataset) -> dict[str, Any]:
     return {"data": dataset_name(dataset.name), "data_sha256": (dataset.manifest_sha256 or "unknown")[:12]}
 
 
+def agreement(record: EvaluationRecord) -> str:
+    """Return the leading figure with its interval and its samples, as the list of runs shows it."""
+    for name, figure in _listed(record.figures):
+        words = (METRICS[name].title.rstrip(" ↑↓"), figure.value_text(), figure.ends_text(), f"n={figure.n}")
+        return " ".join(word for word in words if word)
+    return "no labels"
+
+
 def headlines(record: EvaluationRecord, program: AgenticIQA) -> dict[str, float | None]:
     """Return the few figures of a run that MLflow is to list, by their names there; result.json holds all.
 
-    The leading one comes with its interval; model and tools stand for what either says alone, the best simple way for
-    the best of the baselines. The fusion is the one in force.
+    Model and tools stand for what either says alone, the best simple way for the best of the baselines. The fusion is
+    the one in force.
     """
-    values: dict[str, float | None] = {name: f.value for name, f in record.figures.items() if name in _LISTED}
-    values |= {f"{name}_{end}": getattr(record.figures[name], end) for name in list(values)[:1] for end in _ENDS}
+    values: dict[str, float | None] = {name: figure.value for name, figure in _listed(record.figures)}
     for name, belief in (("model_srcc", "expected_level"), ("tools_srcc", "tool_mean_equal")):
         truth, beliefs = _labels_and_beliefs(record.rows, belief)
         values[name] = interval("srcc", truth, beliefs).value if truth else None
     ways = [way for way in record.baselines.values() if way.kind != "uncompiled"]
     simple = [way.figures["srcc"].value or -1 for way in ways if "srcc" in way.figures]
     fusion = program.summarizer.fusion
-    values |= {
+    return values | {
         "best_simple_srcc": max(simple, default=None), "failed": record.failed, "lm_calls": record.lm_calls,
         "fusion_eta": fusion.eta, "fusion_model_weight": fusion.model_weight,
     }  # fmt: skip
-    return _rounded(values)
 
 
-def gains(differences: Mapping[str, Figure]) -> dict[str, float | None]:
-    """Return the gains that MLflow is to list, each with the ends of its interval."""
-    listed = {f"gain_{name}": figure for name, figure in differences.items() if name in _LISTED and name != "plcc"}
-    ends = {f"{name}_{end}": getattr(figure, end) for name, figure in listed.items() for end in _ENDS}
-    return _rounded({name: figure.value for name, figure in listed.items()} | ends)
-
-
-def _rounded(values: Mapping[str, float | None]) -> dict[str, float | None]:
-    """Return values as a list can show them."""
-    return {name: value if value is None else round(value, 4) for name, value in values.items()}
+def _listed(figures: Mapping[str, Figure]) -> list[tuple[str, Figure]]:
+    return [(name, figures[name]) for name in _LISTED if name in figures]
 
 
 def _labels_and_beliefs(rows: Iterable[LabelledRow], belief: str) -> tuple[list[Any], list[float]]:
@@ -314,8 +323,8 @@ def _labels_and_beliefs(rows: Iterable[LabelledRow], belief: str) -> tuple[list[
     return [row.truth for row in used], [row.beliefs[belief] for row in used]
 
 
-def log_misses(run: RunHandle, record: EvaluationRecord, program: AgenticIQA, samples: Iterable[Sample]) -> None:
-    """Judge the worst misses once more, each recorded as a trace of the run, and log their pictures.
+def log_misses(run: RunHandle, record: EvaluationRecord, program: AgenticIQA, samples: Iterable[Sample]) -> set[str]:
+    """Judge the worst misses once more, each recorded as a trace of the run; return which predictors asked a model.
 
     A model whose answers are not kept would be paid again: its misses are not traced.
     """
@@ -323,18 +332,28 @@ def log_misses(run: RunHandle, record: EvaluationRecord, program: AgenticIQA, sa
     kept = all(known_traits(lm).embedded or lm.cache for lm in map(program.resources.lm, ROLES))
     rows = {row.id: row for task in ("scoring", "mcq") for row in worst_rows(record.rows, task)[:most]}
     if not rows or not kept or run.run_id is None:
-        return
-    places = {name: f"misses/{number:02}.png" for number, name in enumerate(rows, 1)}
-    again = Evaluating(program)
-    with record_traces(run) as expected:
-        for sample in islice((sample for sample in samples if sample.id in rows), len(rows)):
+        return set()
+    from mlflow.tracing.attachments import Attachment
+
+    from program.tracking.traces import record_traces
+
+    again, order = Evaluating(program), [*rows]
+    missed = islice((sample for sample in samples if sample.id in rows), len(rows))
+    # MLflow shows the last trace first.
+    with record_traces(run, program) as recording:
+        for sample in sorted(missed, key=lambda each: order.index(each.id), reverse=True):
             with suppress(InputError):  # of a picture that cannot be read, or a budget that is spent
-                run.log_picture(small(sample.image, _PICTURE_PX), places[sample.id])
-                inputs = {"query": sample.query, "options": sample.options, "picture": run.address(places[sample.id])}
+                picture = jpeg_of(small(sample.image, _PICTURE_PX))
+                shown = Attachment(content_type="image/jpeg", content_bytes=picture)
+                inputs = {"picture": shown, "query": sample.query, "options": sample.options}
                 truth: Any = rows[sample.id].truth
-                with miss_trace(sample.id, inputs, truth) as trace:
-                    trace["answer"] = again(sample).predicted
-                expected[trace["id"]] = (truth, not sample.is_made_up)
+                whose = "CODE" if sample.is_made_up else "HUMAN"
+                recording.judge(sample.id, inputs, truth, whose, partial(_answer, again, sample))
+    return recording.asked
+
+
+def _answer(judge: Evaluating, sample: Sample) -> Any:
+    return judge(sample).predicted
 
 
 def log_calibration(
@@ -356,15 +375,28 @@ def log_calibration(
     return run
 
 
-def log_origin(run: RunHandle, record: EvaluationRecord, splits: Mapping[str, Sequence[LabelledRow | Sample]]) -> None:
-    """Log which data went in, each split with a digest of its own, why a figure has no value, and the code."""
+def log_origin(
+    run: RunHandle,
+    record: EvaluationRecord,
+    splits: Mapping[str, tuple[Sequence[LabelledRow | Sample], Iterable[Sample]]],
+) -> None:
+    """Log which data went in, each split with a digest of its labels, why a figure has no value, and the code.
+
+    Of each split also the samples themselves are given, to be shown.
+    """
     name = record.dataset.name
-    for split, members in splits.items():
+    for split, (members, samples) in splits.items():
         truths = sorted((each.id, each.truth) for each in members)
-        run.log_dataset(dataset_name(name), digest(truths), name, split)
+        run.log_dataset(dataset_name(name), digest(truths), name, split, map(_shown, samples))
     figures = record.figures.items()
     run.set_tags({f"undefined.{name}": f.reason or "no samples" for name, f in figures if f.value is None})
     _log_commit(run, record.environment)
+
+
+def _shown(sample: Sample) -> dict[str, Any]:
+    """Return a sample as `mlflow.genai.evaluate` takes it."""
+    asked = {"image": str(sample.image), "query": sample.query or DEFAULT_QUERY, "options": sample.options}
+    return {"inputs": asked, "expectations": {"truth": sample.truth}}
 
 
 def _log_commit(run: RunHandle, here: Environment) -> None:
@@ -381,7 +413,6 @@ def learned_params(program: AgenticIQA) -> dict[str, Any]:
     Program, prompts and what changed hold them in full.
     """
     models = {role: str(program.resources.lm(role).model) for role in ROLES}
-    fusion = program.summarizer.fusion
     near, moved = program.summarizer.neighbours, program.summarizer.corrections
     lines = added_lines(AgenticIQA(program.resources.settings), program)
     # Several predictors may have learned the same.
@@ -393,9 +424,20 @@ def learned_params(program: AgenticIQA) -> dict[str, Any]:
         "rubric": f"{added[: _LONGEST - 1]}…" if len(added) > _LONGEST else added or "as shipped",
         **({"neighbours": f"{near.count} of {len(near.photographs)}"} if near is not None else {}),
         **({"correction": f"by {moved.count} labels"} if moved is not None else {}),
-        "fusion": f"eta {fusion.eta:g}, model weight {fusion.model_weight:g}, tools {fusion.tool_weights}, "
-                  f"map {fusion.kind}",
+        "fusion": fusion_words(program),
     }  # fmt: skip
+
+
+def fusion_words(program: AgenticIQA) -> str:
+    """Return how a program makes one score of its model's and its tools', in one line."""
+    fusion = program.summarizer.fusion
+    if fusion.eta == 0:
+        who = "model alone (the tools do not count)"
+    elif fusion.model_weight == 0:
+        who = "tools alone (the model does not count)"
+    else:
+        who = f"model weight {fusion.model_weight:g}, eta {fusion.eta:g}"
+    return who if fusion.kind == "none" else f"{who}, map {fusion.kind}"
 
 
 def added_lines(before: AgenticIQA, after: AgenticIQA) -> dict[str, list[str]]:

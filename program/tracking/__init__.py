@@ -4,10 +4,8 @@ The local store is sqlite at `<mlruns>/mlflow.db` with artifacts under `<mlruns>
 elsewhere. MLflow is imported when a Tracker is made, not before: it takes over a second.
 """
 
-from program.tracking.runs import RunHandle, Tracker, annotate_trace, miss_trace, record_traces, tool_span
+from program.tracking.runs import Prompt, RunHandle, Tracker
+from program.tracking.spans import annotate_trace, tool_span
 from program.tracking.store import dataset_name, experiment_name
 
-__all__ = (
-    "RunHandle", "Tracker", "annotate_trace", "dataset_name", "experiment_name", "miss_trace", "record_traces",
-    "tool_span",
-)  # fmt: skip
+__all__ = ("Prompt", "RunHandle", "Tracker", "annotate_trace", "dataset_name", "experiment_name", "tool_span")

@@ -8,7 +8,7 @@ import sys
 import tempfile
 import warnings
 from collections.abc import Iterator, Mapping
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -22,7 +22,6 @@ from program.common.request import DEFAULT_QUERY
 from program.tracking.store import open_client, reason, short_hash
 
 if TYPE_CHECKING:
-    from mlflow.entities.model_registry import RegisteredModel
     from mlflow.models import ModelSignature
 
     from program.common.settings import Settings
@@ -55,7 +54,9 @@ def check_name(name: str) -> None:
         raise InputError(f"name {name!r}: cannot be registered; use letters, digits, spaces, '.', '-' and '_'")
 
 
-def log_program(run: "RunHandle", folder: Path, sha256: str, columns: Mapping[str, type]) -> None:
+def log_program(
+    run: "RunHandle", folder: Path, sha256: str, columns: Mapping[str, type], name: str, learned: Mapping[str, Any]
+) -> None:
     """Log a compiled program's folder as the served model of the run that made it; it answers in these `columns`.
 
     The model is this project's code with the folder as artifact: MLflow pickles nothing, and language models are
@@ -78,7 +79,6 @@ def log_program(run: "RunHandle", folder: Path, sha256: str, columns: Mapping[st
             # One name, whatever the folder's: the same program from another folder goes into the same model.
             program = shutil.copytree(folder, Path(copy) / "program", ignore=_OF_THE_COMPILE)
             mlflow.pyfunc.log_model(
-                name="program",
                 model_id=model_id,
                 python_model=str(_ROOT / "program" / "service" / "model.py"),
                 artifacts={"program": str(program)},
@@ -89,7 +89,7 @@ def log_program(run: "RunHandle", folder: Path, sha256: str, columns: Mapping[st
                 pip_requirements=_requirements(),
             )
 
-    run.link_model(sha256, log)
+    run.link_model(sha256, name, learned, log)
 
 
 @contextmanager
@@ -107,10 +107,12 @@ def register(tracker: "Tracker", run: "RunHandle", name: str, tags: Mapping[str,
 
     Raises InputError for a name that cannot be registered, and for a run that is not whole.
     """
+    from mlflow.exceptions import MlflowException
+
     check_name(name)
     if run.run_id is None or run.model_id is None:
         raise InputError(f"model {name!r}: the run it comes from is not whole")
-    if _registered(tracker, name) is None:
+    with suppress(MlflowException):  # it is there
         tracker.client.create_registered_model(name, description="AgenticIQA: judges the quality of an image.")
     source = f"{SCHEME}{run.model_id}"
     version = tracker.client.create_model_version(
@@ -124,9 +126,17 @@ def find_champion(tracker: "Tracker", name: str) -> Version | None:
 
     Raises InputError where the store does not say: a version must not lead because the champion could not be found.
     """
-    model = _registered(tracker, name)
-    number = model.aliases.get(CHAMPION) if model is not None else None
-    return Version(name, int(number)) if number is not None else None
+    from mlflow.exceptions import MlflowException
+
+    try:
+        return Version(name, int(tracker.client.get_model_version_by_alias(name, CHAMPION).version))
+    except MlflowException as error:
+        if error.error_code in {"RESOURCE_DOES_NOT_EXIST", "INVALID_PARAMETER_VALUE"}:  # no such name, no such alias
+            return None
+        raise InputError(
+            f"model {name!r}: the MLflow store does not say whether it is there ({reason(error)}); "
+            "once it does, run the same command with --resume"
+        ) from error
 
 
 def promote(tracker: "Tracker", version: Version, run: "RunHandle | None" = None) -> None:
@@ -179,20 +189,6 @@ def _copy(version: Any, store: str, cache: Path) -> Path:
             shutil.rmtree(copy, ignore_errors=True)
             folder.rename(copy)
     return copy
-
-
-def _registered(tracker: "Tracker", name: str) -> "RegisteredModel | None":
-    from mlflow.exceptions import MlflowException
-
-    try:
-        return tracker.client.get_registered_model(name)
-    except MlflowException as error:
-        if error.error_code == "RESOURCE_DOES_NOT_EXIST":
-            return None
-        raise InputError(
-            f"model {name!r}: the MLflow store does not say whether it is there ({reason(error)}); "
-            "once it does, run the same command with --resume"
-        ) from error
 
 
 def _requirements() -> list[str]:

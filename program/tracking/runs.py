@@ -1,51 +1,58 @@
-"""One MLflow run that is being written, and traces of assessments; a broken store costs a warning and the run."""
+"""One MLflow run that is being written; a broken store costs a warning and the run."""
 
 import contextlib
+import itertools
 import json
 import logging
 import math
 import re
-import sys
 import time
-import urllib.parse
-import warnings
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Self
+from typing import TYPE_CHECKING, Any, NamedTuple, Self
 
-from program.common.keys import PRIVATE_OPTION, holds_key, redact, strip_bytes, without_keys
-from program.tracking.store import Store, reason, sigterm_as_exit
+from program.common.keys import redact, without_keys
+from program.tracking.store import Store, reason
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure as Plot
     from mlflow.entities.model_registry import PromptVersion
-    from PIL.Image import Image
 
 
 _MAX_PARAM, _MAX_DIGEST = 5000, 36
 """MLflow refuses values of more than 6000 characters, and longer digests of datasets."""
 _MAX_PROMPT = 90_000
+_MAX_RECORDS = 500
+"""Of a dataset that MLflow shows: a second's work."""
+_FOREIGN = re.compile(r"[/:.%\"']+")
+"""What the name of a model must not hold."""
 _PROGRAM = "agentic_iqa.program_sha256"
 
 logger = logging.getLogger(__name__)
+
+
+class Prompt(NamedTuple):
+    """A predictor's prompt: its text, what changed in it (if anything did), and the model that is asked."""
+
+    text: str
+    change: str
+    model: str
 
 
 class RunHandle:
     """A run made by `Tracker.run` or `RunHandle.nested_run`; `result` says where else to find what it is about."""
 
     def __init__(
-        self, store: Store, name: str, tags: Mapping[str, str], result: str, parent: "RunHandle | None" = None
+        self, store: Store, name: str, tags: Mapping[str, str], result: str, root: "RunHandle | None" = None
     ) -> None:
         self._store, self._name, self._result = store, name, result
-        self._root: RunHandle = self if parent is None else parent._root
+        self._root: RunHandle = root or self
         self._broken = False
         self._data = ("", "")
         self.model_id: str | None = None
         """The linked LoggedModel's; None where there is none, or the store broke."""
         self.prompts: list[PromptVersion] = []
         """The prompt versions of the program that the run made."""
-        if parent is not None:
-            tags = {**tags, "mlflow.parentRunId": parent._id}
         self._id: str = self._write(lambda: store.create_run(name, tags)) or ""
 
     @property
@@ -57,10 +64,6 @@ class RunHandle:
     def where(self) -> str:
         """How to look at the list of runs, and this run's id; empty where the store broke."""
         return f"{self._store.ui_hint}  (run {self.run_id})" if self.run_id else ""
-
-    def address(self, file: str) -> str:
-        """Return where a logged file is shown once the UI is up."""
-        return f"{self._store.server}/get-artifact?{urllib.parse.urlencode({'run_uuid': self._id, 'path': file})}"
 
     def enter_experiment(self) -> None:
         """Make the store and the experiment those that MLflow's own functions write to in this process."""
@@ -78,7 +81,11 @@ class RunHandle:
 
     def nested_run(self, name: str, tags: Mapping[str, str] | None = None) -> "RunHandle":
         """Return a run shown under this one, as for a candidate program of a compile; it ends with the `with` block."""
-        return RunHandle(self._store, name, tags or {}, self._result, parent=self)
+        return self.run_beside(name, {**(tags or {}), "mlflow.parentRunId": self._id})
+
+    def run_beside(self, name: str, tags: Mapping[str, str]) -> "RunHandle":
+        """Return a run of its own in the same experiment; it ends with the `with` block."""
+        return RunHandle(self._store, name, tags, self._result, self._root)
 
     def log_params(self, params: Mapping[str, Any]) -> None:
         """Log what was chosen. A param cannot be changed later."""
@@ -94,20 +101,31 @@ class RunHandle:
         about: dict[str, Any] = {}
         if self.model_id:
             about = {"model_id": self.model_id, "dataset_name": self._data[0], "dataset_digest": self._data[1]}
-        known = {name: float(value) for name, value in metrics.items() if value is not None and math.isfinite(value)}
+        known = {name: value for name, value in metrics.items() if value is not None and math.isfinite(value)}
         if known:
-            self._log("log_batch", metrics=[Metric(name, value, now, step, **about) for name, value in known.items()])
+            # The list of runs shows every digit.
+            shown = [Metric(name, round(float(value), 4), now, step, **about) for name, value in known.items()]
+            self._log("log_batch", metrics=shown)
 
-    def log_dataset(self, name: str, digest: str, source: str, context: str) -> None:
-        """Log which data went in: name, hash of its manifest, where it lay, and what for ("train", "test", ...)."""
+    def log_dataset(
+        self, name: str, digest: str, source: str, context: str, rows: Iterable[Mapping[str, Any]] = ()
+    ) -> None:
+        """Log which data went in: name, hash of its labels, where it lay, and what for ("train", "test", ...).
+
+        `rows` are what *Datasets* shows of it: inputs and expectations of its first samples.
+        """
         from mlflow.entities import Dataset, DatasetInput, InputTag
         from mlflow.exceptions import MlflowException
 
         name, digest = self._data = name[:500], digest[:_MAX_DIGEST]
-        dataset = Dataset(name, digest, source_type="local", source=json.dumps({"uri": redact(source)}))
-        entry = DatasetInput(dataset=dataset, tags=[InputTag(key="mlflow.data.context", value=context)])
 
         def write() -> None:
+            shown: dict[str, str] = {}
+            with contextlib.suppress(MlflowException):  # of a server without datasets, as before MLflow 3.4
+                shown = self._shown_dataset(f"{name} {context}", digest, rows)
+            kind, place = ("mlflow_evaluation_dataset", shown) if shown else ("local", {"uri": redact(source)})
+            dataset = Dataset(name, digest, source_type=kind, source=json.dumps(place))
+            entry = DatasetInput(dataset=dataset, tags=[InputTag(key="mlflow.data.context", value=context)])
             try:
                 self._store.client.log_inputs(self._id, datasets=[entry])
             except MlflowException:
@@ -116,11 +134,29 @@ class RunHandle:
 
         self._write(write)
 
-    def link_model(self, sha256: str, log: Callable[[str], object] | None = None) -> None:
+    def _shown_dataset(self, name: str, digest: str, rows: Iterable[Mapping[str, Any]]) -> dict[str, str]:
+        """Return the id of MLflow's own dataset with these labels, made where there is none yet; {} for no rows."""
+        client, experiment = self._store.client, self._store.experiment_id
+        first = [without_keys(dict(row)) for row in itertools.islice(rows, _MAX_RECORDS)]
+        if not first:
+            return {}
+        known = client.search_datasets([experiment], filter_string=f"tags.digest = '{digest}'")
+        if known:
+            return {"dataset_id": known[0].dataset_id}
+        self.enter_experiment()
+        made = client.create_dataset(name, experiment)
+        made.merge_records(first)
+        client.set_dataset_tags(made.dataset_id, {"digest": digest})
+        return {"dataset_id": made.dataset_id}
+
+    def link_model(
+        self, sha256: str, name: str = "", params: Mapping[str, Any] | None = None,
+        log: Callable[[str], object] | None = None,
+    ) -> None:  # fmt: skip
         """Link the run with the LoggedModel of a program, the experiment's with this hash; see `model_id`.
 
         A run that made the program gives `log`, which fills a new one, by its id, where there is none yet; one that
-        judged it does not.
+        judged it does not. `params` stand beside its name in the list of *Agent versions*.
         """
         from mlflow.entities import LoggedModelInput, LoggedModelOutput
 
@@ -133,7 +169,9 @@ class RunHandle:
             if whole:
                 self.model_id = whole[0]
             elif log is not None:
-                model = client.create_logged_model(experiment, "program", self._id, {_PROGRAM: sha256}).model_id
+                shown = {key: str(value) for key, value in (params or {}).items()}
+                named = _FOREIGN.sub("-", name)
+                model = client.create_logged_model(experiment, named, self._id, {_PROGRAM: sha256}, shown).model_id
                 log(model)
                 client.finalize_logged_model(model, "READY")
                 self.model_id = model
@@ -145,20 +183,21 @@ class RunHandle:
         self.set_tags({_PROGRAM: sha256})
         self._write(write)
 
-    def log_prompts(self, name: str, prompts: Mapping[str, tuple[str, str]]) -> None:
-        """Log each text, with what changed in it if anything did, as a version of the prompt NAME.KEY.
+    def log_prompts(self, name: str, prompts: Mapping[str, Prompt]) -> None:
+        """Log each prompt as a version of NAME.KEY; one as its last version is that one.
 
-        A text as the last version's is that one. Changed ones are linked with the run.
+        Those that changed are linked with the run.
         """
         client, base = self._store.client, re.sub(r"[^A-Za-z0-9_.-]+", "-", name)
 
         def write() -> None:
             self.enter_experiment()
-            for key, (text, change) in prompts.items():
+            for key, (whole, change, model) in prompts.items():
+                text, config = whole[:_MAX_PROMPT], {"model_name": model}
                 version = client.load_prompt(f"prompts:/{base}.{key}@latest", allow_missing=True)
-                if version is None or version.template != text[:_MAX_PROMPT]:
+                if version is None or (version.template, version.model_config) != (text, config):
                     message = change[:_MAX_PARAM] or "as shipped"
-                    version = client.register_prompt(f"{base}.{key}", text[:_MAX_PROMPT], message)
+                    version = client.register_prompt(f"{base}.{key}", text, message, model_config=config)
                 if change:
                     client.link_prompt_version_to_run(self._id, version)
                 self.prompts.append(version)
@@ -176,10 +215,6 @@ class RunHandle:
         """Log a matplotlib figure as the picture `name`.png."""
         self._log("log_figure", plot, f"{name}.png", save_kwargs={"dpi": 150, "bbox_inches": "tight"})
 
-    def log_picture(self, picture: "Image", name: str) -> None:
-        """Log a Pillow image as the file `name`."""
-        self._log("log_image", picture, name)
-
     def log_content(self, content: Mapping[str, Any], name: str) -> None:
         """Log a mapping of what JSON holds, or shows as text, as the file `name`, .json or .yaml."""
         self._log("log_dict", json.loads(json.dumps(dict(content), default=str)), name)
@@ -191,19 +226,6 @@ class RunHandle:
     def log_file(self, path: Path) -> None:
         """Log a copy of one file."""
         self._log("log_artifact", str(path))
-
-    def log_expectations(self, expected: Mapping[str, tuple[float | str, bool]]) -> None:
-        """Log what was true of each trace that was kept, by its id, and whether people said so."""
-        from mlflow import log_expectation
-        from mlflow.entities import AssessmentSource
-
-        def write() -> None:
-            for trace, (truth, by_people) in expected.items():
-                source = AssessmentSource(source_type="HUMAN" if by_people else "CODE", source_id="labels")
-                if trace.startswith("tr-"):
-                    log_expectation(trace_id=trace, name="truth", value=truth, source=source)
-
-        self._write(write)
 
     def describe(self, text: str) -> None:
         """Set the run's description, which MLflow shows on top of it (Markdown)."""
@@ -247,119 +269,12 @@ class RunHandle:
 class Tracker(Store):
     """An MLflow experiment to write runs into. A store that breaks later costs its run, and raises no error."""
 
-    @contextlib.contextmanager
     def run(
         self, name: str, tags: Mapping[str, str] | None = None, *, result: str = "the result is printed"
-    ) -> Iterator[RunHandle]:
-        """Yield a handle on a new run; it ends FINISHED, or FAILED when the block is left by any exception.
+    ) -> RunHandle:
+        """Return a new run; it ends with the `with` block, FAILED when that is left by any exception.
 
-        SIGTERM counts as one. A run whose process was killed outright is marked FAILED by the next Tracker. Where the
-        store breaks, a warning says with `result` where to find what the run is about.
+        A run whose process was killed is marked FAILED by the next Tracker. Where the store breaks, a warning says with
+        `result` where to find what the run is about.
         """
-        with RunHandle(self, name, tags or {}, result) as handle, sigterm_as_exit():
-            yield handle
-
-
-_NOISE = tuple(f"on_adapter_{what}_{when}" for what in ("format", "parse") for when in ("start", "end"))
-"""Events that MLflow would make spans of, which hold what the model's own span holds."""
-
-
-def annotate_trace(facts: Mapping[str, Any]) -> None:
-    """Write facts on the MLflow span that is being recorded, if there is one."""
-    if (span := _current_span()) is not None:
-        span.set_attributes({f"agentic_iqa.{name}": value for name, value in facts.items() if value is not None})
-
-
-def _current_span() -> Any:
-    """Return the MLflow span that is being recorded, or None; MLflow is not imported to find out."""
-    if "mlflow" not in sys.modules:
-        return None
-    import mlflow
-
-    return mlflow.get_current_active_span()
-
-
-@contextlib.contextmanager
-def tool_span(name: str, inputs: Mapping[str, Any]) -> Iterator[dict[str, Any]]:
-    """Record a tool's reading as a span of the assessment that is being recorded, if there is one.
-
-    Yields a mapping to be filled with the span's outputs; an `error` among them makes it a failed one.
-    """
-    outputs: dict[str, Any] = {}
-    if _current_span() is None:
-        yield outputs
-        return
-    import mlflow
-
-    with mlflow.start_span(name, span_type="TOOL") as span:
-        span.set_inputs(dict(inputs))
-        yield outputs
-        span.set_outputs(outputs)
-        if outputs.get("error"):
-            span.set_status("ERROR")
-
-
-@contextlib.contextmanager
-def record_traces(run: "RunHandle") -> Iterator[dict[str, tuple[float | str, bool]]]:
-    """Record the process's assessments meanwhile as traces of a run; yields what was true, to be filled by trace."""
-    import dspy
-    import mlflow
-
-    expected: dict[str, tuple[float | str, bool]] = {}
-    with warnings.catch_warnings(action="ignore"):  # of its own types
-        from mlflow.dspy.callback import MlflowCallback
-    run.enter_experiment()
-    counted = dspy.settings.track_usage
-    with mlflow.tracing.context(metadata={"mlflow.sourceRun": run.run_id}):
-        mlflow.tracing.reset()
-        mlflow.tracing.configure(span_processors=[_strip])
-        try:
-            mlflow.dspy.autolog(log_traces=True, log_traces_from_eval=True, log_traces_from_compile=False, silent=True)
-        except RuntimeError as error:  # DSPy's settings belong to another thread
-            logger.info("no traces of this run: %s", error)
-            yield expected
-            return
-        # It switches on DSPy's own count of tokens, which complains of programs that return no Prediction.
-        dspy.configure(track_usage=counted)
-        callback = MlflowCallback()
-        vars(callback).update(dict.fromkeys(_NOISE, lambda **_: None))
-        others = [other for other in dspy.settings.callbacks if not isinstance(other, MlflowCallback)]
-        try:
-            # What autolog configured is not seen inside a context of DSPy's.
-            with dspy.context(callbacks=[*others, callback]):
-                yield expected
-        finally:
-            mlflow.dspy.autolog(disable=True, silent=True)
-            mlflow.flush_trace_async_logging()
-            mlflow.tracing.configure(span_processors=[])
-        # Once all are written, which takes a second's wait each time.
-        run.log_expectations(expected)
-
-
-@contextlib.contextmanager
-def miss_trace(sample: str, inputs: Mapping[str, Any], truth: float | str) -> Iterator[dict[str, Any]]:
-    """Record what is assessed inside, itself inside of `record_traces`, as one trace.
-
-    Yields a mapping with the trace's "id", to be filled with the "answer".
-    """
-    import mlflow
-
-    with mlflow.start_span(f"sample {sample}", span_type="CHAIN") as span:
-        span.set_inputs({"sample": sample, **inputs})
-        trace: dict[str, Any] = {"id": str(span.trace_id)}
-        yield trace
-        answer = round(trace["answer"], 3) if isinstance(trace["answer"], float) else str(trace["answer"])
-        span.set_outputs({"answer": answer, "truth": truth})
-        tags = {"sample": sample, "truth": truth, "answer": answer, "picture": inputs.get("picture")}
-        mlflow.update_current_trace(tags={name: str(value) for name, value in tags.items() if value is not None})
-
-
-def _strip(span: Any) -> None:
-    """Leave out keys, the image bytes that a caller's own language model was sent inline, and its headers."""
-    span.set_inputs(without_keys(strip_bytes(span.inputs)))
-    span.set_outputs(without_keys(strip_bytes(span.outputs)))
-    for key, value in list(span.attributes.items()):
-        if PRIVATE_OPTION.search(key) or holds_key(key):
-            span.set_attribute(key, "(left out)")
-        elif not key.startswith("mlflow.") and (kept := without_keys(strip_bytes(value))) != value:
-            span.set_attribute(key, kept)
+        return RunHandle(self, name, tags or {}, result)

@@ -8,11 +8,8 @@ import os
 import platform
 import re
 import shlex
-import signal
 import sqlite3
-import sys
-import threading
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -32,14 +29,18 @@ _ANOTHER = "set MLFLOW_TRACKING_URI or the mlruns folder"
 _PROCESS_TAG = "agentic_iqa.process"
 _OPENED = "SELECT file FROM pragma_database_list"
 _LIST = "agentic-iqa"
-_COLUMNS = {"metrics": ("srcc", "gain_srcc", "rmse"), "params": ("optimizer", "demos", "rubric", "labels")}
+_COLUMNS = {
+    "attributes.`Run Name`": 210, "runDateAndNestInfo": 135, "tags.`agreement`": 225, "tags.`gain`": 155,
+    "params.`fusion`": 225, "params.`model`": 150, "metrics.`srcc`": 70, "duration": 70,
+}  # fmt: skip
 _VIEW = {
-    "selectedColumns": [f"{kind}.`{name}`" for kind, names in _COLUMNS.items() for name in names],
+    "selectedColumns": [column for column in _COLUMNS if "`" in column],
+    "columnOrder": [*_COLUMNS], "columnWidths": _COLUMNS,
     "orderByKey": "metrics.`srcc`", "orderByAsc": False,
     # Sorting by a metric takes candidates out of the compile that they belong to.
-    "searchFilter": "params.data != ''",
+    "searchFilter": "tags.mlflow.parentRunId IS NULL AND tags.command != 'test'",
 }  # fmt: skip
-"""What the list of runs shows at the address that commands print. MLflow's own list shows no metric."""
+"""What the list of runs shows at the address that commands print. MLflow's own list shows no figure."""
 _ADDRESSES = (
     ("experiments", "artifact_location"), ("runs", "artifact_uri"), ("logged_models", "artifact_location"),
     ("model_versions", "source"), ("model_versions", "storage_location"), ("trace_tags", "value"),
@@ -140,7 +141,7 @@ class Store:
     def create_run(self, name: str, tags: Mapping[str, str]) -> str:
         """Create a run and return its id."""
         source = {"mlflow.source.name": "agentic-iqa", "mlflow.source.type": "LOCAL"}
-        all_tags = {**source, **tags, _PROCESS_TAG: _process_name(os.getpid())}
+        all_tags = {**source, **tags, _PROCESS_TAG: _process()}
         return str(self.client.create_run(self.experiment_id, run_name=name, tags=all_tags).info.run_id)
 
     @property
@@ -152,14 +153,10 @@ class Store:
         return as_started(f"python -m program.runs{'' if usual else ' ' + shlex.quote(os.path.relpath(self._folder))}")
 
     @property
-    def server(self) -> str:
-        """Where the store's pages are, once the UI is up; a browser asks for user and password itself."""
-        return page_of(self.tracking_uri) if self.tracking_uri.startswith("http") else SERVER
-
-    @property
     def runs_url(self) -> str:
-        """The page with the list of runs."""
-        return runs_url(self.server, self.experiment_id)
+        """The page with the list of runs, once the UI is up; a browser asks for user and password itself."""
+        server = page_of(self.tracking_uri) if self.tracking_uri.startswith("http") else SERVER
+        return runs_url(server, self.experiment_id)
 
     def _open_experiment(self) -> str:
         experiment = self.client.get_experiment_by_name(self.experiment)
@@ -183,9 +180,7 @@ class Store:
         if self.remote or os.name == "nt":  # pids mean nothing elsewhere; os.kill(pid, 0) kills on Windows
             return
         for run in self.client.search_runs([self.experiment_id], "attributes.status = 'RUNNING'"):
-            process = run.data.tags.get(_PROCESS_TAG, "")
-            machine, pid, _ = f"{process}::".split(":", maxsplit=2)
-            if machine == _machine() and pid.isdigit() and _process_name(int(pid)) != process:
+            if not _is_running(run.data.tags.get(_PROCESS_TAG, "")):
                 logger.warning(
                     "the earlier run %r was stopped before it ended; MLflow lists it as failed", run.info.run_name
                 )
@@ -276,37 +271,25 @@ def _import_quietly() -> None:
     logging.getLogger("sqlalchemy.pool").setLevel(logging.CRITICAL)
 
 
-@contextlib.contextmanager
-def sigterm_as_exit() -> Iterator[None]:
-    """Turn SIGTERM into SystemExit inside the block, unless somebody handles it already."""
-    if threading.current_thread() is not threading.main_thread() or signal.getsignal(signal.SIGTERM) != signal.SIG_DFL:
-        yield
-        return
-    signal.signal(signal.SIGTERM, lambda number, _frame: sys.exit(128 + number))
-    try:
-        yield
-    finally:
-        signal.signal(signal.SIGTERM, signal.SIG_DFL)
-
-
 def short_hash(text: str) -> str:
     """Return the first 8 hex digits of a text's SHA-256."""
     return hashlib.sha256(text.encode()).hexdigest()[:8]
 
 
-def _machine() -> str:
-    return short_hash(platform.node())
+def _process() -> str:
+    """Return a name for this machine and process."""
+    return f"{short_hash(platform.node())}:{os.getpid()}"
 
 
-def _process_name(pid: int) -> str:
-    """Return machine, pid and start time of a process, so that a reused pid is told apart; "" for a dead one."""
+def _is_running(process: str) -> bool:
+    """Return whether a process with such a name may still run; one of another machine may."""
+    machine, _, pid = process.partition(":")
+    if machine != short_hash(platform.node()) or not pid.isdigit():
+        return True
     try:
-        os.kill(pid, 0)
+        os.kill(int(pid), 0)
     except ProcessLookupError:
-        return ""
+        return False
     except OSError:
         pass  # alive, but somebody else's
-    started = ""
-    with contextlib.suppress(OSError, IndexError):
-        started = Path(f"/proc/{pid}/stat").read_text(encoding="utf-8").rpartition(")")[2].split()[19]
-    return f"{_machine()}:{pid}:{started}"
+    return True
