@@ -525,7 +525,7 @@ FAULTS = [
         "test_ask.py::test_equal_questions_asked_at_once_go_out_once_though_each_built_its_own_signature",
     ),
     Fault("facts-for-a-language-model", "program/lms/ask.py",
-        "if facts and traits.embedded:",
+        "if traits.embedded:",
         "if facts:",
         "test_planner.py::test_a_replan_is_told_why_and_what_the_plan_was",
     ),

@@ -36,8 +36,8 @@ from optimizers.search import Candidate, Search, scored_examples
 from optimizers.selection import CrossValidation, Ranking, Verdict, kept_verdict, validation_figures, verdict_of
 from optimizers.student import EvidenceReplay, Reflections, SearchStopped, optimized_predictors, role_of
 from program.agent.loop import AgenticIQA
-from program.agent.rating import AnswerPart
 from program.agent.saving import program_sha256
+from program.agent.summarizer import AnswerPart
 from program.common.console import Console
 from program.common.errors import InputError
 from program.common.pool import progress, time_phase

@@ -24,10 +24,10 @@ from optimizers.demos import LabelledDemo, distortion_truth, labelled_demos, pla
 from optimizers.student import EvidenceByInput, inputs_key, role_of
 from program.agent.loop import AgenticIQA
 from program.agent.module import digest
-from program.agent.rating import AnswerPart
 from program.agent.resources import ROLES
 from program.agent.saving import context_of
 from program.agent.state import AssessmentState
+from program.agent.summarizer import AnswerPart
 from program.common.cache import PlainCache
 from program.common.errors import InputError
 from program.common.files import Place, name_of, open_file

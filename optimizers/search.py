@@ -18,9 +18,9 @@ from optimizers.objectives import Objective
 from optimizers.student import EvidenceReplay, Student, role_of
 from program.agent.assessment import Assessment
 from program.agent.loop import AgenticIQA
-from program.agent.rating import AnswerPart
 from program.agent.saving import program_sha256
 from program.agent.state import ToolReadings
+from program.agent.summarizer import AnswerPart
 from program.common.errors import InputError
 from program.common.pool import in_order
 from program.common.settings import RecipeSettings

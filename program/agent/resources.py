@@ -24,6 +24,7 @@ from program.common.settings import Settings
 from program.expert import MODEL, NAME
 from program.fusion import ScoreFusion
 from program.lms.dspy_private import LM15Engine
+from program.lms.limits import model_in_force
 from program.lms.reference_engine import (
     AsyncReferenceEngine,
     Connection,
@@ -351,8 +352,12 @@ class Resources:
         return self.answers_alone and read_query(query, options).type is not QueryType.EXPLANATION
 
     def lm(self, role: Role) -> dspy.BaseLM:
-        """Return the language model of a role: the caller's, else DSPy's setting, else the one in the settings."""
-        chosen = self._given_lm or dspy.settings.lm
+        """Return the language model of a role.
+
+        It is what `set_lm` gave to the program that runs, else the caller's, else DSPy's setting, else
+        the one in the settings.
+        """
+        chosen = model_in_force(role) or self._given_lm or dspy.settings.lm
         if chosen is not None:
             return chosen
         with self._lock:

@@ -131,7 +131,7 @@ def _question(
         limits = image_limits_of(lm)
         sent = inline(sent, limits)
         demos = [inline(dict(demo), limits) for demo in demos]
-    if facts and traits.embedded:
+    if traits.embedded:
         signature = with_facts(signature, tuple(facts))  # type: ignore[arg-type]  # likewise
         sent |= facts
     # The trace names images that are not read, too: a demo made of it says which photograph it is of.

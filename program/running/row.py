@@ -48,6 +48,7 @@ class Row(Columns, RowStart):
     answer: str | None = None
     """For a question: the answer, a text or the letter of an option; empty where a score was asked for."""
     option: str | None = None
+    guess: str | None = None
     distortions: str | None = None
     """The faults in seven broad categories (Blurs, Noise, ...), each slight, moderate, severe or extreme, with its
     region; this is what chooses the tools."""
@@ -158,7 +159,7 @@ class Row(Columns, RowStart):
         return self.model_dump_json(exclude_defaults=True)
 
 
-_AS_THEY_ARE = (*Columns.model_fields, "status", "score", "option", "subject_sharp", "error")
+_AS_THEY_ARE = (*Columns.model_fields, "status", "score", "option", "guess", "subject_sharp", "error")
 """Columns that an assessment has under the same names."""
 
 
