@@ -535,7 +535,7 @@ FAULTS = [
         "test_ask.py::test_an_output_that_nobody_needs_may_stay_unanswered",
     ),
     Fault("advice-of-refine-lost", "program/lms/ask.py",
-        "as_it_is = question.signature if _is_ours(question.lm) else asked",
+        "as_it_is = question.signature if _is_ours(question.traits) else asked",
         "as_it_is = question.signature",
         "test_dspy_user.py::test_refine_takes_the_advice_of_a_language_model",
     ),

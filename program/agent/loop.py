@@ -15,7 +15,7 @@ from program.agent.notes import ended, note
 from program.agent.planner import Planner
 from program.agent.query import read_query
 from program.agent.replan import next_step
-from program.agent.resources import Resources
+from program.agent.resources import Resources, cast_as
 from program.agent.state import AssessmentState, ExecutorOutput, SummarizerOutput, ToolLog, of_same_pixels
 from program.agent.summarizer import Summarizer
 from program.common.backends import Usage
@@ -73,7 +73,7 @@ class AgenticIQA(ProgramModule):
                 state.image_notes.append(f"reference resampled from {given.size} to {test.size}")
             if not show_the_same(test, original):
                 state.image_notes.append(f"the reference {given.name!r} seems to show something else")
-        with meter() as usage, wire_scope(settings, self.models_set()):
+        with meter() as usage, wire_scope(settings), cast_as(self._models_set()):
             if original is None and self.resources.known_traits("summarizer").embedded:
                 _look(state, test, self.resources.viewer)
             result, state = self._answered(state, test, original, usage)
@@ -109,6 +109,18 @@ class AgenticIQA(ProgramModule):
         if original is not None:
             original = IMAGES.match_size(original, test, resample=settings.tools.resize_reference)
         return heatmap(test, original, distortion)
+
+    def _models_set(self) -> dict[str, dspy.BaseLM]:
+        """Return the model of each role whose predictors all have the same one, as by `set_lm`."""
+        by_role: dict[str, dict[int, dspy.BaseLM | None]] = {}
+        for name, predictor in self.named_parameters():
+            by_role.setdefault(name.partition(".")[0], {})[id(predictor.lm)] = predictor.lm
+        models = {}
+        for role, lms in by_role.items():
+            (lm, *others) = lms.values()
+            if lm is not None and not others:
+                models[role] = lm
+        return models
 
     def _answered(
         self, state: AssessmentState, image: ImageRef, reference: ImageRef | None, usage: Usage

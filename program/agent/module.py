@@ -228,18 +228,6 @@ class ProgramModule(dspy.Module):
             return named
         return [(name, predictor) for name, predictor in named if name in self._asked]
 
-    def models_set(self) -> dict[str, dspy.BaseLM]:
-        """Return the model of each role whose predictors all have the same one, as by `set_lm`."""
-        by_role: dict[str, dict[int, dspy.BaseLM | None]] = {}
-        for name, predictor in self.named_parameters():
-            by_role.setdefault(name.partition(".")[0], {})[id(predictor.lm)] = predictor.lm
-        models = {}
-        for role, lms in by_role.items():
-            (lm, *others) = lms.values()
-            if lm is not None and not others:
-                models[role] = lm
-        return models
-
     def get_lm(self) -> dspy.BaseLM:
         """Return the model that plays every role. ModelError where they are played by several."""
         if (chosen := super().get_lm()) is not None:

@@ -5,10 +5,11 @@ import os
 import re
 import threading
 from collections.abc import Mapping
+from contextlib import AbstractContextManager
 from difflib import get_close_matches
 from functools import cached_property
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Literal, get_args
+from typing import TYPE_CHECKING, Any, Literal, cast, get_args
 
 import dspy
 from dspy import lm15
@@ -24,7 +25,6 @@ from program.common.settings import Settings
 from program.expert import MODEL, NAME
 from program.fusion import ScoreFusion
 from program.lms.dspy_private import LM15Engine
-from program.lms.limits import model_in_force
 from program.lms.reference_engine import (
     AsyncReferenceEngine,
     Connection,
@@ -253,6 +253,15 @@ def portable_lm(lm: dspy.BaseLM | None) -> dspy.BaseLM | None:
     return lm.copy(**dict.fromkeys(secret))
 
 
+_CAST = "agentic_iqa_cast"
+"""Among DSPy's settings, which threads inherit: the models that play roles."""
+
+
+def cast_as(models: Mapping[str, dspy.BaseLM]) -> AbstractContextManager[Any]:
+    """Return a context in which these models play their roles, whatever else names any."""
+    return cast("AbstractContextManager[Any]", dspy.context(**{_CAST: models}))
+
+
 class Resources:
     """Shared by all copies of a program: copying a program copies its predictors, never these.
 
@@ -357,7 +366,8 @@ class Resources:
         It is what `set_lm` gave to the program that runs, else the caller's, else DSPy's setting, else
         the one in the settings.
         """
-        chosen = model_in_force(role) or self._given_lm or dspy.settings.lm
+        chosen: dspy.BaseLM | None = (dspy.settings.get(_CAST) or {}).get(role)
+        chosen = chosen or self._given_lm or dspy.settings.lm
         if chosen is not None:
             return chosen
         with self._lock:

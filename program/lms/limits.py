@@ -4,9 +4,8 @@ import argparse
 import threading
 import time
 from collections import deque
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, contextmanager, nullcontext
-from types import MappingProxyType
 from typing import Any, cast
 from urllib.parse import urlsplit
 
@@ -17,21 +16,12 @@ from program.common.errors import InputError
 from program.common.settings import Settings, WireSettings, load_settings
 
 _SETTINGS, _BUDGET = "agentic_iqa_settings", "agentic_iqa_budget"
-_MODELS = "agentic_iqa_models"
 """Names among DSPy's settings: `dspy.Parallel` and optimizers pass these to threads."""
 
 
-def wire_scope(
-    settings: Settings, models: Mapping[str, dspy.BaseLM] = MappingProxyType({})
-) -> AbstractContextManager[Any]:
-    """Return a context in which these settings hold for every question, and these models for roles."""
-    return cast("AbstractContextManager[Any]", dspy.context(**{_SETTINGS: settings, _MODELS: models}))
-
-
-def model_in_force(role: str) -> dspy.BaseLM | None:
-    """Return the model that plays a role in the innermost scope, if that says."""
-    models: Mapping[str, dspy.BaseLM] = dspy.settings.get(_MODELS) or {}
-    return models.get(role)
+def wire_scope(settings: Settings) -> AbstractContextManager[Any]:
+    """Return a context in which these settings hold for every question."""
+    return cast("AbstractContextManager[Any]", dspy.context(**{_SETTINGS: settings}))
 
 
 def settings_in_force() -> Settings:
