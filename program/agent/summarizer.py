@@ -5,6 +5,7 @@ A score is made of the belief that a model's level tells and of the tools' score
 
 import logging
 from collections.abc import Callable, Mapping
+from dataclasses import dataclass
 from typing import Any, Literal, NamedTuple
 
 import dspy
@@ -61,6 +62,27 @@ class LevelBelief(NamedTuple):
     """What else the model was asked for."""
 
 
+@dataclass(frozen=True)
+class _Case:
+    """A question on an image, with all that its answer is made of."""
+
+    state: AssessmentState
+    reading: QueryReading
+    shown: ForExpert | ForLanguageModel
+    """How image, evidence and labels are shown to the model."""
+    inputs: Inputs
+    tools: ToolReadings
+    """What is fused of the tools."""
+    fusion: ScoreFusion
+    mean: float | None
+    """What the fusion makes of the tools' scores (1..5); None without a score."""
+
+    @property
+    def is_score(self) -> bool:
+        """Whether the question is for the score."""
+        return self.reading.type is QueryType.SCORING
+
+
 class Summarizer(dspy.Module):
     """Answer from the evidence, and say whether it sufficed. What was learned from labels is kept here."""
 
@@ -88,14 +110,17 @@ class Summarizer(dspy.Module):
         for needed in ("plan", "executor_evidence"):
             if not state.has(needed):
                 raise ValueError(f"the state has no {needed}; run the stages before the Summarizer")
-        reading = read_query(state.query, state.options)
-        evidence = state.evidence
-        asked = reading.type.value, reading.rule
-        counts = len(evidence.findings()), len(evidence.readings.scores)
-        names = image.name, getattr(reference, "name", None)
-        text = "summarizer: %s (%s), %d findings, %d tool scores, image %s, reference %s"
-        logger.info(text, *asked, *counts, *names)
-        shown = self.presentation(evidence)
+        case = self._case(state, image, reference)
+        with stage("summarizer"):
+            answer = self._answered(case)
+        if case.inputs["image"].too_small and answer.score_interval and not state.evidence.same_pixels:
+            answer = answer.model_copy(update={"score_interval": (1.0, 5.0)})
+        return self._completed(answer, case)
+
+    def _case(self, state: AssessmentState, image: ImageRef, reference: ImageRef | None) -> _Case:
+        evidence, fusion = state.evidence, self.fusion
+        readings = evidence.readings
+        shown = self._presentation(readings, fusion)
         shown_image, shown_reference, crops = shown.images(state, image, reference)
         inputs = {
             "image": shown_image,
@@ -104,58 +129,92 @@ class Summarizer(dspy.Module):
             "query": state.query,
             **shown.evidence(evidence),
         }
-        tools = shown.readings(evidence.readings, shown_image, shown_reference)
-        with stage("summarizer"):
-            answer = self._answered(state, reading, inputs, tools)
-        if shown_image.too_small and answer.score_interval and not state.evidence.same_pixels:
-            answer = answer.model_copy(update={"score_interval": (1.0, 5.0)})
-        return self._completed(answer, state, reading, tools)
+        tools = shown.readings(readings, shown_image, shown_reference)
+        reading = read_query(state.query, state.options)
+        logger.info(
+            "summarizer: %s (%s), %d findings, %d tool scores, image %s, reference %s",
+            reading.type.value, reading.rule, len(evidence.findings()), len(readings.scores), image.name,
+            getattr(reference, "name", None),
+        )  # fmt: skip
+        mean = fusion.tool_mean(*tools) if tools.scores else None
+        return _Case(state, reading, shown, inputs, tools, fusion, mean)
 
-    def _answered(
-        self, state: AssessmentState, reading: QueryReading, inputs: Inputs, tools: ToolReadings
-    ) -> SummarizerOutput:
+    def _answered(self, case: _Case) -> SummarizerOutput:
         """Return the answer that the kind of question asks for; what a score's answer names joins the evidence."""
-        is_score = reading.type is QueryType.SCORING
-        same_pixels = state.evidence.same_pixels
-        if is_score and same_pixels:
+        state, reading = case.state, case.reading
+        same_pixels, is_iqa = state.evidence.same_pixels, _is_iqa(state)
+        if case.is_score and same_pixels:
             return answer_of_same_pixels(state.query)
         if self.answer_part == "nothing" and not self.names_distortions(state):
-            return self._by_tools(tools, is_score=is_score)
-        if is_score and _is_iqa(state):
+            return _by_tools(case)
+        if case.is_score and is_iqa:
             if _is_analysis_open(state) and self.names_distortions(state):
-                return self._score_with_findings(inputs, state, tools)
-            return self._score(inputs, state.evidence, tools)
+                return self._score_with_findings(case)
+            return self._score(case)
         if reading.type is QueryType.MCQ and reading.options:
-            answer = self._choose(inputs, reading.options, state.evidence)
+            answer = self._choose(case, reading.options)
         else:
-            answer = self._explain(inputs, state.evidence)
+            answer = self._explain(case)
         if same_pixels:
             return answer.with_rating(answer_of_same_pixels(state.query))
-        if self._judge.embedded and _is_iqa(state):
-            return self._beside_score(answer, inputs, state.evidence, tools)
+        if self._judge.embedded and is_iqa:
+            return self._beside_score(answer, case)
         return answer
 
-    def _by_tools(self, tools: ToolReadings, *, is_score: bool) -> SummarizerOutput:
-        """Return the answer where the model is not to be asked: the tools' score, where one is wanted."""
-        unasked = SummarizerOutput(final_answer=UNDETERMINED, quality_reasoning="The model was not asked.")
-        if not (is_score and tools.scores):
-            return unasked
-        score = self.fusion.fuse_scores(tools.scores, None, tools.precisions)
-        mean, level = self.mean_of(tools), self.fusion.map_to_level(score)
-        update = {"final_answer": score, "quality_score": score, "level": level, "tool_mean": mean}
-        return unasked.model_copy(update=update)
-
-    def _score(self, inputs: Inputs, evidence: ExecutorOutput, tools: ToolReadings) -> SummarizerOutput:
+    def _score(self, case: _Case) -> SummarizerOutput:
         """Return the answer to a question for a score, from the evidence."""
-        answer = self._level_belief(self.presentation(evidence).beside_ratings(inputs))
-        return self._rate(inputs, evidence, answer, tools)
+        return self._rate(case, self._level_belief(case))
 
-    def _score_with_findings(self, inputs: Inputs, state: AssessmentState, tools: ToolReadings) -> SummarizerOutput:
+    def _score_with_findings(self, case: _Case) -> SummarizerOutput:
         """Return the answer to a question for a score; the distortions that it names join the state's evidence."""
-        inputs = self.presentation(state.evidence).beside_ratings(inputs)
-        answer = self._level_belief(inputs, with_findings=True)
-        evidence = state.executor_evidence = _with_findings(state.evidence, answer)
-        return self._rate(inputs, evidence, answer, tools)
+        answer = self._level_belief(case, with_findings=True)
+        case.state.executor_evidence = _with_findings(case.state.evidence, answer)
+        return self._rate(case, answer)
+
+    def _beside_score(self, answer: SummarizerOutput, case: _Case) -> SummarizerOutput:
+        """Add to a question's answer the score that the model gives when asked for one, asked of the expert alone."""
+        with dspy.context(trace=[]):  # optimizers teach what the question itself asks
+            rated = self._score(case)
+        answer = answer.with_rating(rated)
+        if answer.summary or rated.quality_score is None:
+            return answer
+        chinese = is_chinese(case.state.query)
+        space = "" if chinese else " "
+        text = f"{answer.final_answer}{space}{level_note(rated.quality_score, chinese=chinese)}"
+        return answer.model_copy(update={"final_answer": text})
+
+    def _choose(self, case: _Case, options: Mapping[str, str]) -> SummarizerOutput:
+        """Ask for an option; where its letter is all that counts, the reasons are the findings."""
+
+        def letter_in(text: str) -> str:
+            letter = normalise_choice(text, options)
+            if letter is None:
+                raise ValueError(f"answer {text[:80]!r} is none of the options")
+            return letter
+
+        query = case.state.query
+        beside = case.shown.beside_answers(case.inputs, query, options)
+        inputs = {**beside, "options": options_text(options)}
+        if self.resources.one_word(query, options):
+            form = questions.OPTION_LETTER
+        elif self.answer_part == "whole":
+            return self._ask_in_words(self.answer, inputs, questions.OPTION_AND_REASONS, letter_in)
+        else:
+            form = questions.OPTION_THAT_COUNTS
+        chinese = is_chinese(query)
+        reasons = findings_note(case.state.evidence, "", chinese=chinese) or NOTHING_STANDS_OUT[chinese]
+        return self._ask_in_words(self.answer, inputs, form, letter_in, reasons)
+
+    def _explain(self, case: _Case) -> SummarizerOutput:
+        def stripped(text: str) -> str:
+            if not text.strip():
+                raise ValueError("the answer is empty")
+            return text.strip()
+
+        answer = self._ask_in_words(self.explain, case.inputs, questions.EXPLANATION, stripped)
+        if answer.status == "failed":
+            return answer
+        return answer.model_copy(update={"summary": case.shown.summary(answer.quality_reasoning)})
 
     def names_distortions(self, state: AssessmentState) -> bool:
         """Return whether the question for the score asks for the distortions too, in place of one before it.
@@ -176,54 +235,6 @@ class Summarizer(dspy.Module):
         demos = predict_of(self.score if self.scoring_way() == "probabilities" else self.classify).demos
         return is_score and (not demos or any(demo.get("findings") is not None for demo in demos))
 
-    def _beside_score(
-        self, answer: SummarizerOutput, inputs: Inputs, evidence: ExecutorOutput, tools: ToolReadings
-    ) -> SummarizerOutput:
-        """Add to a question's answer the score that the model gives when asked for one, asked of the expert alone."""
-        with dspy.context(trace=[]):  # optimizers teach what the question itself asks
-            rated = self._score(inputs, evidence, tools)
-        answer = answer.with_rating(rated)
-        if answer.summary or rated.quality_score is None:
-            return answer
-        chinese = is_chinese(str(inputs["query"]))
-        space = "" if chinese else " "
-        text = f"{answer.final_answer}{space}{level_note(rated.quality_score, chinese=chinese)}"
-        return answer.model_copy(update={"final_answer": text})
-
-    def _choose(self, inputs: Inputs, options: Mapping[str, str], evidence: ExecutorOutput) -> SummarizerOutput:
-        """Ask for an option; where its letter is all that counts, the reasons are the findings."""
-
-        def letter_in(text: str) -> str:
-            letter = normalise_choice(text, options)
-            if letter is None:
-                raise ValueError(f"answer {text[:80]!r} is none of the options")
-            return letter
-
-        query = str(inputs["query"])
-        beside = self.presentation(evidence).beside_answers(inputs, query, options)
-        inputs = {**beside, "options": options_text(options)}
-        if self.resources.one_word(query, options):
-            form = questions.OPTION_LETTER
-        elif self.answer_part == "whole":
-            return self._ask_in_words(self.answer, inputs, questions.OPTION_AND_REASONS, letter_in)
-        else:
-            form = questions.OPTION_THAT_COUNTS
-        chinese = is_chinese(query)
-        reasons = findings_note(evidence, "", chinese=chinese) or NOTHING_STANDS_OUT[chinese]
-        return self._ask_in_words(self.answer, inputs, form, letter_in, reasons)
-
-    def _explain(self, inputs: Inputs, evidence: ExecutorOutput) -> SummarizerOutput:
-        def stripped(text: str) -> str:
-            if not text.strip():
-                raise ValueError("the answer is empty")
-            return text.strip()
-
-        answer = self._ask_in_words(self.explain, inputs, questions.EXPLANATION, stripped)
-        if answer.status == "failed":
-            return answer
-        summary = self.presentation(evidence).summary(answer.quality_reasoning)
-        return answer.model_copy(update={"summary": summary})
-
     def _ask_in_words(
         self, predictor: dspy.Predict, inputs: Inputs, form: QuestionForm, read: Callable[[str], str],
         reasons: str | None = None,
@@ -243,17 +254,15 @@ class Summarizer(dspy.Module):
             return failed_answer(answer)
         return answer.value.model_copy(update={"attempt": answer.attempt})
 
-    def _completed(
-        self, answer: SummarizerOutput, state: AssessmentState, reading: QueryReading, tools: ToolReadings
-    ) -> SummarizerOutput:
+    def _completed(self, answer: SummarizerOutput, case: _Case) -> SummarizerOutput:
         """Return an answer with what its evidence lacks, and with the tools' score beside questions."""
-        evidence, is_iqa = state.evidence, _is_iqa(state)
+        state, tools = case.state, case.tools
+        evidence = state.evidence
         fields: dict[str, Any] = {
-            "used_evidence": evidence.basis(), "query_type": reading.type, "query_rule": reading.rule,
+            "used_evidence": evidence.basis(), "query_type": case.reading.type, "query_rule": case.reading.rule,
         }  # fmt: skip
-        gap = self._gap(answer, state)
-        replan = bool(gap) and state.iteration_count < state.max_replan_iterations
-        if replan:
+        gap = _gap(answer, state)
+        if gap and state.iteration_count < state.max_replan_iterations:
             logger.info("need_replan=true, iteration %d: %s", state.iteration_count, gap)
             fields |= {"need_replan": True, "replan_reason": gap, "unresolved_gap": None}
         elif gap:
@@ -262,81 +271,62 @@ class Summarizer(dspy.Module):
         if answer.status == "ok" and evidence.failed_steps:
             # With this evidence the answer might differ.
             fields |= {"status": "degraded", "error": evidence.failure_note()}
-        if answer.quality_score is None and is_iqa and tools.scores:
-            score = self.fusion.fuse_scores(tools.scores, None, tools.precisions)
-            fields |= {"quality_score": score, "tool_mean": self.mean_of(tools)}
+        if answer.quality_score is None and _is_iqa(state) and tools.scores:
+            score = case.fusion.fuse_scores(tools.scores, None, tools.precisions)
+            fields |= {"quality_score": score, "tool_mean": case.mean}
         if answer.status != "failed":
             notes = _notes(state, answer.quality_reasoning)
             fields["quality_reasoning"] = in_sentences(answer.quality_reasoning, *notes)
         return answer.model_copy(update=fields)
-
-    def _gap(self, answer: SummarizerOutput, state: AssessmentState) -> str:
-        """Write down what the evidence lacks of the plan, and say it; nothing where planning again would not help."""
-        state.gap, text = None, ""
-        if answer.status == "failed" or state.plan is None or not _is_iqa(state):
-            return text
-        found = find_gap(state.evidence, state.plan.query_scope, state.plan)
-        if found is not None:
-            state.gap, text = found
-        return text
 
     @property
     def fusion(self) -> ScoreFusion:
         """How tool scores and level probabilities become one score."""
         return self.fitted or self.resources.fusion
 
-    def presentation(self, evidence: ExecutorOutput) -> ForExpert | ForLanguageModel:
-        """Return how image, evidence and labels are shown to the model."""
+    def _presentation(self, readings: ToolReadings, fusion: ScoreFusion) -> ForExpert | ForLanguageModel:
+        mean = fusion.tool_mean(*readings) if readings.scores else None
         learned = self.resources, self.neighbours, self.corrections
-        mean = self.tools_mean(evidence)
         if self._judge.embedded:
             return ForExpert(*learned, mean)
         return ForLanguageModel(*learned, mean)
 
     def tools_mean(self, evidence: ExecutorOutput) -> float | None:
         """Return the tools' mean (1..5) as they read the image; None without a score."""
-        return self.mean_of(evidence.readings)
-
-    def mean_of(self, tools: ToolReadings) -> float | None:
-        """Return the mean (1..5) that the fusion makes of tools' scores; None without a score."""
-        return self.fusion.tool_mean(*tools) if tools.scores else None
+        return self._presentation(evidence.readings, self.fusion).tools_mean
 
     def tool_readings(self, evidence: ExecutorOutput, image: ImageRef, reference: ImageRef | None) -> ToolReadings:
         """Return what is fused of the tools: what they read, or what labels predict of the image by it."""
-        return self.presentation(evidence).readings(evidence.readings, image, reference)
+        readings = evidence.readings
+        return self._presentation(readings, self.fusion).readings(readings, image, reference)
 
-    def _rate(
-        self, inputs: Inputs, evidence: ExecutorOutput, answer: Answer[LevelBelief], tools: ToolReadings
-    ) -> SummarizerOutput:
+    def _rate(self, case: _Case, answer: Answer[LevelBelief]) -> SummarizerOutput:
         """Return the answer to a question for the score; without any belief the tools' scores stand alone."""
         if answer.value is not None:
-            return self._fused(inputs, evidence, answer.value, tools, answer.attempt)
-        level, query = level_in_text(answer.raw), str(inputs["query"])
+            return self._fused(case, answer.value, answer.attempt)
+        level, query = level_in_text(answer.raw), case.state.query
         if level is not None:
-            reasoning = note("read as text", query, level=level)
-            named = LevelBelief(self._named(level), ended(reasoning, query), "classification")
-            return self._fused(inputs, evidence, named, tools, "text")
-        if not tools.scores:
+            reasoning = ended(note("read as text", query, level=level), query)
+            masses = case.fusion.extract_vlm_probabilities(str(level), mode="classification")
+            return self._fused(case, LevelBelief(masses, reasoning, "classification"), "text")
+        if not case.tools.scores:
             return failed_answer(answer)
         logger.error("level probabilities failed on all calls; tools alone. Full output: %s", answer.raw)
         nothing = LevelBelief(None, ended(note("tools alone", query), query), None)
-        fused = self._fused(inputs, evidence, nothing, tools, "tools alone")
+        fused = self._fused(case, nothing, "tools alone")
         return fused.model_copy(update={"status": "degraded", "error": last_error(answer)})
 
-    def _fused(
-        self, inputs: Inputs, evidence: ExecutorOutput, belief: LevelBelief, tools: ToolReadings, attempt: str | None
-    ) -> SummarizerOutput:
+    def _fused(self, case: _Case, belief: LevelBelief, attempt: str | None) -> SummarizerOutput:
         """Return the answer that a belief and the tools' scores make together."""
-        fusion, chinese = self.fusion, is_chinese(str(inputs["query"]))
-        scores, precisions = tools
-        mean, as_read = self.mean_of(tools), self.tools_mean(evidence)
+        fusion, mean, chinese = case.fusion, case.mean, is_chinese(case.state.query)
+        (scores, precisions), as_read = case.tools, case.shown.tools_mean
         probabilities = belief.probabilities
         if probabilities and self.neighbours:
             probabilities = even_out(probabilities, self.neighbours.even_share)
         score = fusion.fuse_scores(scores, probabilities, precisions)
         weights = fusion.compute_perceptual_weights(scores, precisions)
         logger.info("fusion: tool mean %s, alpha %s, p %s, q %.4f", mean, weights, probabilities, score)
-        findings = findings_note(evidence, belief.reasoning, chinese=chinese)
+        findings = findings_note(case.state.evidence, belief.reasoning, chinese=chinese)
         shift = ""
         if mean is not None and as_read is not None:
             shift = moved_note(as_read, mean, chinese=chinese)
@@ -361,9 +351,10 @@ class Summarizer(dspy.Module):
             attempt=attempt,
         )
 
-    def _level_belief(self, inputs: Inputs, *, with_findings: bool = False) -> Answer[LevelBelief]:
+    def _level_belief(self, case: _Case, *, with_findings: bool = False) -> Answer[LevelBelief]:
         """Ask how good the image is, in the best way that the model can; for its distortions, too, `with_findings`."""
         calls, way = CallAllowance(), self.scoring_way()
+        inputs = case.shown.beside_ratings(case.inputs)
         if way == "probabilities":
             return self._probabilities(inputs, calls, with_findings=with_findings)
         if way == "classification":
@@ -467,6 +458,29 @@ class Summarizer(dspy.Module):
 
     def _named(self, level: int) -> dict[int, float]:
         return self.fusion.extract_vlm_probabilities(str(level), mode="classification")
+
+
+def _by_tools(case: _Case) -> SummarizerOutput:
+    """Return the answer where the model is not to be asked: the tools' score, where one is wanted."""
+    unasked = SummarizerOutput(final_answer=UNDETERMINED, quality_reasoning="The model was not asked.")
+    if not (case.is_score and case.tools.scores):
+        return unasked
+    score = case.fusion.fuse_scores(case.tools.scores, None, case.tools.precisions)
+    level = case.fusion.map_to_level(score)
+    update = {"final_answer": score, "quality_score": score, "level": level, "tool_mean": case.mean}
+    return unasked.model_copy(update=update)
+
+
+def _gap(answer: SummarizerOutput, state: AssessmentState) -> str:
+    """Write down what the evidence lacks of the plan, and say it; nothing where planning again would not help."""
+    state.gap = None
+    if answer.status == "failed" or state.plan is None or not _is_iqa(state):
+        return ""
+    gap = find_gap(state.evidence, state.plan.query_scope, state.plan)
+    if gap is None:
+        return ""
+    state.gap = gap.kind
+    return gap.text
 
 
 def _notes(state: AssessmentState, reasoning: str) -> list[str]:
