@@ -243,8 +243,8 @@ class Executor(dspy.Module):
         ready = [spec for spec in self.resources.runner.ready(mode) if spec.name not in work.avoid]
         if plan.required_tools and plan.tool_execute:
             return self._named_tools(work, ready, regions)
-        is_wanted = plan.tool_selection or (work.boxes and plan.distortion_analysis)
-        if not is_wanted or not regions:
+        # A region may have been located since the plan was made.
+        if not regions or not (plan.tool_selection or work.boxes):
             return {}
         if not ready:
             work.note("no tool")
@@ -347,19 +347,15 @@ class Executor(dspy.Module):
 def _listed(ready: Sequence[ToolSpec], wanted: Mapping[str, Sequence[str]]) -> str:
     """Return the strongest ready tools as JSON, with their strengths for the distortions that are to be measured."""
     categories = [c for c in DISTORTION_CATEGORIES if any(c in names for names in wanted.values())]
-
-    def strengths(spec: ToolSpec) -> dict[str, float]:
-        return {category: round(spec.strength(category), 2) for category in categories}
-
-    def best(spec: ToolSpec) -> float:
-        return max([spec.general, *strengths(spec).values()])
-
-    def facts(spec: ToolSpec) -> dict[str, Any]:
+    listed = []
+    for spec in ready:
+        strengths = {category: round(spec.strength(category), 2) for category in categories}
+        best = max([spec.general, *strengths.values()])
         general = round(spec.general, 2)
-        return {"name": spec.name, "description": spec.description, "strengths": strengths(spec), "general": general}
-
-    strongest = sorted(ready, key=best, reverse=True)
-    return compact_json(list(map(facts, strongest[:_LISTED_TOOLS])))
+        facts = {"name": spec.name, "description": spec.description, "strengths": strengths, "general": general}
+        listed.append((best, facts))
+    listed.sort(key=lambda each: each[0], reverse=True)
+    return compact_json([facts for _, facts in listed[:_LISTED_TOOLS]])
 
 
 def _lost_tools(work: _Work, earlier: ExecutorOutput) -> list[str]:

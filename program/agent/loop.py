@@ -213,7 +213,6 @@ functools.update_wrapper(AgenticIQA.__call__, AgenticIQA.forward, assigned=("__d
 
 
 def _add_readings(usage: Usage, logs: Sequence[ToolLog]) -> None:
-    """Book what the tools read in one round."""
     usage.tool_readings += len(logs)
     usage.tool_cache_hits += sum(log.cached for log in logs)
     usage.tool_failures += sum(log.error is not None for log in logs)

@@ -162,7 +162,6 @@ class Summarizer(dspy.Module):
         return answer
 
     def _score(self, case: _Case) -> SummarizerOutput:
-        """Return the answer to a question for a score, from the evidence."""
         return self._rate(case, self._level_belief(case))
 
     def _score_with_findings(self, case: _Case) -> SummarizerOutput:
@@ -369,7 +368,6 @@ class Summarizer(dspy.Module):
         return answer if stated.value is None else stated
 
     def _note_no_tokens(self) -> None:
-        """Remember that the model gives no probabilities of tokens."""
         lm = self._lm_of(self.classify)
         record = own_record(lm)
         if record.known.token_probabilities != 0:
@@ -396,7 +394,6 @@ class Summarizer(dspy.Module):
         return predict_of(predictor).lm or self.resources.lm("summarizer")
 
     def _probabilities(self, inputs: Inputs, calls: CallAllowance, *, with_findings: bool) -> Answer[LevelBelief]:
-        """Ask for a number for each level."""
 
         def read(p: dspy.Prediction) -> LevelBelief:
             masses = self.fusion.extract_vlm_probabilities(p.quality_probs, mode="probabilities")

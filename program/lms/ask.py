@@ -333,7 +333,6 @@ def _readable(asked: type[dspy.Signature], form: QuestionForm) -> type[dspy.Sign
 
 @functools.lru_cache(maxsize=256)
 def _optional(signature: type[dspy.Signature], names: tuple[str, ...]) -> type[dspy.Signature]:
-    """Return a signature of which these outputs may stay unanswered."""
     for name in names:
         annotation = signature.output_fields[name].annotation
         readable = Annotated[annotation, WrapValidator(_read_or_none)]  # type: ignore[valid-type]  # known at run time

@@ -157,6 +157,12 @@ class CallAllowance:
         return True
 
 
+_CAPABILITIES = (
+    "supports_function_calling", "supports_reasoning", "supports_response_schema", "supported_params",
+)  # fmt: skip
+"""What DSPy asks an engine before each call."""
+
+
 class ModelCall:
     """The context of one call: each request is charged, admitted, made, priced and booked by itself.
 
@@ -178,6 +184,8 @@ class ModelCall:
         self._whole_call: _Receipt | None = None
         self._requests, self._answers, self._answered_tokens = 0, 0, 0
         self.answer_text = ""
+        known = [name for name in _CAPABILITIES if hasattr(self._engine, name)]
+        vars(self).update({name: getattr(self._engine, name) for name in known})
         self.is_cut = False
         """Whether the last answer ended for want of tokens."""
 

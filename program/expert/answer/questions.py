@@ -124,7 +124,6 @@ def _common_axis(topic: Claim | None, options: Mapping[str, str], own: Mapping[s
 
 
 def _first_terms(options: Mapping[str, str]) -> dict[str, Claim]:
-    """Return the first claim of each option that has a word of a property, by letter."""
     terms = {letter: terms_in(text) for letter, text in options.items()}
     return {letter: claims[0] for letter, claims in terms.items() if claims}
 
