@@ -5,7 +5,7 @@ from typing import TYPE_CHECKING, Any
 import dspy
 from pydantic import Field, PrivateAttr
 
-from program.agent.query import QueryType, read_query
+from program.agent.query import QueryType
 from program.agent.state import AssessmentState, SummarizerOutput
 from program.common.backends import Usage
 from program.common.errors import ImageError
@@ -180,8 +180,7 @@ class Assessment(SummarizerOutput, dspy.Prediction):
         """The text of the option that was chosen; empty for other answers."""
         if self.query_type is not QueryType.MCQ:
             return None
-        options = read_query(self.state.query, self.state.options).options or {}
-        return options.get(str(self.final_answer))
+        return (self.state.reading.options or {}).get(str(self.final_answer))
 
     @property
     def faults(self) -> list[tuple[str, str]]:

@@ -4,6 +4,7 @@ import json
 import logging
 import math
 from collections.abc import Callable, Mapping
+from functools import cached_property
 from typing import Annotated, Any, Literal, NamedTuple
 
 from pydantic import (
@@ -16,7 +17,7 @@ from pydantic import (
 )
 
 from program.agent.notes import ended, note
-from program.agent.query import QueryType
+from program.agent.query import QueryReading, QueryType, read_query
 from program.common.backends import Record
 from program.common.errors import first_fault
 from program.images.store import Box
@@ -350,6 +351,11 @@ class AssessmentState(Record):
     iteration_count: int = Field(0, ge=0)
     max_replan_iterations: int = Field(2, ge=0)
     replan_history: list[ReplanEntry] = Field(default_factory=list)
+
+    @cached_property
+    def reading(self) -> QueryReading:
+        """The kind of the question, and its options by letter."""
+        return read_query(self.query, self.options)
 
     @property
     def evidence(self) -> ExecutorOutput:

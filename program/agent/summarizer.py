@@ -13,7 +13,7 @@ import dspy
 from program.agent.labels import Corrections, Neighbours
 from program.agent.notes import ended, note
 from program.agent.presentation import NOTHING_STANDS_OUT, ForExpert, ForLanguageModel, Inputs, findings_note
-from program.agent.query import QueryReading, QueryType, read_query
+from program.agent.query import QueryReading, QueryType
 from program.agent.replan import contradiction, find_gap
 from program.agent.resources import Resources
 from program.agent.state import (
@@ -130,7 +130,7 @@ class Summarizer(dspy.Module):
             **shown.evidence(evidence),
         }
         tools = shown.readings(readings, shown_image, shown_reference)
-        reading = read_query(state.query, state.options)
+        reading = state.reading
         logger.info(
             "summarizer: %s (%s), %d findings, %d tool scores, image %s, reference %s",
             reading.type.value, reading.rule, len(evidence.findings()), len(readings.scores), image.name,
@@ -222,17 +222,20 @@ class Summarizer(dspy.Module):
         without findings.
         """
         plan, resources = state.plan, self.resources
-        plays_both = resources.lm("executor").model == resources.lm("summarizer").model
-        if resources.settings.assessment.diagnosis != "answer" or not plays_both or plan is None:
+        if resources.settings.assessment.diagnosis != "answer" or plan is None:
+            return False
+        if not (plan.query_type == "IQA" and plan.distortion_detection and plan.query_scope == [GLOBAL]):
+            return False
+        if state.reading.type is not QueryType.SCORING:
             return False
         traits = resources.traits("executor")
-        looks = resources.distortion_model is resources.lm("executor") and traits.reads_images
-        wanted = plan.query_type == "IQA" and plan.distortion_detection and plan.query_scope == [GLOBAL]
-        if not (looks and wanted) or traits.answers_at_once is False:
+        if traits.answers_at_once is False or not traits.reads_images:
             return False
-        is_score = read_query(state.query, state.options).type is QueryType.SCORING
+        executor = resources.lm("executor")
+        if resources.distortion_model is not executor or executor.model != resources.lm("summarizer").model:
+            return False
         demos = predict_of(self.score if self.scoring_way() == "probabilities" else self.classify).demos
-        return is_score and (not demos or any(demo.get("findings") is not None for demo in demos))
+        return not demos or any(demo.get("findings") is not None for demo in demos)
 
     def _ask_in_words(
         self, predictor: dspy.Predict, inputs: Inputs, form: QuestionForm, read: Callable[[str], str],

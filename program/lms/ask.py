@@ -97,10 +97,10 @@ def ask(
     traits = question.traits
     if traits.takes_references and not traits.thinks:
         question.max_tokens = form.max_tokens
-    # Without a schema an answer may begin with anything, and would be paid for twice.
-    begins_as_asked = traits.takes_schema and not traits.thinks and _is_ours(traits)
     first, *_ = question.signature.output_fields
-    question.first_field_only = begins_as_asked and first == form.decisive_field
+    if first == form.decisive_field:
+        # Without a schema an answer may begin with anything, and would be paid for twice.
+        question.first_field_only = traits.takes_schema and not traits.thinks and _is_ours(traits)
     example = dict.fromkeys(asked.output_fields.keys() - form.example.keys(), "...") | dict(form.example)
     key = _key(question)
     if key is None:

@@ -9,7 +9,6 @@ from typing import Any, Literal, Self, get_args
 from pydantic import ConfigDict, field_validator
 
 from program.agent.assessment import Assessment
-from program.agent.query import read_query
 from program.agent.state import Columns, ExecutorOutput
 from program.common.backends import Record
 from program.common.keys import redact
@@ -188,8 +187,7 @@ def _tools_text(evidence: ExecutorOutput) -> str | None:
 def _options_text(result: Assessment) -> str | None:
     if result.option is None:
         return None
-    options = read_query(result.state.query, result.state.options).options
-    return json.dumps(options, ensure_ascii=False)
+    return json.dumps(result.state.reading.options, ensure_ascii=False)
 
 
 def _columns_of(request: Request) -> dict[str, Any]:
