@@ -30,25 +30,8 @@ class PlanReading(NamedTuple):
     """What the rules changed, a line each."""
     unusable_tools: list[str]
     """The repairs that concern named tools which cannot be used."""
-    error: str | None
+    error: str | None = None
     """Why the answer could not be used; None where it could."""
-
-
-class Ruled(NamedTuple):
-    """A plan as the paper's rules allow it."""
-
-    plan: Plan
-    changes: list[str]
-    """A line each."""
-    unusable_tools: list[str]
-    """The changes that concern named tools which cannot be used."""
-
-
-class _Tools(NamedTuple):
-    usable: list[str]
-    """By the registry's names."""
-    unusable: list[str]
-    """A line for each that cannot be used."""
 
 
 class Planner(dspy.Module):
@@ -91,12 +74,12 @@ class Planner(dspy.Module):
             plan = Plan(query_type="IQA", query_scope=boxes or [GLOBAL], required_tools=named)
         plan, left_out = as_asked(plan, state.query, boxes)
         registry, query = self.resources.registry, state.query
-        ruled, changes, unusable = apply_rules(
+        reading = apply_rules(
             plan, has_reference=has_reference, boxes=boxes, registry=registry, asked_for=named, query=query
         )
-        repairs = changes or "none"
+        ruled, repairs = reading.plan, reading.repairs or "none"
         logger.info("plan: %s, scope %s, repairs: %s", ruled.query_type, ruled.query_scope, repairs)
-        return PlanReading(ruled, [*left_out, *changes], unusable, error)
+        return reading._replace(repairs=[*left_out, *reading.repairs], error=error)
 
 
 def as_asked(plan: Plan, query: str, boxes: Collection[str]) -> tuple[Plan, list[str]]:
@@ -144,7 +127,7 @@ def apply_rules(
     registry: ToolRegistry,
     asked_for: Collection[str] | None = None,
     query: str = "",
-) -> Ruled:
+) -> PlanReading:
     """Return the plan as the paper's rules allow it, with one line per change.
 
     `signatures.schemas.steps` says which steps a plan takes. A known box makes a region measurable,
@@ -188,7 +171,7 @@ def apply_rules(
         given = getattr(plan, field)
         if given != value and field != "required_tools":
             changes.append(f"{field}: {_shown(given)} -> {_shown(value)}")
-    return Ruled(plan.model_copy(update=wanted), changes, unusable)
+    return PlanReading(plan.model_copy(update=wanted), changes, unusable)
 
 
 def _own_name(region: str, boxes: Collection[str]) -> str:
@@ -201,7 +184,10 @@ def _own_name(region: str, boxes: Collection[str]) -> str:
     return region
 
 
-def _usable_tools(names: Sequence[str], registry: ToolRegistry, query: str, *, has_reference: bool) -> _Tools:
+def _usable_tools(
+    names: Sequence[str], registry: ToolRegistry, query: str, *, has_reference: bool
+) -> tuple[list[str], list[str]]:
+    """Return which tools can be used, by the registry's names, and a line for each that cannot."""
     usable, unusable = [], []
     for name in names:
         try:
@@ -213,7 +199,7 @@ def _usable_tools(names: Sequence[str], registry: ToolRegistry, query: str, *, h
             unusable.append(note("needs reference", query, tool=spec.name))
         elif spec.name not in usable:
             usable.append(spec.name)
-    return _Tools(usable, unusable)
+    return usable, unusable
 
 
 def _shown(value: object) -> str:

@@ -419,7 +419,7 @@ def _call(question: Question, signature: type[dspy.Signature]) -> dspy.Predictio
         if isinstance(prediction.get(name), str):
             prediction[name] = _bounded(prediction[name])
     add_to_trace(question, prediction)
-    if question.first_field_only:
+    if question.first_field_only or question.traits.embedded:  # the expert's answers are whole
         return prediction
     if model_call.is_cut:
         limit = question.max_tokens
