@@ -115,7 +115,7 @@ class Executor(dspy.Module):
         if plan.query_type == "Other":
             return ExecutorOutput()
         boxes = {region: box for region, box in (state.regions or {}).items() if region in plan.query_scope}
-        is_brief = self.resources.one_word(state.query, state.options)
+        is_brief = self.resources.one_word(state.reading)
         work = _Work(plan, state.query, image, reference, avoid, boxes, is_brief)
         with stage("executor"):
             self._locate(work)

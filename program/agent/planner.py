@@ -51,7 +51,7 @@ class Planner(dspy.Module):
         boxes = list(state.regions or {})
         named = named_tools(state.query, tool_names)
         error = plan = None
-        if not self.resources.one_word(state.query, state.options):
+        if not self.resources.one_word(state.reading):
             inputs: dict[str, Any] = {
                 "query": state.query,
                 "has_reference": has_reference,

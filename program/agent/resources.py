@@ -15,7 +15,7 @@ import dspy
 from dspy import lm15
 from dspy.utils.exceptions import LMConfigurationError
 
-from program.agent.query import QueryType, read_query
+from program.agent.query import QueryReading, QueryType
 from program.common.backends import SERVER_PROVIDERS, BackendSettings, ImageLimits, RoleSettings
 from program.common.cache import share, use_lm_cache
 from program.common.errors import ModelError
@@ -356,9 +356,9 @@ class Resources:
         """Whether a language model is asked for levels and options alone: no plan, no findings, no reasons."""
         return self._is_spared("summarizer")
 
-    def one_word(self, query: str, options: Any = None) -> bool:
+    def one_word(self, reading: QueryReading) -> bool:
         """Return whether a question costs a language model one word: a level or an option, with no reasons."""
-        return self.answers_alone and read_query(query, options).type is not QueryType.EXPLANATION
+        return self.answers_alone and reading.type is not QueryType.EXPLANATION
 
     def lm(self, role: Role) -> dspy.BaseLM:
         """Return the language model of a role.

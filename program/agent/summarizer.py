@@ -5,7 +5,7 @@ A score is made of the belief that a model's level tells and of the tools' score
 
 import logging
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, Literal, NamedTuple
 
 import dspy
@@ -194,7 +194,7 @@ class Summarizer(dspy.Module):
         query = case.state.query
         beside = case.shown.beside_answers(case.inputs, query, options)
         inputs = {**beside, "options": options_text(options)}
-        if self.resources.one_word(query, options):
+        if self.resources.one_word(case.reading):
             form = questions.OPTION_LETTER
         elif self.answer_part == "whole":
             return self._ask_in_words(self.answer, inputs, questions.OPTION_AND_REASONS, letter_in)
@@ -356,18 +356,18 @@ class Summarizer(dspy.Module):
     def _level_belief(self, case: _Case, *, with_findings: bool = False) -> Answer[LevelBelief]:
         """Ask how good the image is, in the best way that the model can; for its distortions, too, `with_findings`."""
         calls, way = CallAllowance(), self.scoring_way()
-        inputs = case.shown.beside_ratings(case.inputs)
+        case = replace(case, inputs=case.shown.beside_ratings(case.inputs))
         if way == "probabilities":
-            return self._probabilities(inputs, calls, with_findings=with_findings)
+            return self._probabilities(case, calls, with_findings=with_findings)
         if way == "classification":
-            return self._named_level(inputs, calls, with_findings=with_findings)
-        answer = self._level_by_tokens(inputs, calls, with_findings=with_findings)
+            return self._named_level(case, calls, with_findings=with_findings)
+        answer = self._level_by_tokens(case, calls, with_findings=with_findings)
         if answer.prediction is None or tokens_of(answer.prediction.get("logprobs")):
             return answer
         self._note_no_tokens()
         if self.scoring_way() != "probabilities":
             return answer
-        stated = self._probabilities(inputs, calls, with_findings=with_findings)
+        stated = self._probabilities(case, calls, with_findings=with_findings)
         return answer if stated.value is None else stated
 
     def _note_no_tokens(self) -> None:
@@ -396,23 +396,25 @@ class Summarizer(dspy.Module):
     def _lm_of(self, predictor: dspy.Module) -> dspy.BaseLM:
         return predict_of(predictor).lm or self.resources.lm("summarizer")
 
-    def _probabilities(self, inputs: Inputs, calls: CallAllowance, *, with_findings: bool) -> Answer[LevelBelief]:
+    def _probabilities(self, case: _Case, calls: CallAllowance, *, with_findings: bool) -> Answer[LevelBelief]:
+        """Ask for a number for each level."""
 
         def read(p: dspy.Prediction) -> LevelBelief:
-            masses = self.fusion.extract_vlm_probabilities(p.quality_probs, mode="probabilities")
+            masses = case.fusion.extract_vlm_probabilities(p.quality_probs, mode="probabilities")
             level = max(masses, key=lambda c: masses[c])
             source: BeliefSource = "probabilities"
             # One level with all the mass is the name of a level: only the expert (smoothing 0) may be so sure.
             if masses[level] > _CERTAIN and self._judge.smoothing:
-                masses, source = self._named(level), "classification"
+                masses = case.fusion.extract_vlm_probabilities(str(level), mode="classification")
+                source = "classification"
             return _belief(p, masses, source, reasoning_of(p))
 
         form = questions.PROBABILITIES_WITH_FINDINGS if with_findings else questions.PROBABILITIES
-        return ask(self.score, inputs, form, read, lm=self.resources.lm("summarizer"), calls=calls)
+        return ask(self.score, case.inputs, form, read, lm=self.resources.lm("summarizer"), calls=calls)
 
-    def _named_level(self, inputs: Inputs, calls: CallAllowance, *, with_findings: bool) -> Answer[LevelBelief]:
+    def _named_level(self, case: _Case, calls: CallAllowance, *, with_findings: bool) -> Answer[LevelBelief]:
         """Ask for a level's word, read as text alone: its probabilities are smoothed."""
-        if self.resources.one_word(str(inputs["query"])):
+        if self.resources.one_word(case.reading):
             form = questions.LEVEL_WORD
         elif with_findings:
             form = questions.FINDINGS_REASONS_THEN_LEVEL
@@ -421,13 +423,13 @@ class Summarizer(dspy.Module):
 
         def read(p: dspy.Prediction) -> LevelBelief:
             reasoning = "" if form is questions.LEVEL_WORD else reasoning_of(p)
-            return self._smoothed(p, reasoning)
+            return _smoothed(p, reasoning, case.fusion)
 
-        return ask(self.classify, inputs, form, read, lm=self.resources.lm("summarizer"), calls=calls)
+        return ask(self.classify, case.inputs, form, read, lm=self.resources.lm("summarizer"), calls=calls)
 
-    def _level_by_tokens(self, inputs: Inputs, calls: CallAllowance, *, with_findings: bool) -> Answer[LevelBelief]:
+    def _level_by_tokens(self, case: _Case, calls: CallAllowance, *, with_findings: bool) -> Answer[LevelBelief]:
         """Ask for a level's word with its tokens' probabilities; where none came, they are smoothed."""
-        if self.resources.one_word(str(inputs["query"])):
+        if self.resources.one_word(case.reading):
             form = questions.LEVEL_WORD
         elif with_findings:
             form = questions.LEVEL_FINDINGS_AND_REASONS
@@ -441,23 +443,16 @@ class Summarizer(dspy.Module):
             reasoning = "" if is_level_all else reasoning_of(p)
             tokens = tokens_of(p.get("logprobs"))
             if not tokens:
-                return self._smoothed(p, reasoning)
+                return _smoothed(p, reasoning, case.fusion)
             try:
                 return _belief(p, level_masses(tokens), "logprobs", reasoning)
             except ValueError as error:
                 logger.warning("%s; the word alone counts", error)
-                return self._smoothed(p, reasoning)
+                return _smoothed(p, reasoning, case.fusion)
 
         config = {"logprobs": True, "top_logprobs": MOST_ALTERNATIVES}
         lm = self.resources.lm("summarizer")
-        return ask(self.classify, inputs, form, read, lm=lm, calls=calls, config=config)
-
-    def _smoothed(self, prediction: dspy.Prediction, reasoning: str) -> LevelBelief:
-        masses = self.fusion.extract_vlm_probabilities(prediction.quality_level, mode="classification")
-        return _belief(prediction, masses, "classification", reasoning)
-
-    def _named(self, level: int) -> dict[int, float]:
-        return self.fusion.extract_vlm_probabilities(str(level), mode="classification")
+        return ask(self.classify, case.inputs, form, read, lm=lm, calls=calls, config=config)
 
 
 def _by_tools(case: _Case) -> SummarizerOutput:
@@ -518,6 +513,11 @@ def _with_findings(evidence: ExecutorOutput, answer: Answer[LevelBelief]) -> Exe
 def predict_of(predictor: dspy.Module) -> dspy.Predict:
     """Return what asks the model, of a `dspy.ChainOfThought` too."""
     return getattr(predictor, "predict", predictor)
+
+
+def _smoothed(prediction: dspy.Prediction, reasoning: str, fusion: ScoreFusion) -> LevelBelief:
+    masses = fusion.extract_vlm_probabilities(prediction.quality_level, mode="classification")
+    return _belief(prediction, masses, "classification", reasoning)
 
 
 def _belief(prediction: dspy.Prediction, masses: dict[int, float], source: BeliefSource, reasoning: str) -> LevelBelief:
