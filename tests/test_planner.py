@@ -26,7 +26,8 @@ def ruled(*, reference=False, boxes=(), **changes):
 @pytest.mark.parametrize("named", ["VIF", "vif", "vif_tool"])
 def test_a_tool_is_known_by_what_the_question_calls_it(named):
     plan = Plan(**{**ANSWER, "required_tools": ["VIF", "PIQE"]})
-    kept, repairs, *_ = apply_rules(plan, has_reference=True, boxes=(), registry=REGISTRY, asked_for=[named, "FancyIQA"])
+    asked_for = [named, "FancyIQA"]
+    kept, repairs, *_ = apply_rules(plan, has_reference=True, boxes=(), registry=REGISTRY, asked_for=asked_for)
     assert kept.required_tools == ["VIF"]
     assert [line for line in repairs if "does not name" in line] == [
         "required_tools: the question does not name PIQE; left out"
