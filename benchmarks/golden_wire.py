@@ -128,8 +128,8 @@ def asking(
 
     def call() -> Any:
         result = iqa(image=section.image(sample), reference=reference, **question)
-        names = ("final_answer", "status", "rung", "level_probabilities", "level_probabilities_from", "score_interval",
-                 "error", "usage")  # fmt: skip
+        names = ("final_answer", "status", "attempt", "level_probabilities", "level_probabilities_from",
+                 "score_interval", "error", "usage")  # fmt: skip
         values = json.loads(result.model_dump_json())
         readings = [(log["tool"], log["score"]) for log in values["state"]["executor_evidence"]["tool_logs"]]
         return section.normal({**{name: values[name] for name in names}, "readings": readings})

@@ -36,8 +36,8 @@ from optimizers.selection import CrossValidation, Ranking, Verdict, kept_verdict
 from optimizers.student import EvidenceReplay, Reflections, SearchStopped, optimized_predictors
 from program.agent.labels import FittedOn
 from program.agent.loop import AgenticIQA
-from program.agent.rating import AnswerPart
 from program.agent.saving import program_sha256
+from program.agent.summarizer import AnswerPart
 from program.common.console import Console
 from program.common.errors import InputError
 from program.common.pool import progress, time_phase

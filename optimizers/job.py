@@ -16,9 +16,9 @@ from optimizers.recipes import Recipe, recipe_named, recipe_names
 from optimizers.student import Student, metered_lm
 from program.agent.loop import AgenticIQA
 from program.agent.module import digest
-from program.agent.rating import AnswerPart
 from program.agent.resources import ROLES, Resources, lm_of
 from program.agent.saving import check_folder, context_of, tool_versions
+from program.agent.summarizer import AnswerPart
 from program.common.console import Console
 from program.common.errors import InputError, did_you_mean
 from program.common.files import Place

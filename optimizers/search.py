@@ -17,8 +17,8 @@ from optimizers.examples import ExampleSet
 from optimizers.objectives import Objective
 from optimizers.student import EvidenceReplay, Student, role_of
 from program.agent.loop import AgenticIQA
-from program.agent.rating import AnswerPart
 from program.agent.saving import program_sha256
+from program.agent.summarizer import AnswerPart
 from program.common.errors import InputError
 from program.common.pool import in_order
 from program.common.settings import RecipeSettings

@@ -3,7 +3,7 @@
 import functools
 import re
 from collections.abc import Mapping
-from typing import Any
+from typing import Any, Literal
 
 import dspy
 
@@ -16,9 +16,14 @@ _STEP = "step"
 
 @functools.lru_cache(maxsize=64)
 def with_facts(signature: type[dspy.Signature], names: tuple[str, ...]) -> type[dspy.Signature]:
-    """Return a signature that takes these facts, too; the same class each time, as one costs ms."""
+    """Return a signature as the embedded expert gets it; the same class each time, as one costs ms.
+
+    It takes these facts, too. A question with options asks whether the answer is a guess.
+    """
     for name in names:
         signature = signature.append(name, dspy.InputField(), FACTS[name])
+    if "options" in signature.input_fields:
+        signature = signature.append("guess", dspy.OutputField(), Literal["yes"] | None)
     return signature
 
 

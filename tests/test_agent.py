@@ -3,6 +3,7 @@
 import io
 import json
 import logging
+import re
 
 import dspy
 import numpy as np
@@ -12,7 +13,7 @@ from PIL import Image
 from program.agent.assessment import Assessment
 from program.agent.loop import AgenticIQA
 from program.agent.state import ReplanEntry
-from program.common.errors import ImageError, InputError, ModelError
+from program.common.errors import ImageError, ImagesRefused, InputError, ModelError
 from program.common.request import DEFAULT_QUERY
 from program.common.settings import load_settings
 from program.fusion.scores import FittedFusion
@@ -347,6 +348,39 @@ def test_a_region_without_distortion_is_covered_by_saying_so(scripted_iqa, pictu
     assert (result.unresolved_gap, result.state.iteration_count) == (None, 0)
 
 
+def test_a_region_whose_place_nobody_knows_is_no_gap_beside_one_that_is_measured(scripted_iqa, picture):
+    plan = {**PLAN, "query_scope": ["dog", "car"]}
+    findings = [{**BLUR, "region": "dog"}, {**BLUR, "region": "car"}]
+    answer = {"final_answer": "The dog.", "quality_reasoning": "Soft."}
+    iqa = scripted_iqa({
+        "plan": {"plan": plan}, "findings": {"findings": findings}, "selected_tools": {"selected_tools": []},
+        "region_boxes": {"region_boxes": []}, "final_answer": answer,
+    })  # fmt: skip
+    result = iqa(image=picture(), query="Which is sharper, the dog or the car?", regions={"dog": (0, 0, 24, 24)})
+    assert (result.usage.replans, result.unresolved_gap) == (0, None)
+    assert "region 'car': no box is known" in result.quality_reasoning
+
+
+def test_the_faults_of_an_image_are_told_the_worst_first(scripted_iqa, picture):
+    faults = [("Noise", "slight", "noise"), ("Blurs", "severe", "motion blur"), ("Contrast", "moderate", "haze")]
+    findings = [
+        {"region": "Global", "type": kind, "severity": severity, "explanation": "Seen.", "fault": fault}
+        for kind, severity, fault in faults
+    ]
+    result = scripted_iqa({**SCRIPT, "findings": {"findings": findings}})(image=picture(), query=RATE)
+    assert [fault for fault, _ in result.faults] == ["motion blur", "haze or flare", "noise"]
+
+
+def test_a_chinese_answer_holds_no_english_note(scripted_iqa, fake_runner, picture):
+    findings = {"findings": [{**BLUR, "explanation": "模糊。"}]}
+    answer = {"final_answer": "很模糊。", "quality_reasoning": "模糊。"}
+    script = {**SCRIPT, "findings": findings, "final_answer": answer}
+    iqa = scripted_iqa(script, fake_runner(failing=["PIQE"], ready=["PIQE"]))
+    result = iqa(image=picture(), query="用PIQE和FancyIQA看，这张图片模糊吗？")
+    words = re.sub(r"PIQE|FancyIQA|Blurs|Global", "", result.quality_reasoning)
+    assert not re.search(r"[A-Za-z]{3,}", words), words
+
+
 @pytest.mark.spec("D19/when-a-region-is-covered")
 def test_a_finding_is_never_filed_under_another_region_than_its_own(scripted_iqa, picture):
     elsewhere = {"region": "vehicle", "type": "Noise", "severity": "extreme", "explanation": "Grain."}
@@ -459,7 +493,7 @@ def test_an_unreadable_model_never_loops_and_never_scores(scripted_iqa, fake_run
     assert (result.final_answer, result.quality_score, result.status) == ("Unable to determine", None, "failed")
     assert result.state.iteration_count == 0
     tools = scripted_iqa(dict.fromkeys(names, "%%%"))(image=picture(), query=RATE)
-    assert (tools.final_answer, tools.status, tools.rung) == (2.6, "degraded", "tools alone")
+    assert (tools.final_answer, tools.status, tools.attempt) == (2.6, "degraded", "tools alone")
 
 
 # What a caller gives
@@ -521,6 +555,40 @@ def test_a_callers_model_goes_before_dspys_setting_and_the_configs(scripted_lm):
         assert AgenticIQA().resources.lm("executor") is setting
     with pytest.raises(ModelError, match="lm of type str"):
         AgenticIQA(lm="openai/gpt-4o")
+
+
+def test_a_model_given_by_set_lm_is_shown_what_any_language_model_is(scripted_lm, fake_runner, picture):
+    iqa = AgenticIQA()
+    iqa.resources.__dict__["runner"] = fake_runner()
+    iqa.set_lm(scripted_lm(SCRIPT))
+    result = iqa(image=picture(), query=RATE)
+    engine = iqa.get_lm().engine
+    assert asked(engine) == ALL_CALLS
+    assert "Measured quality: " in engine.text(engine.asked("quality_probs")[0])
+    assert (result.state.kind, result.level_probabilities_from) == (None, "probabilities")
+
+
+def test_two_models_that_both_refuse_images_are_each_asked_without(scripted_lm, fake_runner, picture):
+    def blind(name):
+        lm = scripted_lm(SCRIPT, model=name)
+        answer = lm.engine.complete
+
+        def complete(request):
+            if lm.engine.images(request):
+                lm.engine.record.learn(reads_images=False)
+                raise ImagesRefused(f"{name} reads no images")
+            return answer(request)
+
+        lm.engine.complete = complete
+        return lm
+
+    iqa = AgenticIQA()
+    iqa.resources.__dict__["runner"] = fake_runner()
+    executor, summarizer = blind("scripted/one"), blind("scripted/two")
+    iqa.resources._built |= {"planner": executor, "executor": executor, "summarizer": summarizer}
+    result = iqa(image=picture(), query=RATE)
+    assert result.status == "ok"
+    assert any("reads no images: the embedded expert's findings are used" in note for note in result.notes)
 
 
 def test_the_predictors_optimizers_see_are_these(scripted_iqa):

@@ -187,7 +187,7 @@ def test_an_option_is_read_as_it_is_named_or_asked_for_again(assess, answers, le
 )
 def test_a_level_is_read_from_what_a_model_said_at_last(assess, text, level):
     result, calls = assess(lambda answer: text if "quality_level" in answer else answer)
-    assert (result.rung, result.level_probabilities_from, calls["quality_level"]) == (
+    assert (result.attempt, result.level_probabilities_from, calls["quality_level"]) == (
         "text",
         "classification",
         6,
@@ -220,7 +220,7 @@ def test_an_answer_lost_in_a_thought_is_asked_for_again_and_never_a_draft(assess
     result, calls = assess(cut)
     assert set(calls.values()) == {2}
     assert "draft" not in json.dumps(_told(result))
-    assert result.rung == "second call"
+    assert result.attempt == "second call"
 
 
 def test_a_users_own_adapter_reads_as_it_did(assess):

@@ -320,7 +320,7 @@ def test_parallel_asyncify_and_evaluate(iqa, trainset, tmp_path, capsys):
 def test_the_users_adapter_asks_language_models(spoken, picture, adapter, mark):
     with dspy.context(adapter=adapter):
         result = spoken(image=picture(), query=RATE)
-    assert (result.status, result.rung, result.usage.lm_calls) == ("ok", "first call", 4)
+    assert (result.status, result.attempt, result.usage.lm_calls) == ("ok", "first call", 4)
     assert mark in prompts(spoken.get_lm())[0]
 
 
@@ -328,7 +328,7 @@ def test_an_adapter_repeats_nothing_beside_the_ladder(spoken, picture):
     spoken.get_lm().engine.refuses = "[[ ## completed ## ]]"
     with dspy.context(adapter=dspy.ChatAdapter()):
         result = spoken(image=picture(), query=RATE)
-    assert (result.rung, result.usage.lm_calls) == ("second call", 8)
+    assert (result.attempt, result.usage.lm_calls) == ("second call", 8)
     assert "JSON object" in prompts(spoken.get_lm())[1]
 
 
@@ -410,7 +410,7 @@ def test_the_users_adapter_pays_no_second_call_for_an_added_output_that_cannot_b
     with dspy.context(adapter=dspy.ChatAdapter(), trace=[]):
         result = spoken(image=picture(), query=RATE)
         ended = dspy.settings.trace[-1]
-    assert (result.status, result.rung, result.usage.lm_calls) == ("ok", "first call", 4)
+    assert (result.status, result.attempt, result.usage.lm_calls) == ("ok", "first call", 4)
     assert (ended[0] is score, ended[2].certainty) == (True, None)
 
 

@@ -342,7 +342,7 @@ def test_a_model_that_cannot_answer_both_at_once_is_asked_one_after_the_other(lo
 def test_one_unreadable_picture_says_nothing_of_the_model(loopback, on, picture):
     server = loopback(rules=[(lambda q: bool({"quality_level", "findings"} & set(q.fields)), "I cannot say.")])
     result = on(server)(image=picture(), query=RATE)
-    assert (result.status, result.rung) == ("degraded", "tools alone")
+    assert (result.status, result.attempt) == ("degraded", "tools alone")
     assert "analysis failed" in result.quality_reasoning
     assert "answers_at_once" not in kept()[0]
 

@@ -195,7 +195,7 @@ def test_context_reaches_every_thread():
 
 def test_costs_rungs_and_probabilities_are_kept():
     usage = Usage(lm_calls=3, input_tokens=10, output_tokens=5)
-    told = {"level_probabilities": {1: 0.25, 2: 0.75}, "rung": "first call"}
+    told = {"level_probabilities": {1: 0.25, 2: 0.75}, "attempt": "first call"}
     record = _run(lambda **_: _answer(2.0, usage=usage, **told), _scoring(4))
     assert (record.lm_calls, record.tokens, record.cost_usd) == (12, 60, None)
     assert record.rungs == {"first call": 4}

@@ -4,8 +4,7 @@ import json
 
 import pytest
 
-from program.agent.presentation import findings_in_words, findings_json, scores_json
-from program.agent.rating import findings_note
+from program.agent.presentation import findings_in_words, findings_json, findings_note, scores_json
 from program.agent.replan import contradiction
 from program.agent.state import ExecutorOutput, Finding, ToolLog
 

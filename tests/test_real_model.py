@@ -83,7 +83,7 @@ def test_every_question_ends_with_bounded_calls_and_nothing_invented(asked, flag
     elif isinstance(result["final_answer"], float):
         assert 1 <= result["score_interval"][0] <= result["final_answer"] <= result["score_interval"][1] <= 5
         read = result["level_probabilities_from"]
-        assert (read is None) == (result["status"] == "degraded" and result["rung"] == "tools alone")
+        assert (read is None) == (result["status"] == "degraded" and result["attempt"] == "tools alone")
     if "--score-only" in asked:
         assert usage["lm_calls"] == 1
 

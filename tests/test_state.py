@@ -102,7 +102,7 @@ def test_a_missing_replan_reason_is_filled_in_with_a_warning(caplog):
         output(final_answer="解释", need_replan=True, replan_reason="gap", status="failed", error="e"),
         output(
             final_answer=2.6640000000000001, quality_score=2.664, level="C", level_probabilities={1: 0.1, 3: 0.9},
-            rung="text",
+            attempt="text",
             used_evidence={"readings": [{"tool": "VIF", "score": 2.6}], "findings": []}, score_interval=(1.5, 3.25),
             query_type=QueryType.SCORING, query_rule="scoring phrase",
         ),

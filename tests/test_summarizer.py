@@ -267,7 +267,7 @@ def test_a_score_fuses_tools_and_level_probabilities(summarize, given):
     assert result.final_answer == result.quality_score == pytest.approx(expected)
     assert result.level_probabilities[3] == pytest.approx(0.6)
     assert result.score_interval[0] < expected < result.score_interval[1]
-    assert (result.status, result.rung, len(engine.requests)) == ("ok", "first call", 1)
+    assert (result.status, result.attempt, len(engine.requests)) == ("ok", "first call", 1)
     assert f"{expected:.2f}" in result.quality_reasoning
     assert "2.60 to 2.80" in result.quality_reasoning
     assert result.query_type is QueryType.SCORING
@@ -362,7 +362,7 @@ def test_one_unreadable_answer_says_nothing_of_a_models_log_probabilities(summar
     result, served = summarize(
         ["not JSON", json.dumps(LETTER)], settings={"assessment": {"scoring": "logprobs"}}, params=PROMISED
     )
-    assert (result.rung, result.level_probabilities_from) == ("second call", "classification")
+    assert (result.attempt, result.level_probabilities_from) == ("second call", "classification")
     assert [r.config.logprobs for r in served.requests] == [20, 20]
 
 
@@ -411,7 +411,7 @@ def test_each_retry_is_stricter_and_logged(summarize, caplog):
     assert ONLY_JSON in third
     example = third.split("An example of a valid answer:\n")[1]
     assert sum(json.JSONDecoder().raw_decode(example.strip())[0]["quality_probs"].values()) == pytest.approx(1)
-    assert (result.rung, result.status) == ("third call", "ok")
+    assert (result.attempt, result.status) == ("third call", "ok")
     retries = [r.message for r in caplog.records if "gave no usable answer" in r.message]
     assert len(retries) == 2
     assert "first call" in retries[0]
@@ -436,11 +436,11 @@ def test_three_unreadable_answers_fail_without_an_invented_score(summarize, capl
     assert len(engine.requests) == 3
     assert result.final_answer == "Unable to determine"
     assert result.quality_reasoning == "VLM output parsing failed"
-    assert (result.need_replan, result.replan_reason, result.status, result.rung) == (False, None, "failed", None)
+    assert (result.need_replan, result.replan_reason, result.status, result.attempt) == (False, None, "failed", None)
     assert result.error
     assert result.level_probabilities is None
     assert result.quality_score == (pytest.approx(2.7) if evidence is EVIDENCE else None)
-    records = [r for r in caplog.records if r.name in {"program.agent.rating", "program.agent.summarizer"}]
+    records = [r for r in caplog.records if r.name in {"program.agent.summarizer"}]
     errors = [r.getMessage() for r in records if r.levelno == logging.ERROR]
     assert len(errors) == 1
     assert output + "3" in errors[0]
@@ -455,7 +455,7 @@ def test_tools_stand_alone_when_the_model_gives_no_level(summarize, refusal):
     result, engine = summarize([refusal] * 3)
     assert len(engine.requests) == 3
     assert result.final_answer == result.quality_score == pytest.approx(2.7)
-    assert (result.status, result.rung, result.level_probabilities) == ("degraded", "tools alone", None)
+    assert (result.status, result.attempt, result.level_probabilities) == ("degraded", "tools alone", None)
     assert result.error
     assert "2.70" in result.quality_reasoning
 
@@ -480,7 +480,7 @@ def test_a_level_in_the_text_is_the_last_resort_before_the_tools(summarize, text
     expected = {c: 0.85 if c == level else 0.0375 for c in range(1, 6)}
     assert result.level_probabilities == pytest.approx(expected)
     assert result.final_answer == pytest.approx(ScoreFusion().fuse_scores([2.6, 2.8], expected))
-    assert (result.status, result.rung) == ("ok", "text")
+    assert (result.status, result.attempt) == ("ok", "text")
     alone, _ = summarize(["?", "?", text], state_of(evidence=None))
     assert alone.final_answer == pytest.approx(sum(c * p for c, p in expected.items()))
 
@@ -503,9 +503,9 @@ def test_a_level_in_the_text_is_the_last_resort_before_the_tools(summarize, text
 )
 def test_probabilities_without_meaning_are_asked_for_again(summarize, bad):
     result, engine = summarize([bad, SCORED])
-    assert (len(engine.requests), result.rung, result.status) == (2, "second call", "ok")
+    assert (len(engine.requests), result.attempt, result.status) == (2, "second call", "ok")
     alone, engine = summarize([bad] * 3)
-    assert (len(engine.requests), alone.rung, alone.final_answer) == (3, "tools alone", pytest.approx(2.7))
+    assert (len(engine.requests), alone.attempt, alone.final_answer) == (3, "tools alone", pytest.approx(2.7))
 
 
 @pytest.mark.spec("001/extract-quality-reasoning")
@@ -517,7 +517,7 @@ def test_probabilities_without_meaning_are_asked_for_again(summarize, bad):
 def test_empty_reasoning_is_asked_for_again(summarize, query, answer, reasoning):
     result, engine = summarize([{**answer, "quality_reasoning": reasoning}, answer], state_of(query))
     assert len(engine.requests) == 2
-    assert result.rung == "second call"
+    assert result.attempt == "second call"
     assert result.quality_reasoning.startswith(answer["quality_reasoning"])
 
 
@@ -572,7 +572,7 @@ def test_a_wrong_letter_is_asked_for_again_and_never_kept(summarize):
     wrong = {**ANSWERED, "final_answer": "F"}
     state = state_of("Which is worst?", options=OPTIONS)
     result, engine = summarize([wrong, {**ANSWERED, "final_answer": "Z"}, ANSWERED], state)
-    assert (result.final_answer, result.rung, len(engine.requests)) == ("B", "third call", 3)
+    assert (result.final_answer, result.attempt, len(engine.requests)) == ("B", "third call", 3)
     failed, _ = summarize([wrong] * 3, state)
     assert (failed.final_answer, failed.status) == ("Unable to determine", "failed")
     assert "'F' is none of the options" in failed.error
@@ -659,7 +659,7 @@ def test_a_region_without_evidence_asks_for_a_replan(summarize):
 def test_the_start_is_logged_with_mode_counts_and_images(summarize, caplog):
     caplog.set_level(logging.INFO, logger="program")
     summarize([SCORED], reference=True)
-    records = [r for r in caplog.records if r.name in {"program.agent.rating", "program.agent.summarizer"}]
+    records = [r for r in caplog.records if r.name in {"program.agent.summarizer"}]
     line = next(r.getMessage() for r in records if r.levelno == logging.INFO)
     for part in ("scoring", "scoring phrase", "2 findings", "2 tool scores", "image pixels:", "reference pixels:"):
         assert part in line

@@ -251,7 +251,7 @@ def test_a_refused_key_is_told_at_once(loopback, iqa_on, picture):
 def test_unreadable_logprobs_cost_one_call_and_the_letter_stands(loopback, iqa_on, picture):
     server = loopback(faults=lambda _n, q: "nan_logprobs" if q.body.get("logprobs") else None)
     result = iqa_on(server, scoring="logprobs")(image=picture())
-    assert (result.status, result.rung) == ("ok", "second call")
+    assert (result.status, result.attempt) == ("ok", "second call")
     assert max(result.level_probabilities.values()) == pytest.approx(0.85)
 
 

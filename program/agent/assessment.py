@@ -5,7 +5,7 @@ from typing import TYPE_CHECKING, Any
 import dspy
 from pydantic import Field, PrivateAttr
 
-from program.agent.query import QueryType, read_query
+from program.agent.query import QueryType
 from program.agent.state import AssessmentState, SummarizerOutput
 from program.common.backends import Usage
 from program.common.errors import ImageError
@@ -13,7 +13,7 @@ from program.common.text import is_chinese
 from program.fusion.scores import score_line
 from program.images.refs import ImageRef
 from program.images.store import data_url, thumbnail
-from signatures.schemas import CATEGORY_WORDS, GLOBAL
+from signatures.schemas import CATEGORY_WORDS, GLOBAL, SEVERITIES
 
 if TYPE_CHECKING:
     from PIL import Image
@@ -173,23 +173,24 @@ class Assessment(SummarizerOutput, dspy.Prediction):
         chinese = is_chinese(self.state.query)
         if self.rating is not None:
             return score_line(self.rating, self.score_interval, chinese=chinese)
-        return answer_line(str(self.final_answer), self.option, self.summary, chinese=chinese)
+        return answer_line(str(self.final_answer), self.option, self.guess, chinese=chinese)
 
     @property
     def option(self) -> str | None:
         """The text of the option that was chosen; empty for other answers."""
         if self.query_type is not QueryType.MCQ:
             return None
-        options = read_query(self.state.query, self.state.options).options or {}
-        return options.get(str(self.final_answer))
+        return (self.state.reading.options or {}).get(str(self.final_answer))
 
     @property
     def faults(self) -> list[tuple[str, str]]:
         """The whole image's faults as a photographer names them, each with its strength, worst first."""
+        of_whole = [each for region, each in self.state.evidence.findings() if region == GLOBAL]
+        of_whole.sort(key=lambda finding: SEVERITIES.index(finding.severity), reverse=True)
         faults = []
-        for region, finding in self.state.evidence.findings():
+        for finding in of_whole:
             strength = _STRENGTHS.get(finding.severity)
-            if region == GLOBAL and finding.fault and strength:
+            if finding.fault and strength:
                 faults.append((finding.fault, strength))
         return faults
 
@@ -210,18 +211,16 @@ class Assessment(SummarizerOutput, dspy.Prediction):
         return list(dict.fromkeys([*self.state.image_notes, *measured]))
 
 
-def answer_line(answer: str, option: str | None, reason: str, *, chinese: bool = False) -> str:
-    """Return the answer to a question in one line; an option that nothing measured is a guess.
+def answer_line(answer: str, option: str | None, guess: str | None, *, chinese: bool = False) -> str:
+    """Return the answer to a question in one line, which says of a guess that it is one.
 
-    >>> answer_line("A", "Yes", "A (Yes), probably: Sharp."), answer_line("Sharp.", None, "")
+    >>> answer_line("A", "Yes", None), answer_line("Sharp.", None, None)
     ('A. Yes', 'Sharp.')
     """
     if not option:
         return answer
-    from program.expert import is_guess
-
     line = f"{answer}. {option}"
-    if not is_guess(reason):
+    if not guess:
         return line
     if chinese:
         return f"无法判断（猜测：{line}）"

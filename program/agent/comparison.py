@@ -140,7 +140,6 @@ def _severities(result: Assessment) -> dict[str, Severity]:
 
 
 def _readings(result: Assessment) -> dict[str, float]:
-    """Return each tool's mean score of the whole image."""
     by_tool: dict[str, list[float]] = {}
     for log in result.state.evidence.tool_logs:
         if log.score is not None and log.region == GLOBAL:

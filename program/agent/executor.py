@@ -7,6 +7,7 @@ from typing import Any, NamedTuple, TypeVar
 
 import dspy
 
+from program.agent.notes import note
 from program.agent.resources import Resources
 from program.agent.state import AssessmentState, ExecutorOutput, Finding, ToolLog, compact_json
 from program.images.store import IMAGES, Box, ImageRef
@@ -66,6 +67,12 @@ class _Work:
         """The plan's regions whose place nobody knows."""
         return [region for region in self.plan.query_scope if region != GLOBAL and region not in self.boxes]
 
+    def note(self, name: str, **values: object) -> None:
+        """Write down, once, what could not be done as asked."""
+        text = note(name, self.query, **values)
+        if text not in self.notes:
+            self.notes.append(text)
+
     def views(self) -> list[_View]:
         """Return one view per boxed region (its crop) and one of the whole image for all the others."""
         whole = tuple(region for region in self.plan.query_scope if region not in self.boxes)
@@ -108,15 +115,12 @@ class Executor(dspy.Module):
         if plan.query_type == "Other":
             return ExecutorOutput()
         boxes = {region: box for region, box in (state.regions or {}).items() if region in plan.query_scope}
-        is_brief = self.resources.one_word(state.query, state.options)
+        is_brief = self.resources.one_word(state.reading)
         work = _Work(plan, state.query, image, reference, avoid, boxes, is_brief)
         with stage("executor"):
             self._locate(work)
             if state.plan_error is not None:
-                work.notes.append(
-                    f"no usable plan came ({state.plan_error}): the general plan stands in, and a region that only the "
-                    "question names is not looked at for itself"
-                )
+                work.note("general plan", error=state.plan_error)
                 work.failed_steps.append("plan")
             if with_diagnosis:
                 for view in work.views():
@@ -124,7 +128,7 @@ class Executor(dspy.Module):
             # A tool that the user named and that cannot be used is never replaced in silence.
             work.notes += state.unusable_tools
             for region in work.unboxed_regions:
-                work.notes.append(f"region {region!r}: no box is known, so no tool measures it")
+                work.note("no box", region=region)
             chosen = self._chosen_tools(work)
             with stage("tools"):
                 self._measure(work, chosen)
@@ -224,7 +228,7 @@ class Executor(dspy.Module):
             predictor = dspy.Predict(predictor.signature)  # its demos are the model's, and the expert's words its own
         answer = ask(predictor, inputs, form, lambda p: p[name], lm=lm)
         if answer.value is None and step is not None:
-            work.notes.append(f"{step} failed: {answer.errors[-1]}")
+            work.note("step failed", step=step, error=answer.errors[-1])
             work.failed_steps.append(step)
         return answer.value
 
@@ -239,11 +243,11 @@ class Executor(dspy.Module):
         ready = [spec for spec in self.resources.runner.ready(mode) if spec.name not in work.avoid]
         if plan.required_tools and plan.tool_execute:
             return self._named_tools(work, ready, regions)
-        is_wanted = plan.tool_selection or (work.boxes and plan.distortion_analysis)
-        if not is_wanted or not regions:
+        # A region may have been located since the plan was made.
+        if not regions or not (plan.tool_selection or work.boxes):
             return {}
         if not ready:
-            work.notes.append("no tool is ready for this image")
+            work.note("no tool")
             return {}
         # In the categories' fixed order, so that equal sets ask the model the same question.
         wanted: dict[str, list[str]] = {}
@@ -270,12 +274,12 @@ class Executor(dspy.Module):
         if not name:
             return best.name
         spec = self.resources.registry.find(name)
-        why = "not ready for this image"
+        why = "not ready"
         if spec is not None and spec in ready:
             if spec.strength(category) >= _LEAST_SHARE * best.strength(category):
                 return spec.name
-            why = "too weak for it"
-        work.notes.append(f"tool {name!r}: {why}; {best.name} measures {distortion} instead")
+            why = "too weak"
+        work.note(why, tool=name, best=best.name, distortion=distortion)
         return best.name
 
     def _named_tools(self, work: _Work, ready: Sequence[ToolSpec], regions: Sequence[str]) -> dict[str, dict[str, str]]:
@@ -290,11 +294,11 @@ class Executor(dspy.Module):
                 tools.append(tool)
             elif others:
                 tools.append(self.resources.registry.best(None, others).name)
-                work.notes.append(f"tool {tool!r}: failed on this image; {tools[-1]} measures instead")
+                work.note("other tool", tool=tool, best=tools[-1])
         if not tools:
             return {}
         if not regions:
-            work.notes.append(f"the whole image is measured with {', '.join(tools)} instead")
+            work.note("whole measured", tools=", ".join(tools))
         labels = {f"{OVERALL} ({tool})": tool for tool in tools}
         if len(tools) == 1:
             labels = {OVERALL: tools[0]}
@@ -343,19 +347,15 @@ class Executor(dspy.Module):
 def _listed(ready: Sequence[ToolSpec], wanted: Mapping[str, Sequence[str]]) -> str:
     """Return the strongest ready tools as JSON, with their strengths for the distortions that are to be measured."""
     categories = [c for c in DISTORTION_CATEGORIES if any(c in names for names in wanted.values())]
-
-    def strengths(spec: ToolSpec) -> dict[str, float]:
-        return {category: round(spec.strength(category), 2) for category in categories}
-
-    def best(spec: ToolSpec) -> float:
-        return max([spec.general, *strengths(spec).values()])
-
-    def facts(spec: ToolSpec) -> dict[str, Any]:
+    listed = []
+    for spec in ready:
+        strengths = {category: round(spec.strength(category), 2) for category in categories}
+        best = max([spec.general, *strengths.values()])
         general = round(spec.general, 2)
-        return {"name": spec.name, "description": spec.description, "strengths": strengths(spec), "general": general}
-
-    strongest = sorted(ready, key=best, reverse=True)
-    return compact_json(list(map(facts, strongest[:_LISTED_TOOLS])))
+        facts = {"name": spec.name, "description": spec.description, "strengths": strengths, "general": general}
+        listed.append((best, facts))
+    listed.sort(key=lambda each: each[0], reverse=True)
+    return compact_json([facts for _, facts in listed[:_LISTED_TOOLS]])
 
 
 def _lost_tools(work: _Work, earlier: ExecutorOutput) -> list[str]:
@@ -364,7 +364,7 @@ def _lost_tools(work: _Work, earlier: ExecutorOutput) -> list[str]:
     for log in work.logs:
         if log.error and log.tool in work.plan.required_tools:
             why = log.error.removeprefix(f"tool {log.tool!r}: ")
-            notes.append(f"tool {log.tool!r} was asked for and gave no score ({why})")
+            notes.append(note("lost tool", work.query, tool=log.tool, error=why))
     return list(dict.fromkeys(notes))
 
 
@@ -390,9 +390,7 @@ def _by_region(work: _Work, view: _View, answer: Sequence[_Entry]) -> dict[str, 
         if region is not None:
             entries.setdefault(region, []).append(entry)
             continue
-        note = f"the model spoke of {entry.region!r}, which is no region of the question"
-        if note not in work.notes:
-            work.notes.append(note)
+        work.note("other region", region=entry.region)
     return entries
 
 

@@ -11,10 +11,11 @@ from PIL import Image
 from program.agent.assessment import Assessment
 from program.agent.executor import Executor
 from program.agent.module import ProgramModule
+from program.agent.notes import ended, note
 from program.agent.planner import Planner
 from program.agent.query import read_query
 from program.agent.replan import next_step
-from program.agent.resources import Resources
+from program.agent.resources import Resources, cast_as
 from program.agent.state import AssessmentState, ExecutorOutput, SummarizerOutput, ToolLog, of_same_pixels
 from program.agent.summarizer import Summarizer
 from program.common.backends import Usage
@@ -22,6 +23,7 @@ from program.common.errors import ImagesRefused, InputError
 from program.common.files import check_text
 from program.common.request import DEFAULT_QUERY
 from program.common.settings import Settings, load_settings
+from program.common.text import in_sentences
 from program.images.store import HOST, IMAGES, Box, ImageRef, ImageSource, shift_of, shift_text, show_the_same
 from program.lms.call import meter
 from program.lms.limits import wire_scope
@@ -71,17 +73,10 @@ class AgenticIQA(ProgramModule):
                 state.image_notes.append(f"reference resampled from {given.size} to {test.size}")
             if not show_the_same(test, original):
                 state.image_notes.append(f"the reference {given.name!r} seems to show something else")
-        if original is None and self.resources.known_traits("summarizer").embedded:
-            _look(state, test, self.resources.viewer)
-        with meter() as usage, wire_scope(settings):
-            started = state.model_copy()
-            try:
-                result = self._loop(state, test, original, usage)
-            except ImagesRefused as refusal:
-                # The model's record now says that it reads no images, so the expert looks.
-                logger.info("%s; asked again without images", refusal)
-                state = started
-                result = self._loop(state, test, original, usage)
+        with meter() as usage, wire_scope(settings), cast_as(self._models_set()):
+            if original is None and self.resources.known_traits("summarizer").embedded:
+                _look(state, test, self.resources.viewer)
+            result, state = self._answered(state, test, original, usage)
             if note := self.resources.sight_note:
                 state.image_notes = [*state.image_notes, note]
         usage.replans = state.iteration_count
@@ -115,6 +110,34 @@ class AgenticIQA(ProgramModule):
             original = IMAGES.match_size(original, test, resample=settings.tools.resize_reference)
         return heatmap(test, original, distortion)
 
+    def _models_set(self) -> dict[str, dspy.BaseLM]:
+        """Return the model of each role whose predictors all have the same one, as by `set_lm`."""
+        by_role: dict[str, dict[int, dspy.BaseLM | None]] = {}
+        for name, predictor in self.named_parameters():
+            by_role.setdefault(name.partition(".")[0], {})[id(predictor.lm)] = predictor.lm
+        models = {}
+        for role, lms in by_role.items():
+            (lm, *others) = lms.values()
+            if lm is not None and not others:
+                models[role] = lm
+        return models
+
+    def _answered(
+        self, state: AssessmentState, image: ImageRef, reference: ImageRef | None, usage: Usage
+    ) -> tuple[SummarizerOutput, AssessmentState]:
+        """Return the answer and its state; each model that refuses images is asked again without."""
+        refusals = set()
+        while True:
+            started = state.model_copy()
+            try:
+                return self._loop(started, image, reference, usage), started
+            except ImagesRefused as refusal:
+                # The model's record now says that it reads none, so the expert looks.
+                if str(refusal) in refusals:
+                    raise
+                refusals.add(str(refusal))
+                logger.info("%s; asked again without images", refusal)
+
     def _loop(
         self, state: AssessmentState, image: ImageRef, reference: ImageRef | None, usage: Usage
     ) -> SummarizerOutput:
@@ -131,7 +154,7 @@ class AgenticIQA(ProgramModule):
             if result is not None and feedback is not None:
                 state.remember_replan(feedback)
                 if state.plan == previous and not failed:
-                    result = state.summarizer_result = _unchanged(result, feedback)
+                    result = state.summarizer_result = _unchanged(result, feedback, state.query)
                     break
             result = state.summarizer_result = self._round(state, image, reference, avoid)
             _add_readings(usage, state.evidence.tool_logs)
@@ -176,7 +199,7 @@ class AgenticIQA(ProgramModule):
         if reference is not None:
             shift = shift_of(image, reference)
             if any(shift):
-                notes = [shift_text(shift), *evidence.notes]
+                notes = [shift_text(shift, state.query), *evidence.notes]
                 evidence = evidence.model_copy(update={"shift": shift, "notes": notes})
             is_iqa = state.plan is not None and state.plan.query_type == "IQA"
             if is_iqa and IMAGES.same_pixels(image, reference):
@@ -190,16 +213,15 @@ functools.update_wrapper(AgenticIQA.__call__, AgenticIQA.forward, assigned=("__d
 
 
 def _add_readings(usage: Usage, logs: Sequence[ToolLog]) -> None:
-    """Book what the tools read in one round."""
     usage.tool_readings += len(logs)
     usage.tool_cache_hits += sum(log.cached for log in logs)
     usage.tool_failures += sum(log.error is not None for log in logs)
 
 
-def _unchanged(result: SummarizerOutput, gap: str) -> SummarizerOutput:
+def _unchanged(result: SummarizerOutput, gap: str, query: str) -> SummarizerOutput:
     """Return the answer at hand: asking the same again would cost calls and change nothing."""
     logger.info("the new plan equals the previous one; the answer stands (%s)", gap)
-    text = f"{result.quality_reasoning} Planning again changed nothing, so this gap remains: {gap}."
+    text = in_sentences(result.quality_reasoning, ended(note("replanned", query, gap=gap), query))
     fields = {"quality_reasoning": text, "need_replan": False, "replan_reason": None, "unresolved_gap": gap}
     return result.model_copy(update=fields)
 
@@ -207,7 +229,10 @@ def _unchanged(result: SummarizerOutput, gap: str) -> SummarizerOutput:
 def _facts(result: Assessment) -> dict[str, object]:
     """Return the facts of an assessment that its trace is annotated with."""
     evidence = result.state.evidence
-    own = ("query_rule", "status", "rung", "tool_mean", "perceptual_weights", "level_probabilities", "unresolved_gap")
+    own = (
+        "query_rule", "status", "attempt", "tool_mean", "perceptual_weights", "level_probabilities",
+        "unresolved_gap",
+    )  # fmt: skip
     return {
         **{name: getattr(result, name) for name in own},
         "mode": result.query_type.value if result.query_type else None,

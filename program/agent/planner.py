@@ -8,6 +8,7 @@ from typing import Any, NamedTuple
 import dspy
 from pydantic import BaseModel
 
+from program.agent.notes import note
 from program.agent.resources import Resources
 from program.agent.state import AssessmentState
 from program.common.errors import ToolError
@@ -29,7 +30,7 @@ class PlanReading(NamedTuple):
     """What the rules changed, a line each."""
     unusable_tools: list[str]
     """The repairs that concern named tools which cannot be used."""
-    error: str | None
+    error: str | None = None
     """Why the answer could not be used; None where it could."""
 
 
@@ -50,7 +51,7 @@ class Planner(dspy.Module):
         boxes = list(state.regions or {})
         named = named_tools(state.query, tool_names)
         error = plan = None
-        if not self.resources.one_word(state.query, state.options):
+        if not self.resources.one_word(state.reading):
             inputs: dict[str, Any] = {
                 "query": state.query,
                 "has_reference": has_reference,
@@ -72,12 +73,13 @@ class Planner(dspy.Module):
         if plan is None:  # every step is taken, with the tools that the question names
             plan = Plan(query_type="IQA", query_scope=boxes or [GLOBAL], required_tools=named)
         plan, left_out = as_asked(plan, state.query, boxes)
-        registry = self.resources.registry
-        ruled, changes = apply_rules(plan, has_reference=has_reference, boxes=boxes, registry=registry, asked_for=named)
-        repairs = changes or "none"
+        registry, query = self.resources.registry, state.query
+        reading = apply_rules(
+            plan, has_reference=has_reference, boxes=boxes, registry=registry, asked_for=named, query=query
+        )
+        ruled, repairs = reading.plan, reading.repairs or "none"
         logger.info("plan: %s, scope %s, repairs: %s", ruled.query_type, ruled.query_scope, repairs)
-        _, unusable = usable_tools(plan.required_tools, registry, has_reference=has_reference)
-        return PlanReading(ruled, [*left_out, *changes], unusable, error)
+        return reading._replace(repairs=[*left_out, *reading.repairs], error=error)
 
 
 def as_asked(plan: Plan, query: str, boxes: Collection[str]) -> tuple[Plan, list[str]]:
@@ -124,17 +126,20 @@ def apply_rules(
     boxes: Collection[str],
     registry: ToolRegistry,
     asked_for: Collection[str] | None = None,
-) -> tuple[Plan, list[str]]:
+    query: str = "",
+) -> PlanReading:
     """Return the plan as the paper's rules allow it, with one line per change.
 
     `signatures.schemas.steps` says which steps a plan takes. A known box makes a region measurable,
     so it counts like the whole image; regions get the names of their boxes. `asked_for` are the
-    tools that the question names: a model that requires others is not followed.
+    tools that the question names: a model that requires others is not followed. What cannot be used
+    is said in the language of the `query`.
     """
     scope = list(dict.fromkeys(_own_name(region, boxes) for region in plan.query_scope))
     if len(scope) > 1 and GLOBAL in scope:
         scope.remove(GLOBAL)
-    tools, changes = usable_tools(plan.required_tools, registry, has_reference=has_reference)
+    tools, unusable = _usable_tools(plan.required_tools, registry, query, has_reference=has_reference)
+    changes = list(unusable)
     if asked_for is not None:
         listed = {spec.name for name in asked_for if (spec := registry.find(name))}
         unnamed = [tool for tool in tools if tool not in listed]
@@ -166,7 +171,7 @@ def apply_rules(
         given = getattr(plan, field)
         if given != value and field != "required_tools":
             changes.append(f"{field}: {_shown(given)} -> {_shown(value)}")
-    return plan.model_copy(update=wanted), changes
+    return PlanReading(plan.model_copy(update=wanted), changes, unusable)
 
 
 def _own_name(region: str, boxes: Collection[str]) -> str:
@@ -179,18 +184,19 @@ def _own_name(region: str, boxes: Collection[str]) -> str:
     return region
 
 
-def usable_tools(names: Sequence[str], registry: ToolRegistry, *, has_reference: bool) -> tuple[list[str], list[str]]:
+def _usable_tools(
+    names: Sequence[str], registry: ToolRegistry, query: str, *, has_reference: bool
+) -> tuple[list[str], list[str]]:
     """Return which tools can be used, by the registry's names, and a line for each that cannot."""
     usable, unusable = [], []
     for name in names:
         try:
             spec = registry.get(name)
         except ToolError as error:
-            unusable.append(str(error))
+            unusable.append(note("unknown tool", query, error=error, tool=name))
             continue
         if spec.mode == "FR" and not has_reference:
-            fault = "needs a reference image and none is given"
-            unusable.append(f"tool {spec.name!r}: {fault}; left out")
+            unusable.append(note("needs reference", query, tool=spec.name))
         elif spec.name not in usable:
             usable.append(spec.name)
     return usable, unusable

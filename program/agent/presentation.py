@@ -9,7 +9,7 @@ from program.agent.labels import Corrections, Neighbours
 from program.agent.resources import Resources
 from program.agent.state import AssessmentState, ExecutorOutput, Finding, ToolReadings, compact_json
 from program.images.store import IMAGES, Box, ImageRef
-from signatures.schemas import GLOBAL, LEVEL_WORDS
+from signatures.schemas import CATEGORIES_CHINESE, GLOBAL, LEVEL_WORDS, SEVERITIES_CHINESE, DistortionCategory
 
 if TYPE_CHECKING:
     from program.expert import View
@@ -198,3 +198,42 @@ def scores_json(scores: Mapping[str, Mapping[str, tuple[str, float]]] | None) ->
         if readings:
             rounded[region] = {name: [tool, round(score, 2)] for name, (tool, score) in readings.items()}
     return compact_json(rounded)
+
+
+def findings_note(output: ExecutorOutput, text: str, *, chinese: bool = False) -> str:
+    """Name the visible distortions that a text does not name yet in its language, or return an empty text.
+
+    Whoever wrote the text has seen the faults that have words of their own; without a text, these are its sentences.
+    """
+    faults, names = [], []
+    for region, finding in output.findings():
+        if finding.severity == "none":
+            continue
+        if finding.fault and not text:
+            place = "" if region == GLOBAL else f"{region}: "
+            faults.append(f"{place}{finding_in_words(finding)}".rstrip(".。"))
+        elif not finding.fault and _short(finding.type, chinese=chinese) not in text.casefold():
+            names.append(_phrase(finding, region, chinese=chinese))
+    if chinese:
+        named = f"检测到：{'、'.join(names)}。"
+        sentences = [f"{fault}。" for fault in faults]
+    else:
+        named = f"Found: {', '.join(names)}."
+        sentences = [f"{fault}. " for fault in faults]
+    if names:
+        sentences.append(named)
+    return "".join(sentences).rstrip(" ")
+
+
+def _short(category: DistortionCategory, *, chinese: bool) -> str:
+    if chinese:
+        return CATEGORIES_CHINESE[category][:2]
+    return category.split()[0].casefold().rstrip("s")
+
+
+def _phrase(finding: Finding, region: str, *, chinese: bool) -> str:
+    if chinese:
+        place = "" if region == GLOBAL else f"“{region}”的"
+        return f"{place}{SEVERITIES_CHINESE[finding.severity]}{CATEGORIES_CHINESE[finding.type]}"
+    place = "" if region == GLOBAL else f" in {region}"
+    return f"{finding.severity} {finding.type}{place}"

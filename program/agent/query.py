@@ -30,7 +30,7 @@ _CHOOSE_FROM = re.compile(
 )
 _ASKS = re.compile(
     r"\?|？"
-    r"|^\W*(?:what|which|why|how|where|who|when|is|are|was|were|does|do|did|can|could|has|have|had|will|would|should|am)\b"
+    r"|^\W*(?:what|which|how|where|who|when|is|are|was|were|does|do|did|can|could|has|have|had|will|would|should|am)\b"
     r"|\b(?:describe|explain|why|tell\s+me|comment\s+on|identify|list|point\s+out|summari[sz]e|discuss|analy[sz]e"
     r"|elaborate|discover|find|name|mention|compare)\b"
     r"|\bwhether\b|\b(?:assess|evaluate|judge|check|see|determine|decide)\s+if\b"

@@ -4,8 +4,9 @@ import re
 from collections.abc import Sequence
 from typing import Literal, NamedTuple
 
+from program.agent.notes import note
 from program.agent.state import AssessmentState, ExecutorOutput
-from signatures.schemas import GLOBAL, GapKind, Plan
+from signatures.schemas import CATEGORIES_CHINESE, GLOBAL, SEVERITIES_CHINESE, GapKind, Plan
 
 HIGH_SCORE = 4.0
 LOW_SCORE = 2.0
@@ -101,7 +102,7 @@ def _unscored(output: ExecutorOutput, scope: Sequence[str], plan: Plan | None) -
     if not any(scores.values()) and (scope == [GLOBAL] or not scope):
         return "No tool scores available"
     for region in scope:
-        if not scores.get(region):
+        if not scores.get(region) and not _is_nowhere(region, output):
             return f"Missing tool scores for {region} region"
     if plan is None or plan.required_tools:
         # Tools that the user named measure the region as a whole, not distortion by distortion.
@@ -112,6 +113,12 @@ def _unscored(output: ExecutorOutput, scope: Sequence[str], plan: Plan | None) -
         if missing and region in scope:
             return f"Missing tool scores for {', '.join(missing)} in {region}"
     return ""
+
+
+def _is_nowhere(region: str, output: ExecutorOutput) -> bool:
+    """Return whether others have a box and this region has none: no plan can measure it."""
+    boxes = output.region_boxes or {}
+    return region != GLOBAL and bool(boxes) and region not in boxes
 
 
 def _uncertainty(output: ExecutorOutput) -> str:
@@ -131,21 +138,25 @@ def _failed_tool(output: ExecutorOutput) -> str:
     return ""
 
 
-def contradiction(output: ExecutorOutput) -> str:
-    """Say where findings and tool scores disagree: severe with a score > 4.0, none with < 2.0."""
+def contradiction(output: ExecutorOutput, query: str = "") -> str:
+    """Say where findings and tool scores disagree: severe with a score > 4.0, none with < 2.0.
+
+    It is said in the question's language.
+    """
     quality_scores = output.quality_scores or {}
     for region, findings in (output.distortion_analysis or {}).items():
         scores = [score for _, score in quality_scores.get(region, {}).values()]
         if not scores:
             continue
-        claim, score = "", 0.0
         strong = [finding for finding in findings if finding.severity in {"severe", "extreme"}]
         # A shift is no finding, and tools that compare pixel by pixel think little of it.
         is_clean = output.shift is None and all(each.severity == "none" for each in findings)
         if strong and max(scores) > HIGH_SCORE:
-            claim, score = f"{strong[0].severity} {strong[0].type}", max(scores)
-        elif is_clean and min(scores) < LOW_SCORE:
-            claim, score = "no distortion found", min(scores)
-        if claim:
-            return f"Contradictory evidence: {claim} in {region} but a tool score of {score:.2f}"
+            severity, category = strong[0].severity, strong[0].type
+            return note(
+                "contradiction", query, severity=severity, category=category, region=region, score=max(scores),
+                severity_chinese=SEVERITIES_CHINESE[severity], category_chinese=CATEGORIES_CHINESE[category],
+            )  # fmt: skip
+        if is_clean and min(scores) < LOW_SCORE:
+            return note("clean contradiction", query, region=region, score=min(scores))
     return ""

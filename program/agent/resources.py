@@ -5,16 +5,17 @@ import os
 import re
 import threading
 from collections.abc import Mapping
+from contextlib import AbstractContextManager
 from difflib import get_close_matches
 from functools import cached_property
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Literal, get_args
+from typing import TYPE_CHECKING, Any, Literal, cast, get_args
 
 import dspy
 from dspy import lm15
 from dspy.utils.exceptions import LMConfigurationError
 
-from program.agent.query import QueryType, read_query
+from program.agent.query import QueryReading, QueryType
 from program.common.backends import SERVER_PROVIDERS, BackendSettings, ImageLimits, RoleSettings
 from program.common.cache import use_lm_cache
 from program.common.errors import ModelError
@@ -251,6 +252,15 @@ def portable_lm(lm: dspy.BaseLM | None) -> dspy.BaseLM | None:
     return lm.copy(**dict.fromkeys(secret))
 
 
+_CAST = "agentic_iqa_cast"
+"""Among DSPy's settings, which threads inherit: the models that play roles."""
+
+
+def cast_as(models: Mapping[str, dspy.BaseLM]) -> AbstractContextManager[Any]:
+    """Return a context in which these models play their roles, whatever else names any."""
+    return cast("AbstractContextManager[Any]", dspy.context(**{_CAST: models}))
+
+
 class Resources:
     """Shared by all copies of a program: copying a program copies its predictors, never these.
 
@@ -344,13 +354,18 @@ class Resources:
         """Whether a language model is asked for levels and options alone: no plan, no findings, no reasons."""
         return self._is_spared("summarizer")
 
-    def one_word(self, query: str, options: Any = None) -> bool:
+    def one_word(self, reading: QueryReading) -> bool:
         """Return whether a question costs a language model one word: a level or an option, with no reasons."""
-        return self.answers_alone and read_query(query, options).type is not QueryType.EXPLANATION
+        return self.answers_alone and reading.type is not QueryType.EXPLANATION
 
     def lm(self, role: Role) -> dspy.BaseLM:
-        """Return the language model of a role: the caller's, else DSPy's setting, else the one in the settings."""
-        chosen = self._given_lm or dspy.settings.lm
+        """Return the language model of a role.
+
+        It is what `set_lm` gave to the program that runs, else the caller's, else DSPy's setting, else
+        the one in the settings.
+        """
+        chosen: dspy.BaseLM | None = (dspy.settings.get(_CAST) or {}).get(role)
+        chosen = chosen or self._given_lm or dspy.settings.lm
         if chosen is not None:
             return chosen
         with self._lock:

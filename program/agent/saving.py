@@ -111,7 +111,6 @@ def _references_in(state: str) -> list[str]:
 
 
 def _image_file(url: str) -> str:
-    """Return where a demo's image lies in the folder."""
     digest, suffix = parse_url(url)
     return f"images/{digest}{suffix}"
 
@@ -333,12 +332,9 @@ def context_of(program: AgenticIQA, *, baselines: bool = False) -> dict[str, Any
     influences = {"device", "threads", "reduce_above_px", "resize_reference"}
     values["tools"] = settings.tools.model_dump(include=influences)
     values["tools"]["calibration_sha256"] = file_sha256(_calibration_file(settings))
-    judged: dict[str, Any] = {}
-    if not resources.known_traits("summarizer").embedded:
-        judged["distortion_model"] = str(resources.distortion_model.model)
-        judged["model_weight"] = program.summarizer.fusion.model_weight
     return {
-        **judged,
+        "distortion_model": str(resources.distortion_model.model),
+        "model_weight": program.summarizer.fusion.model_weight,
         "program_sha256": program_sha256(program),
         "settings_sha256": digest(values),
         "models": {role: resources.lm(role).model for role in roles},

@@ -4,6 +4,7 @@ import json
 import logging
 import math
 from collections.abc import Callable, Mapping
+from functools import cached_property
 from typing import Annotated, Any, Literal, NamedTuple
 
 from pydantic import (
@@ -15,10 +16,10 @@ from pydantic import (
     model_validator,
 )
 
-from program.agent.query import QueryType
+from program.agent.notes import ended, note
+from program.agent.query import QueryReading, QueryType, read_query
 from program.common.backends import Record
 from program.common.errors import first_fault
-from program.common.text import is_chinese
 from program.images.store import Box
 from program.tools.registry import Measurement
 from signatures.schemas import (
@@ -34,8 +35,6 @@ from signatures.schemas import (
 logger = logging.getLogger(__name__)
 
 HISTORY_LIMIT = 10
-SAME_PIXELS = "image and reference are the same, pixel for pixel"
-"""The note that says so."""
 Status = Literal["ok", "degraded", "failed"]
 BeliefSource = Literal["probabilities", "logprobs", "classification"]
 _Text = Annotated[str, StringConstraints(strict=True, strip_whitespace=True, min_length=1)]
@@ -275,12 +274,14 @@ class SummarizerOutput(Rating):
     """Why the evidence still falls short, where the Planner is not asked again."""
     used_evidence: dict[str, Any] | None = None
     """The readings and findings that the answer rests on; empty where it rests on the image alone."""
+    guess: Literal["yes"] | None = None
+    """`yes` where nothing that was measured speaks for the option that was chosen."""
     status: Status = "ok"
     """`ok`; `degraded`: a part of the evidence is missing; `failed`: no answer; in tables also `error`: no image that
     can be judged."""
     error: str | None = None
     """What went wrong, in one line."""
-    rung: str | None = None
+    attempt: str | None = None
     """What the answer was read from: "first call", "second call", "third call", "text" or "tools alone"."""
     query_type: QueryType | None = None
     """What kind of question it was taken for."""
@@ -351,6 +352,11 @@ class AssessmentState(Record):
     max_replan_iterations: int = Field(2, ge=0)
     replan_history: list[ReplanEntry] = Field(default_factory=list)
 
+    @cached_property
+    def reading(self) -> QueryReading:
+        """The kind of the question, and its options by letter."""
+        return read_query(self.query, self.options)
+
     @property
     def evidence(self) -> ExecutorOutput:
         """The Executor's evidence, empty where there is none."""
@@ -370,34 +376,28 @@ class AssessmentState(Record):
         self.iteration_count += 1
 
 
-def _undistorted(*, chinese: bool) -> str:
-    if chinese:
-        return "没有任何失真：每个像素都与参考图像相同。"
-    return "Nothing is distorted: every pixel is the reference's."
-
-
 def of_same_pixels(output: ExecutorOutput, state: AssessmentState) -> ExecutorOutput:
     """Return the evidence on an image that is its own reference: in each region nothing is wrong.
 
     What tools measured stays on record. What the model failed to say is not missed.
     """
     scope = state.plan.query_scope if state.plan else [GLOBAL]
-    words = _undistorted(chinese=is_chinese(state.query))
+    words = ended(note("undistorted", state.query), state.query)
     none = Finding(type="Compression", severity="none", explanation=words)
     return output.model_copy(
         update={
             "distortion_set": {region: [] for region in scope},
             "distortion_analysis": {region: [none] for region in scope},
             "same_pixels": True,
-            "notes": [SAME_PIXELS, *output.notes],
+            "notes": [note("same pixels", state.query), *output.notes],
             "failed_steps": [],
         }
     )
 
 
-def answer_of_same_pixels(*, chinese: bool) -> SummarizerOutput:
+def answer_of_same_pixels(query: str) -> SummarizerOutput:
     """Return the answer to a question for the score of an image that is its own reference: 5."""
-    words = _undistorted(chinese=chinese)
+    words = ended(note("undistorted", query), query)
     return SummarizerOutput(
         final_answer=5.0,
         quality_score=5.0,

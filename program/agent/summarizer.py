@@ -1,38 +1,105 @@
-"""The Summarizer: evidence and image become a score, an option or an explanation."""
+"""The Summarizer: evidence and image become a score, an option or an explanation.
+
+A score is made of the belief that a model's level tells and of the tools' scores.
+"""
 
 import logging
 from collections.abc import Callable, Mapping
-from typing import Any
+from dataclasses import dataclass, replace
+from typing import Any, Literal, NamedTuple
 
 import dspy
 
-from program.agent import rating
-from program.agent.presentation import NOTHING_STANDS_OUT, Inputs
-from program.agent.query import QueryReading, QueryType, read_query
+from program.agent.labels import Corrections, Neighbours
+from program.agent.notes import ended, note
+from program.agent.presentation import NOTHING_STANDS_OUT, ForExpert, ForLanguageModel, Inputs, findings_note
+from program.agent.query import QueryReading, QueryType
 from program.agent.replan import contradiction, find_gap
 from program.agent.resources import Resources
-from program.agent.state import AssessmentState, ExecutorOutput, SummarizerOutput, ToolReadings, answer_of_same_pixels
+from program.agent.state import (
+    AssessmentState,
+    BeliefSource,
+    Columns,
+    ExecutorOutput,
+    Finding,
+    SummarizerOutput,
+    ToolReadings,
+    answer_of_same_pixels,
+)
 from program.common.text import in_sentences, is_chinese, normalise_choice, options_text
-from program.fusion.scores import level_note
+from program.fusion import ScoreFusion, level_in_text
+from program.fusion.levels import expected_level, level_masses, tokens_of
+from program.fusion.scores import FittedFusion, disagreement, even_out, fusion_note, level_note, moved_note
 from program.images.store import ImageRef
 from program.lms.ask import Answer, ask
-from program.lms.call import stage
+from program.lms.call import CallAllowance, stage
+from program.lms.traits import MOST_ALTERNATIVES, ModelTraits, own_record, traits_of
 from signatures import summarizer as questions
 from signatures.forms import QuestionForm
 from signatures.schemas import GLOBAL
 
 logger = logging.getLogger(__name__)
 
-NO_EVIDENCE = "No distortion analysis or tool score was available; the answer rests on the image alone."
+UNDETERMINED = "Unable to determine"
+PARSING_FAILED = "VLM output parsing failed"
+
+AnswerPart = Literal["whole", "decision", "nothing"]
+"""What a language model is asked for: an answer, its level or option where that comes first, or nothing: then the
+tools' mean stands in its place. The latter two are for a compile, which goes by levels, options and evidence.
+"""
+_CERTAIN = 0.995
+"""Mass on one level from which on stated probabilities are no more than that level's name."""
 
 
-class Summarizer(rating.Rater):
-    """Answer from the evidence, and say whether it sufficed."""
+class LevelBelief(NamedTuple):
+    """How likely each quality level is, why, and where the numbers came from; None and None without any belief."""
+
+    probabilities: dict[int, float] | None
+    reasoning: str
+    source: BeliefSource | None
+    findings: list[Finding] | None = None
+    stated: Columns = Columns()
+    """What else the model was asked for."""
+
+
+@dataclass(frozen=True)
+class _Case:
+    """A question on an image, with all that its answer is made of."""
+
+    state: AssessmentState
+    reading: QueryReading
+    shown: ForExpert | ForLanguageModel
+    """How image, evidence and labels are shown to the model."""
+    inputs: Inputs
+    tools: ToolReadings
+    """What is fused of the tools."""
+    fusion: ScoreFusion
+    mean: float | None
+    """What the fusion makes of the tools' scores (1..5); None without a score."""
+
+    @property
+    def is_score(self) -> bool:
+        """Whether the question is for the score."""
+        return self.reading.type is QueryType.SCORING
+
+
+class Summarizer(dspy.Module):
+    """Answer from the evidence, and say whether it sufficed. What was learned from labels is kept here."""
 
     def __init__(self, resources: Resources) -> None:
-        super().__init__(resources)
+        super().__init__()
+        self.resources = resources
+        self.score = dspy.Predict(questions.ScoreQuality)
+        self.classify = dspy.Predict(questions.ClassifyQuality)
         self.answer = dspy.Predict(questions.AnswerQuestion)
         self.explain = dspy.Predict(questions.ExplainQuality)
+        self.fitted: FittedFusion | None = None
+        """The fusion a compile fitted; saved with the program."""
+        self.neighbours: Neighbours | None = None
+        """Labelled photographs, of which the nearest are evidence on a score; likewise."""
+        self.corrections: Corrections | None = None
+        """What labels add to the tools' mean, or to the embedded expert's reading; likewise."""
+        self.answer_part: AnswerPart = "whole"
 
     def forward(self, state: AssessmentState, image: ImageRef, reference: ImageRef | None = None) -> SummarizerOutput:
         """Return the answer for a state that holds a plan and evidence (either may be None).
@@ -43,14 +110,17 @@ class Summarizer(rating.Rater):
         for needed in ("plan", "executor_evidence"):
             if not state.has(needed):
                 raise ValueError(f"the state has no {needed}; run the stages before the Summarizer")
-        reading = read_query(state.query, state.options)
-        evidence = state.evidence
-        asked = reading.type.value, reading.rule
-        counts = len(evidence.findings()), len(evidence.readings.scores)
-        names = image.name, getattr(reference, "name", None)
-        text = "summarizer: %s (%s), %d findings, %d tool scores, image %s, reference %s"
-        logger.info(text, *asked, *counts, *names)
-        shown = self.presentation(evidence)
+        case = self._case(state, image, reference)
+        with stage("summarizer"):
+            answer = self._answered(case)
+        if case.inputs["image"].too_small and answer.score_interval and not state.evidence.same_pixels:
+            answer = answer.model_copy(update={"score_interval": (1.0, 5.0)})
+        return self._completed(answer, case)
+
+    def _case(self, state: AssessmentState, image: ImageRef, reference: ImageRef | None) -> _Case:
+        evidence, fusion = state.evidence, self.fusion
+        readings = evidence.readings
+        shown = self._presentation(readings, fusion)
         shown_image, shown_reference, crops = shown.images(state, image, reference)
         inputs = {
             "image": shown_image,
@@ -59,93 +129,60 @@ class Summarizer(rating.Rater):
             "query": state.query,
             **shown.evidence(evidence),
         }
-        tools = shown.readings(evidence.readings, shown_image, shown_reference)
-        with stage("summarizer"):
-            answer = self._answered(state, reading, inputs, tools)
-        if shown_image.too_small and answer.score_interval and not state.evidence.same_pixels:
-            answer = answer.model_copy(update={"score_interval": (1.0, 5.0)})
-        return self._completed(answer, state, reading, tools)
+        tools = shown.readings(readings, shown_image, shown_reference)
+        reading = state.reading
+        logger.info(
+            "summarizer: %s (%s), %d findings, %d tool scores, image %s, reference %s",
+            reading.type.value, reading.rule, len(evidence.findings()), len(readings.scores), image.name,
+            getattr(reference, "name", None),
+        )  # fmt: skip
+        mean = fusion.tool_mean(*tools) if tools.scores else None
+        return _Case(state, reading, shown, inputs, tools, fusion, mean)
 
-    def _answered(
-        self, state: AssessmentState, reading: QueryReading, inputs: Inputs, tools: ToolReadings
-    ) -> SummarizerOutput:
+    def _answered(self, case: _Case) -> SummarizerOutput:
         """Return the answer that the kind of question asks for; what a score's answer names joins the evidence."""
-        is_score = reading.type is QueryType.SCORING
-        same_pixels, chinese = state.evidence.same_pixels, is_chinese(state.query)
-        if is_score and same_pixels:
-            return answer_of_same_pixels(chinese=chinese)
+        state, reading = case.state, case.reading
+        same_pixels, is_iqa = state.evidence.same_pixels, _is_iqa(state)
+        if case.is_score and same_pixels:
+            return answer_of_same_pixels(state.query)
         if self.answer_part == "nothing" and not self.names_distortions(state):
-            return self._by_tools(tools, is_score=is_score)
-        if is_score and _is_iqa(state):
+            return _by_tools(case)
+        if case.is_score and is_iqa:
             if _is_analysis_open(state) and self.names_distortions(state):
-                return self._score_with_findings(inputs, state, tools)
-            return self._score(inputs, state.evidence, tools)
+                return self._score_with_findings(case)
+            return self._score(case)
         if reading.type is QueryType.MCQ and reading.options:
-            answer = self._choose(inputs, reading.options, state.evidence)
+            answer = self._choose(case, reading.options)
         else:
-            answer = self._explain(inputs, state.evidence)
+            answer = self._explain(case)
         if same_pixels:
-            return answer.with_rating(answer_of_same_pixels(chinese=chinese))
-        if self._judge.embedded and _is_iqa(state):
-            return self._beside_score(answer, inputs, state.evidence, tools)
+            return answer.with_rating(answer_of_same_pixels(state.query))
+        if self._judge.embedded and is_iqa:
+            return self._beside_score(answer, case)
         return answer
 
-    def _by_tools(self, tools: ToolReadings, *, is_score: bool) -> SummarizerOutput:
-        """Return the answer where the model is not to be asked: the tools' score, where one is wanted."""
-        unasked = SummarizerOutput(final_answer=rating.UNDETERMINED, quality_reasoning="The model was not asked.")
-        if not (is_score and tools.scores):
-            return unasked
-        score = self.fusion.fuse_scores(tools.scores, None, tools.precisions)
-        mean, level = self.mean_of(tools), self.fusion.map_to_level(score)
-        update = {"final_answer": score, "quality_score": score, "level": level, "tool_mean": mean}
-        return unasked.model_copy(update=update)
+    def _score(self, case: _Case) -> SummarizerOutput:
+        return self._rate(case, self._level_belief(case))
 
-    def _score(self, inputs: Inputs, evidence: ExecutorOutput, tools: ToolReadings) -> SummarizerOutput:
-        """Return the answer to a question for a score, from the evidence."""
-        answer = self._level_belief(self.presentation(evidence).beside_ratings(inputs))
-        return self._rate(inputs, evidence, answer, tools)
-
-    def _score_with_findings(self, inputs: Inputs, state: AssessmentState, tools: ToolReadings) -> SummarizerOutput:
+    def _score_with_findings(self, case: _Case) -> SummarizerOutput:
         """Return the answer to a question for a score; the distortions that it names join the state's evidence."""
-        inputs = self.presentation(state.evidence).beside_ratings(inputs)
-        answer = self._level_belief(inputs, with_findings=True)
-        evidence = state.executor_evidence = _with_findings(state.evidence, answer)
-        return self._rate(inputs, evidence, answer, tools)
+        answer = self._level_belief(case, with_findings=True)
+        case.state.executor_evidence = _with_findings(case.state.evidence, answer)
+        return self._rate(case, answer)
 
-    def names_distortions(self, state: AssessmentState) -> bool:
-        """Return whether the question for the score asks for the distortions too, in place of one before it.
-
-        Only for an IQA question about the whole image, to a model that reads images, plays both roles, and has no demos
-        without findings.
-        """
-        plan, resources = state.plan, self.resources
-        plays_both = resources.lm("executor").model == resources.lm("summarizer").model
-        if resources.settings.assessment.diagnosis != "answer" or not plays_both or plan is None:
-            return False
-        traits = resources.traits("executor")
-        looks = resources.distortion_model is resources.lm("executor") and traits.reads_images
-        wanted = plan.query_type == "IQA" and plan.distortion_detection and plan.query_scope == [GLOBAL]
-        if not (looks and wanted) or traits.answers_at_once is False:
-            return False
-        is_score = read_query(state.query, state.options).type is QueryType.SCORING
-        demos = rating.predict_of(self.score if self.scoring_way() == "probabilities" else self.classify).demos
-        return is_score and (not demos or any(demo.get("findings") is not None for demo in demos))
-
-    def _beside_score(
-        self, answer: SummarizerOutput, inputs: Inputs, evidence: ExecutorOutput, tools: ToolReadings
-    ) -> SummarizerOutput:
+    def _beside_score(self, answer: SummarizerOutput, case: _Case) -> SummarizerOutput:
         """Add to a question's answer the score that the model gives when asked for one, asked of the expert alone."""
         with dspy.context(trace=[]):  # optimizers teach what the question itself asks
-            rated = self._score(inputs, evidence, tools)
+            rated = self._score(case)
         answer = answer.with_rating(rated)
         if answer.summary or rated.quality_score is None:
             return answer
-        chinese = is_chinese(str(inputs["query"]))
+        chinese = is_chinese(case.state.query)
         space = "" if chinese else " "
         text = f"{answer.final_answer}{space}{level_note(rated.quality_score, chinese=chinese)}"
         return answer.model_copy(update={"final_answer": text})
 
-    def _choose(self, inputs: Inputs, options: Mapping[str, str], evidence: ExecutorOutput) -> SummarizerOutput:
+    def _choose(self, case: _Case, options: Mapping[str, str]) -> SummarizerOutput:
         """Ask for an option; where its letter is all that counts, the reasons are the findings."""
 
         def letter_in(text: str) -> str:
@@ -154,30 +191,51 @@ class Summarizer(rating.Rater):
                 raise ValueError(f"answer {text[:80]!r} is none of the options")
             return letter
 
-        query = str(inputs["query"])
-        beside = self.presentation(evidence).beside_answers(inputs, query, options)
+        query = case.state.query
+        beside = case.shown.beside_answers(case.inputs, query, options)
         inputs = {**beside, "options": options_text(options)}
-        if self.resources.one_word(query, options):
+        if self.resources.one_word(case.reading):
             form = questions.OPTION_LETTER
         elif self.answer_part == "whole":
             return self._ask_in_words(self.answer, inputs, questions.OPTION_AND_REASONS, letter_in)
         else:
             form = questions.OPTION_THAT_COUNTS
         chinese = is_chinese(query)
-        reasons = rating.findings_note(evidence, "", chinese=chinese) or NOTHING_STANDS_OUT[chinese]
+        reasons = findings_note(case.state.evidence, "", chinese=chinese) or NOTHING_STANDS_OUT[chinese]
         return self._ask_in_words(self.answer, inputs, form, letter_in, reasons)
 
-    def _explain(self, inputs: Inputs, evidence: ExecutorOutput) -> SummarizerOutput:
+    def _explain(self, case: _Case) -> SummarizerOutput:
         def stripped(text: str) -> str:
             if not text.strip():
                 raise ValueError("the answer is empty")
             return text.strip()
 
-        answer = self._ask_in_words(self.explain, inputs, questions.EXPLANATION, stripped)
+        answer = self._ask_in_words(self.explain, case.inputs, questions.EXPLANATION, stripped)
         if answer.status == "failed":
             return answer
-        summary = self.presentation(evidence).summary(answer.quality_reasoning)
-        return answer.model_copy(update={"summary": summary})
+        return answer.model_copy(update={"summary": case.shown.summary(answer.quality_reasoning)})
+
+    def names_distortions(self, state: AssessmentState) -> bool:
+        """Return whether the question for the score asks for the distortions too, in place of one before it.
+
+        Only for an IQA question about the whole image, to a model that reads images, plays both roles, and has no demos
+        without findings.
+        """
+        plan, resources = state.plan, self.resources
+        if resources.settings.assessment.diagnosis != "answer" or plan is None:
+            return False
+        if not (plan.query_type == "IQA" and plan.distortion_detection and plan.query_scope == [GLOBAL]):
+            return False
+        if state.reading.type is not QueryType.SCORING:
+            return False
+        traits = resources.traits("executor")
+        if traits.answers_at_once is False or not traits.reads_images:
+            return False
+        executor = resources.lm("executor")
+        if resources.distortion_model is not executor or executor.model != resources.lm("summarizer").model:
+            return False
+        demos = predict_of(self.score if self.scoring_way() == "probabilities" else self.classify).demos
+        return not demos or any(demo.get("findings") is not None for demo in demos)
 
     def _ask_in_words(
         self, predictor: dspy.Predict, inputs: Inputs, form: QuestionForm, read: Callable[[str], str],
@@ -188,26 +246,25 @@ class Summarizer(rating.Rater):
         Where `reasons` are known, the model's own are not read.
         """
 
-        def check(p: dspy.Prediction) -> tuple[str, str]:
-            return read(str(p.final_answer or "")), rating.reasoning_of(p) if reasons is None else reasons
+        def check(p: dspy.Prediction) -> SummarizerOutput:
+            text = read(str(p.final_answer or ""))
+            why = reasoning_of(p) if reasons is None else reasons
+            return SummarizerOutput(final_answer=text, quality_reasoning=why, summary=why, guess=p.get("guess"))
 
         answer = ask(predictor, inputs, form, check, lm=self.resources.lm("summarizer"))
         if answer.value is None:
-            return rating.failed_answer(answer)
-        text, reasoning = answer.value
-        return SummarizerOutput(final_answer=text, quality_reasoning=reasoning, summary=reasoning, rung=answer.attempt)
+            return failed_answer(answer)
+        return answer.value.model_copy(update={"attempt": answer.attempt})
 
-    def _completed(
-        self, answer: SummarizerOutput, state: AssessmentState, reading: QueryReading, tools: ToolReadings
-    ) -> SummarizerOutput:
+    def _completed(self, answer: SummarizerOutput, case: _Case) -> SummarizerOutput:
         """Return an answer with what its evidence lacks, and with the tools' score beside questions."""
-        evidence, is_iqa = state.evidence, _is_iqa(state)
+        state, tools = case.state, case.tools
+        evidence = state.evidence
         fields: dict[str, Any] = {
-            "used_evidence": evidence.basis(), "query_type": reading.type, "query_rule": reading.rule,
+            "used_evidence": evidence.basis(), "query_type": case.reading.type, "query_rule": case.reading.rule,
         }  # fmt: skip
-        gap = self._gap(answer, state)
-        replan = bool(gap) and state.iteration_count < state.max_replan_iterations
-        if replan:
+        gap = _gap(answer, state)
+        if gap and state.iteration_count < state.max_replan_iterations:
             logger.info("need_replan=true, iteration %d: %s", state.iteration_count, gap)
             fields |= {"need_replan": True, "replan_reason": gap, "unresolved_gap": None}
         elif gap:
@@ -216,34 +273,220 @@ class Summarizer(rating.Rater):
         if answer.status == "ok" and evidence.failed_steps:
             # With this evidence the answer might differ.
             fields |= {"status": "degraded", "error": evidence.failure_note()}
-        if answer.quality_score is None and is_iqa and tools.scores:
-            score = self.fusion.fuse_scores(tools.scores, None, tools.precisions)
-            fields |= {"quality_score": score, "tool_mean": self.mean_of(tools)}
+        if answer.quality_score is None and _is_iqa(state) and tools.scores:
+            score = case.fusion.fuse_scores(tools.scores, None, tools.precisions)
+            fields |= {"quality_score": score, "tool_mean": case.mean}
         if answer.status != "failed":
-            notes = _notes(evidence, answer.quality_reasoning, is_iqa=is_iqa)
+            notes = _notes(state, answer.quality_reasoning)
             fields["quality_reasoning"] = in_sentences(answer.quality_reasoning, *notes)
         return answer.model_copy(update=fields)
 
-    def _gap(self, answer: SummarizerOutput, state: AssessmentState) -> str:
-        """Write down what the evidence lacks of the plan, and say it; nothing where planning again would not help."""
-        state.gap, text = None, ""
-        if answer.status == "failed" or state.plan is None or not _is_iqa(state):
-            return text
-        found = find_gap(state.evidence, state.plan.query_scope, state.plan)
-        if found is not None:
-            state.gap, text = found
-        return text
+    @property
+    def fusion(self) -> ScoreFusion:
+        """How tool scores and level probabilities become one score."""
+        return self.fitted or self.resources.fusion
+
+    def _presentation(self, readings: ToolReadings, fusion: ScoreFusion) -> ForExpert | ForLanguageModel:
+        mean = fusion.tool_mean(*readings) if readings.scores else None
+        learned = self.resources, self.neighbours, self.corrections
+        if self._judge.embedded:
+            return ForExpert(*learned, mean)
+        return ForLanguageModel(*learned, mean)
+
+    def tools_mean(self, evidence: ExecutorOutput) -> float | None:
+        """Return the tools' mean (1..5) as they read the image; None without a score."""
+        return self._presentation(evidence.readings, self.fusion).tools_mean
+
+    def tool_readings(self, evidence: ExecutorOutput, image: ImageRef, reference: ImageRef | None) -> ToolReadings:
+        """Return what is fused of the tools: what they read, or what labels predict of the image by it."""
+        readings = evidence.readings
+        return self._presentation(readings, self.fusion).readings(readings, image, reference)
+
+    def _rate(self, case: _Case, answer: Answer[LevelBelief]) -> SummarizerOutput:
+        """Return the answer to a question for the score; without any belief the tools' scores stand alone."""
+        if answer.value is not None:
+            return self._fused(case, answer.value, answer.attempt)
+        level, query = level_in_text(answer.raw), case.state.query
+        if level is not None:
+            reasoning = ended(note("read as text", query, level=level), query)
+            masses = case.fusion.extract_vlm_probabilities(str(level), mode="classification")
+            return self._fused(case, LevelBelief(masses, reasoning, "classification"), "text")
+        if not case.tools.scores:
+            return failed_answer(answer)
+        logger.error("level probabilities failed on all calls; tools alone. Full output: %s", answer.raw)
+        nothing = LevelBelief(None, ended(note("tools alone", query), query), None)
+        fused = self._fused(case, nothing, "tools alone")
+        return fused.model_copy(update={"status": "degraded", "error": last_error(answer)})
+
+    def _fused(self, case: _Case, belief: LevelBelief, attempt: str | None) -> SummarizerOutput:
+        """Return the answer that a belief and the tools' scores make together."""
+        fusion, mean, chinese = case.fusion, case.mean, is_chinese(case.state.query)
+        (scores, precisions), as_read = case.tools, case.shown.tools_mean
+        probabilities = belief.probabilities
+        if probabilities and self.neighbours:
+            probabilities = even_out(probabilities, self.neighbours.even_share)
+        score = fusion.fuse_scores(scores, probabilities, precisions)
+        weights = fusion.compute_perceptual_weights(scores, precisions)
+        logger.info("fusion: tool mean %s, alpha %s, p %s, q %.4f", mean, weights, probabilities, score)
+        findings = findings_note(case.state.evidence, belief.reasoning, chinese=chinese)
+        shift = ""
+        if mean is not None and as_read is not None:
+            shift = moved_note(as_read, mean, chinese=chinese)
+        made_of = fusion_note(fusion, score, scores, probabilities, precisions, chinese=chinese)
+        conflict = disagreement(mean, probabilities, chinese=chinese)
+        low, high = fusion.interval(score, scores, probabilities, precisions)
+        if conflict and mean is not None and probabilities:
+            believed = expected_level(probabilities)
+            low, high = min(low, mean, believed), max(high, mean, believed)
+        computed = {"level": fusion.map_to_level(score), "tool_mean": mean}
+        return SummarizerOutput(
+            **{**dict(belief.stated), **computed},
+            final_answer=score,
+            quality_score=score,
+            quality_reasoning=in_sentences(belief.reasoning, findings, shift, made_of, conflict),
+            summary=belief.reasoning or findings or level_note(score, chinese=chinese),
+            unresolved_gap=conflict or None,
+            level_probabilities=probabilities,
+            level_probabilities_from=belief.source,
+            perceptual_weights=weights,
+            score_interval=(low, high),
+            attempt=attempt,
+        )
+
+    def _level_belief(self, case: _Case, *, with_findings: bool = False) -> Answer[LevelBelief]:
+        """Ask how good the image is, in the best way that the model can; for its distortions, too, `with_findings`."""
+        calls, way = CallAllowance(), self.scoring_way()
+        case = replace(case, inputs=case.shown.beside_ratings(case.inputs))
+        if way == "probabilities":
+            return self._probabilities(case, calls, with_findings=with_findings)
+        if way == "classification":
+            return self._named_level(case, calls, with_findings=with_findings)
+        answer = self._level_by_tokens(case, calls, with_findings=with_findings)
+        if answer.prediction is None or tokens_of(answer.prediction.get("logprobs")):
+            return answer
+        self._note_no_tokens()
+        if self.scoring_way() != "probabilities":
+            return answer
+        stated = self._probabilities(case, calls, with_findings=with_findings)
+        return answer if stated.value is None else stated
+
+    def _note_no_tokens(self) -> None:
+        lm = self._lm_of(self.classify)
+        record = own_record(lm)
+        if record.known.token_probabilities != 0:
+            logger.warning("%s gave no token probabilities; it is asked without from now on", lm.model)
+            record.learn(token_probabilities=0)
+
+    def scoring_way(self) -> Literal["probabilities", "classification", "logprobs"]:
+        """Return how levels are asked for: as set, or the best that the model can do and was compiled for."""
+        scoring = self.resources.settings.assessment.scoring
+        if scoring == "probabilities" or scoring == "classification":
+            return scoring
+        able = traits_of(self._lm_of(self.classify)).token_probabilities != 0
+        if scoring == "logprobs" or self.resources.settings.assessment.score_only:
+            return "logprobs" if able else "classification"
+        # A program that was compiled with probabilities has its demos there.
+        scores, words = (getattr(predict_of(each), "demos", None) for each in (self.score, self.classify))
+        return "logprobs" if able and (words or not scores) else "probabilities"
+
+    @property
+    def _judge(self) -> ModelTraits:
+        return self.resources.known_traits("summarizer")
+
+    def _lm_of(self, predictor: dspy.Module) -> dspy.BaseLM:
+        return predict_of(predictor).lm or self.resources.lm("summarizer")
+
+    def _probabilities(self, case: _Case, calls: CallAllowance, *, with_findings: bool) -> Answer[LevelBelief]:
+        """Ask for a number for each level."""
+
+        def read(p: dspy.Prediction) -> LevelBelief:
+            masses = case.fusion.extract_vlm_probabilities(p.quality_probs, mode="probabilities")
+            level = max(masses, key=lambda c: masses[c])
+            source: BeliefSource = "probabilities"
+            # One level with all the mass is the name of a level: only the expert (smoothing 0) may be so sure.
+            if masses[level] > _CERTAIN and self._judge.smoothing:
+                masses = case.fusion.extract_vlm_probabilities(str(level), mode="classification")
+                source = "classification"
+            return _belief(p, masses, source, reasoning_of(p))
+
+        form = questions.PROBABILITIES_WITH_FINDINGS if with_findings else questions.PROBABILITIES
+        return ask(self.score, case.inputs, form, read, lm=self.resources.lm("summarizer"), calls=calls)
+
+    def _named_level(self, case: _Case, calls: CallAllowance, *, with_findings: bool) -> Answer[LevelBelief]:
+        """Ask for a level's word, read as text alone: its probabilities are smoothed."""
+        if self.resources.one_word(case.reading):
+            form = questions.LEVEL_WORD
+        elif with_findings:
+            form = questions.FINDINGS_REASONS_THEN_LEVEL
+        else:
+            form = questions.REASONS_THEN_LEVEL
+
+        def read(p: dspy.Prediction) -> LevelBelief:
+            reasoning = "" if form is questions.LEVEL_WORD else reasoning_of(p)
+            return _smoothed(p, reasoning, case.fusion)
+
+        return ask(self.classify, case.inputs, form, read, lm=self.resources.lm("summarizer"), calls=calls)
+
+    def _level_by_tokens(self, case: _Case, calls: CallAllowance, *, with_findings: bool) -> Answer[LevelBelief]:
+        """Ask for a level's word with its tokens' probabilities; where none came, they are smoothed."""
+        if self.resources.one_word(case.reading):
+            form = questions.LEVEL_WORD
+        elif with_findings:
+            form = questions.LEVEL_FINDINGS_AND_REASONS
+        elif self.answer_part == "decision":
+            form = questions.LEVEL_THAT_COUNTS
+        else:
+            form = questions.LEVEL_AND_REASONS
+        is_level_all = form is questions.LEVEL_WORD or form is questions.LEVEL_THAT_COUNTS
+
+        def read(p: dspy.Prediction) -> LevelBelief:
+            reasoning = "" if is_level_all else reasoning_of(p)
+            tokens = tokens_of(p.get("logprobs"))
+            if not tokens:
+                return _smoothed(p, reasoning, case.fusion)
+            try:
+                return _belief(p, level_masses(tokens), "logprobs", reasoning)
+            except ValueError as error:
+                logger.warning("%s; the word alone counts", error)
+                return _smoothed(p, reasoning, case.fusion)
+
+        config = {"logprobs": True, "top_logprobs": MOST_ALTERNATIVES}
+        lm = self.resources.lm("summarizer")
+        return ask(self.classify, case.inputs, form, read, lm=lm, calls=calls, config=config)
 
 
-def _notes(evidence: ExecutorOutput, reasoning: str, *, is_iqa: bool) -> list[str]:
+def _by_tools(case: _Case) -> SummarizerOutput:
+    """Return the answer where the model is not to be asked: the tools' score, where one is wanted."""
+    unasked = SummarizerOutput(final_answer=UNDETERMINED, quality_reasoning="The model was not asked.")
+    if not (case.is_score and case.tools.scores):
+        return unasked
+    score = case.fusion.fuse_scores(case.tools.scores, None, case.tools.precisions)
+    level = case.fusion.map_to_level(score)
+    update = {"final_answer": score, "quality_score": score, "level": level, "tool_mean": case.mean}
+    return unasked.model_copy(update=update)
+
+
+def _gap(answer: SummarizerOutput, state: AssessmentState) -> str:
+    """Write down what the evidence lacks of the plan, and say it; nothing where planning again would not help."""
+    state.gap = None
+    if answer.status == "failed" or state.plan is None or not _is_iqa(state):
+        return ""
+    gap = find_gap(state.evidence, state.plan.query_scope, state.plan)
+    if gap is None:
+        return ""
+    state.gap = gap.kind
+    return gap.text
+
+
+def _notes(state: AssessmentState, reasoning: str) -> list[str]:
     """Return what the reasoning must still say of the evidence, in sentences."""
-    notes = []
-    if is_iqa and evidence.is_empty:
-        notes.append(NO_EVIDENCE)
-    conflict = contradiction(evidence) if is_iqa else ""
-    if conflict:
-        notes.append(f"{conflict}.")
-    return notes + [f"{note}." for note in evidence.notes if note not in reasoning]
+    evidence, notes = state.evidence, []
+    if _is_iqa(state):
+        if evidence.is_empty:
+            notes.append(note("no evidence", state.query))
+        notes.append(contradiction(evidence, state.query))
+    notes += [each for each in evidence.notes if each not in reasoning]
+    return [ended(each, state.query) for each in notes if each]
 
 
 def _is_iqa(state: AssessmentState) -> bool:
@@ -255,13 +498,56 @@ def _is_analysis_open(state: AssessmentState) -> bool:
     return state.evidence.distortion_analysis is None and "analysis" not in state.evidence.failed_steps
 
 
-def _with_findings(evidence: ExecutorOutput, answer: Answer[rating.LevelBelief]) -> ExecutorOutput:
+def _with_findings(evidence: ExecutorOutput, answer: Answer[LevelBelief]) -> ExecutorOutput:
     """Return evidence with what an answer named, or with the note that it named nothing that can be read."""
     if answer.value is not None and answer.value.findings is not None:
         return evidence.with_findings(answer.value.findings)
     return evidence.model_copy(
         update={
-            "notes": [*evidence.notes, f"analysis failed: {rating.last_error(answer)}"],
+            "notes": [*evidence.notes, f"analysis failed: {last_error(answer)}"],
             "failed_steps": [*evidence.failed_steps, "analysis"],
         }
     )
+
+
+def predict_of(predictor: dspy.Module) -> dspy.Predict:
+    """Return what asks the model, of a `dspy.ChainOfThought` too."""
+    return getattr(predictor, "predict", predictor)
+
+
+def _smoothed(prediction: dspy.Prediction, reasoning: str, fusion: ScoreFusion) -> LevelBelief:
+    masses = fusion.extract_vlm_probabilities(prediction.quality_level, mode="classification")
+    return _belief(prediction, masses, "classification", reasoning)
+
+
+def _belief(prediction: dspy.Prediction, masses: dict[int, float], source: BeliefSource, reasoning: str) -> LevelBelief:
+    """Return what an answer says of the level, with the distortions that it names where it was asked for them."""
+    findings = prediction.get("findings")
+    if findings is not None:
+        findings = [Finding.of(entry) for entry in findings]
+    return LevelBelief(masses, reasoning, source, findings, Columns.stated_in(prediction))
+
+
+def reasoning_of(prediction: dspy.Prediction) -> str:
+    """Return the reasons of an answer; ValueError where there are none."""
+    text = str(prediction.quality_reasoning or "").strip()
+    if text in {"", "None", "null"}:
+        raise ValueError("quality_reasoning is empty")
+    return text
+
+
+def failed_answer(answer: Answer[Any]) -> SummarizerOutput:
+    """Return the answer to a question that no call answered."""
+    logger.error("all calls failed (%s). Full output: %s", "; ".join(answer.errors), answer.raw)
+    return SummarizerOutput(
+        final_answer=UNDETERMINED,
+        quality_reasoning=PARSING_FAILED,
+        summary=PARSING_FAILED,
+        status="failed",
+        error=last_error(answer),
+    )
+
+
+def last_error(answer: Answer[Any]) -> str:
+    """Say what was wrong with the last of a question's answers."""
+    return answer.errors[-1] if answer.errors else PARSING_FAILED

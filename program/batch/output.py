@@ -383,7 +383,7 @@ def _gate_parts(tally: Tally) -> Iterator[str]:
 
 
 def _answer(row: Row) -> str:
-    return answer_line(row.answer or "", row.option, row.reasoning or "", chinese=is_chinese(row.query or ""))
+    return answer_line(row.answer or "", row.option, row.guess, chinese=is_chinese(row.query or ""))
 
 
 def _escaped(text: str) -> str:

@@ -109,7 +109,7 @@ class LabelledRow(Row):
         own = {
             "level_probabilities": {c: _rounded(p) for c, p in probabilities.items()} if probabilities else None,
             "beliefs": {name: b for name, b in _beliefs(result, eta).items() if b is not None},
-            "rung": result.rung, "error": _one_line(result.error) if result.error else None,
+            "rung": result.attempt, "error": _one_line(result.error) if result.error else None,
             "quality_reasoning": result.quality_reasoning[:_MAX_REASONING],
             "evidence": result.used_evidence or result.state.evidence.basis(),
         }  # fmt: skip

@@ -9,7 +9,6 @@ from program.common import lazy
 
 if TYPE_CHECKING:
     from program.expert.answer.planning import named_distortions, named_tools, plan_assessment, region_pattern
-    from program.expert.answer.questions import is_guess
     from program.expert.engine import belief, make_perceptual_lm, properties_of
     from program.expert.judge.faults import KINDS, STRENGTHS, kind_of, sharpness_of
     from program.expert.judge.learning import TILE, Correction, Labels, heatmap
@@ -19,7 +18,7 @@ if TYPE_CHECKING:
 
 __all__ = (
     "KINDS", "MODEL", "NAME", "SEVERITIES", "STRENGTHS", "TILE", "WIDTH", "Correction", "Labels",
-    "QualityBelief", "View", "Viewer", "appearance", "belief", "damage", "heatmap", "is_guess", "kind_of",
+    "QualityBelief", "View", "Viewer", "appearance", "belief", "damage", "heatmap", "kind_of",
     "likeness", "make_perceptual_lm", "named_distortions", "named_tools", "plan_assessment",
     "properties_of", "region_pattern", "sharpness_of",
 )  # fmt: skip
@@ -27,7 +26,6 @@ __all__ = (
 # So that reading a question loads nothing that measures pixels.
 __getattr__ = lazy(__name__, {
     "answer.planning": ("named_distortions", "named_tools", "plan_assessment", "region_pattern"),
-    "answer.questions": ("is_guess",),
     "engine": ("belief", "make_perceptual_lm", "properties_of"),
     "judge.faults": ("KINDS", "STRENGTHS", "kind_of", "sharpness_of"),
     "judge.learning": ("TILE", "Correction", "Labels", "heatmap"),

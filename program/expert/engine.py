@@ -23,6 +23,7 @@ from program.expert.answer.questions import (
     choice_reason,
     choose_region,
     direct_answer,
+    is_guessed,
     labelled_reason,
     region_reason,
     unseen,
@@ -137,11 +138,13 @@ def _choose(viewer: Viewer, instructions: str, inputs: Inputs) -> dict[str, Any]
     choice = answer_choice(view, query, options, planning.severities_of(inputs, query), scores)
     shares = planning.option_shares(inputs)
     letter, quality = _letter_beside_labels(choice, shares), belief(view, instructions).mean
+    is_guess = False
     if letter != choice.letter or (letter in shares and not choice.measured):
         reason = labelled_reason(letter, choice.look.view, options, phrases, quality)
     else:
         reason = choice_reason(choice, options, query, phrases, quality)
-    return {"final_answer": letter, "quality_reasoning": reason}
+        is_guess = is_guessed(choice, options)
+    return {"final_answer": letter, "quality_reasoning": reason, "guess": "yes" if is_guess else None}
 
 
 def _looks_at_regions(viewer: Viewer, inputs: Inputs, options: Mapping[str, str]) -> dict[str, Look]:

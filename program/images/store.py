@@ -24,6 +24,7 @@ from PIL import Image
 
 from program.common.errors import ImageError, InputError
 from program.common.files import Place, from_base64, is_remote, open_file, path_mend, place_of, readable
+from program.common.text import is_chinese
 from program.images.decode_worker import decode_bounded
 from program.images.decoding import MAX_PIXELS, encode_png
 from program.images.detail import Detail
@@ -365,18 +366,21 @@ def overlap(shift: tuple[int, int], pixels: NDArray[Any], reference: NDArray[Any
     return part(pixels, right, down), part(reference, -right, -down)
 
 
-def shift_text(shift: tuple[int, int]) -> str:
-    """Say by how much an image is shifted against its reference.
+def shift_text(shift: tuple[int, int], query: str = "") -> str:
+    """Say by how much an image is shifted against its reference, in the language of a question.
 
     >>> shift_text((5, -3))
     'shifted by 5 px to the right and 3 px up against its reference'
     """
     right, down = shift
-    parts = []
-    if right:
-        parts.append(f"{abs(right)} px to the {'right' if right > 0 else 'left'}")
-    if down:
-        parts.append(f"{abs(down)} px {'down' if down > 0 else 'up'}")
+    ways = ["to the right" if right > 0 else "to the left", "down" if down > 0 else "up"]
+    chinese = is_chinese(query)
+    if chinese:
+        ways = ["向右" if right > 0 else "向左", "向下" if down > 0 else "向上"]
+    moves = [(way, abs(size)) for way, size in zip(ways, shift, strict=True) if size]
+    if chinese:
+        return f"相对参考图像移动：{'，'.join(f'{way} {size} 像素' for way, size in moves)}"
+    parts = [f"{size} px {way}" for way, size in moves]
     return f"shifted by {' and '.join(parts)} against its reference"
 
 

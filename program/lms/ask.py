@@ -18,7 +18,7 @@ from weakref import WeakKeyDictionary
 
 import dspy
 from cachetools import LRUCache
-from dspy.utils.exceptions import AdapterParseError, LMError
+from dspy.utils.exceptions import AdapterParseError, LMError, LMProviderError, LMUnexpectedError
 from pydantic import ValidationError, ValidatorFunctionWrapHandler, WrapValidator
 from pydantic_core import to_jsonable_python
 
@@ -33,14 +33,13 @@ from program.lms.call import (
     add_to_trace,
     book_kept_answer,
     encodable,
-    is_unusable,
     one_line,
     put,
 )
 from program.lms.dspy_private import CUSTOM_TYPE_START_IDENTIFIER
 from program.lms.limits import image_limits_of
 from program.lms.reference_engine import inline
-from program.lms.traits import known_traits, traits_of
+from program.lms.traits import ModelTraits, traits_of
 from signatures.forms import QuestionForm
 from signatures.inputs import FACTS, with_facts, with_steps
 
@@ -91,15 +90,17 @@ def ask(
     was altered, a foreign predictor.
     """
     predict, asked = _predict_of(predictor, form)
-    question = _question(predict, _readable(asked, form), inputs, predict.lm or lm or dspy.settings.lm)
-    question.config, question.calls = dict(config or {}), calls or CallAllowance()
-    traits = traits_of(question.lm)
+    question = _question(
+        predict, _readable(asked, form), inputs, predict.lm or lm or dspy.settings.lm, calls or CallAllowance()
+    )
+    question.config = dict(config or {})
+    traits = question.traits
     if traits.takes_references and not traits.thinks:
         question.max_tokens = form.max_tokens
-    # Without a schema an answer may begin with anything, and would be paid for twice.
-    begins_as_asked = traits.takes_schema and not traits.thinks and _is_ours(question.lm)
     first, *_ = question.signature.output_fields
-    question.first_field_only = begins_as_asked and first == form.decisive_field
+    if first == form.decisive_field:
+        # Without a schema an answer may begin with anything, and would be paid for twice.
+        question.first_field_only = traits.takes_schema and not traits.thinks and _is_ours(traits)
     example = dict.fromkeys(asked.output_fields.keys() - form.example.keys(), "...") | dict(form.example)
     key = _key(question)
     if key is None:
@@ -113,7 +114,11 @@ def ask(
 
 
 def _question(
-    predictor: dspy.Predict, asked: type[dspy.Signature], inputs: Mapping[str, Any], lm: dspy.BaseLM
+    predictor: dspy.Predict,
+    asked: type[dspy.Signature],
+    inputs: Mapping[str, Any],
+    lm: dspy.BaseLM,
+    calls: CallAllowance,
 ) -> Question:
     """Return a question as it is sent: without what is absent, or images that the model does not read."""
     traits = traits_of(lm)
@@ -131,11 +136,11 @@ def _question(
         limits = image_limits_of(lm)
         sent = inline(sent, limits)
         demos = [inline(dict(demo), limits) for demo in demos]
-    if facts and traits.embedded:
+    if traits.embedded:
         signature = with_facts(signature, tuple(facts))  # type: ignore[arg-type]  # likewise
         sent |= facts
     # The trace names images that are not read, too: a demo made of it says which photograph it is of.
-    return Question(predictor, signature, demos, sent, given, lm)
+    return Question(predictor, signature, demos, sent, given, lm, traits, calls)
 
 
 _MOST_ANSWERS = 1024
@@ -146,9 +151,9 @@ _ANSWERS: WeakKeyDictionary[Any, LRUCache[str, dict[str, Any]]] = WeakKeyDiction
 _ANSWERS_LOCK = threading.Lock()
 
 
-def _answers_of(lm: dspy.BaseLM) -> LRUCache[str, dict[str, Any]]:
-    """Return the memory of an LM's answers: none of it outlives what DSPy's cache has in memory."""
-    if known_traits(lm).embedded:
+def _answers_to(question: Question) -> LRUCache[str, dict[str, Any]]:
+    """Return the memory of a model's answers: none of it outlives what DSPy's cache has in memory."""
+    if question.traits.embedded:
         return _FIXED_ANSWERS
     cache = dspy.cache
     answers = _ANSWERS.setdefault(cache, LRUCache(_MOST_ANSWERS))
@@ -161,10 +166,10 @@ def _key(question: Question) -> str | None:
     """Return what a text-only question is known by; None where nothing is to be kept."""
     lm = question.lm
     is_in_cache = lm.cache and (dspy.cache.enable_memory_cache or dspy.cache.enable_disk_cache)
-    if not is_in_cache and not known_traits(lm).embedded:
+    if not is_in_cache and not question.traits.embedded:
         return None
     # Answers with token probabilities are large: DSPy's own cache keeps those.
-    if _shows(question.inputs) or question.config.get("logprobs") or not _is_ours(lm):
+    if _shows(question.inputs) or question.config.get("logprobs") or not _is_ours(question.traits):
         return None
     parts = (
         _text_of(question.signature), lm.model, getattr(lm, "model_type", None), lm.kwargs, question.inputs,
@@ -183,7 +188,7 @@ def _keep(key: str, question: Question, answer: Answer[Any]) -> None:
         return
     fields = {name: answer.prediction[name] for name in question.signature.output_fields}
     with _ANSWERS_LOCK:
-        _answers_of(question.lm)[key] = copy.deepcopy(fields)
+        _answers_to(question)[key] = copy.deepcopy(fields)
 
 
 def _recalled(key: str, question: Question, check: Check[T]) -> Answer[T] | None:
@@ -191,7 +196,7 @@ def _recalled(key: str, question: Question, check: Check[T]) -> Answer[T] | None
     if _is_watched(question):
         return None
     with _ANSWERS_LOCK:
-        fields = copy.deepcopy(_answers_of(question.lm).get(key))
+        fields = copy.deepcopy(_answers_to(question).get(key))
     if fields is None:
         return None
     prediction = dspy.Prediction.from_completions([fields], question.signature)
@@ -200,7 +205,8 @@ def _recalled(key: str, question: Question, check: Check[T]) -> Answer[T] | None
         value = check(prediction)
     except ValueError:  # another check than the one that it passed
         return None
-    book_kept_answer(question.lm)
+    if not question.traits.embedded:
+        book_kept_answer()
     return Answer(value, ATTEMPTS[0], _raw_text(prediction, question.signature), (), prediction)
 
 
@@ -208,8 +214,10 @@ def _is_watched(question: Question) -> bool:
     """Return whether callbacks (MLflow's spans), a stream or a debug log want to see a question asked."""
     if dspy.settings.send_stream is not None or logger.isEnabledFor(logging.DEBUG):
         return True
+    if not question.traits.takes_references:
+        return True
     watched = (dspy.settings, question.lm, question.predictor, adapter_for(question.lm))
-    return any(getattr(each, "callbacks", None) for each in watched) or not known_traits(question.lm).takes_references
+    return any(getattr(each, "callbacks", None) for each in watched)
 
 
 def _answered(
@@ -249,7 +257,7 @@ def _wordings(
 ) -> Iterator[tuple[str, Any, dspy.Adapter | None]]:
     """Yield each attempt at a question, with its signature and its adapter."""
     # Absent inputs too where the adapter is the user's: `dspy.Refine` knows a predictor by it.
-    as_it_is = question.signature if _is_ours(question.lm) else asked
+    as_it_is = question.signature if _is_ours(question.traits) else asked
     adapter = dspy.settings.adapter
     if getattr(adapter, "use_json_adapter_fallback", False):  # it would ask a second time by itself
         adapter = copy.copy(adapter)
@@ -282,16 +290,17 @@ def _raise_if_final(error: LMError, question: Question) -> None:
     """Raise the error of a call unless the model may answer another one."""
     if question.first_field_only and question.calls.left:  # asked in full
         return
-    if not is_unusable(error, question.lm):
+    # What no client can read another wording may mend.
+    if question.traits.embedded or type(error) not in {LMUnexpectedError, LMProviderError}:
         raise error
     # Log-probabilities may be what cannot be read; the words alone will do.
     question.config.pop("logprobs", None)
     question.config.pop("top_logprobs", None)
 
 
-def _is_ours(lm: dspy.BaseLM) -> bool:
+def _is_ours(traits: ModelTraits) -> bool:
     """Return whether a model is asked in JSON, not through an adapter in DSPy's settings."""
-    return adapter_for(lm) is not dspy.settings.adapter
+    return traits.adapter is not None or dspy.settings.adapter is None
 
 
 @functools.lru_cache(maxsize=256)
@@ -324,7 +333,6 @@ def _readable(asked: type[dspy.Signature], form: QuestionForm) -> type[dspy.Sign
 
 @functools.lru_cache(maxsize=256)
 def _optional(signature: type[dspy.Signature], names: tuple[str, ...]) -> type[dspy.Signature]:
-    """Return a signature of which these outputs may stay unanswered."""
     for name in names:
         annotation = signature.output_fields[name].annotation
         readable = Annotated[annotation, WrapValidator(_read_or_none)]  # type: ignore[valid-type]  # known at run time

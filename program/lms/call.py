@@ -15,7 +15,7 @@ import dspy
 from dspy import lm15
 from dspy.streaming import StatusMessage, StatusMessageProvider
 from dspy.utils.callback import BaseCallback
-from dspy.utils.exceptions import LMError, LMProviderError, LMUnexpectedError, is_retryable_lm_error
+from dspy.utils.exceptions import LMError, is_retryable_lm_error
 
 from program.common.backends import StageUsage, Usage, WireImage
 from program.common.errors import InputError
@@ -24,7 +24,7 @@ from program.common.text import answer_span, breaks_off
 from program.lms.adapter import adapter_for, events_of
 from program.lms.dspy_private import estimated_cost_usd, retry_after_s, sync_send_to_stream
 from program.lms.limits import Budget, current_budget, gate_of, settings_in_force
-from program.lms.traits import known_traits, own_record
+from program.lms.traits import ModelTraits, known_traits, own_record
 
 logger = logging.getLogger(__name__)
 
@@ -107,10 +107,9 @@ def _book(receipt: _Receipt) -> None:
             entry.cost_usd = (entry.cost_usd or 0.0) + receipt.cost_usd
 
 
-def book_kept_answer(lm: dspy.BaseLM) -> None:
-    """Count a question whose answer was kept; a free one is not counted."""
-    if not known_traits(lm).embedded:
-        _book(_Receipt(from_cache=True))
+def book_kept_answer() -> None:
+    """Count a question whose answer was kept."""
+    _book(_Receipt(from_cache=True))
 
 
 def note_image(image: WireImage) -> None:
@@ -158,6 +157,12 @@ class CallAllowance:
         return True
 
 
+_CAPABILITIES = (
+    "supports_function_calling", "supports_reasoning", "supports_response_schema", "supported_params",
+)  # fmt: skip
+"""What DSPy asks an engine before each call."""
+
+
 class ModelCall:
     """The context of one call: each request is charged, admitted, made, priced and booked by itself.
 
@@ -172,12 +177,15 @@ class ModelCall:
     def __init__(self, lm: dspy.BaseLM, calls: CallAllowance | None = None) -> None:
         self._lm, self._calls = lm, calls
         self._engine: Any = getattr(lm, "engine", None)
-        self._embedded = known_traits(lm).embedded
+        self._traits = known_traits(lm)
+        self._embedded = self._traits.embedded
         self._budget = current_budget()
         self._keeps_history = not dspy.settings.disable_history
         self._whole_call: _Receipt | None = None
         self._requests, self._answers, self._answered_tokens = 0, 0, 0
         self.answer_text = ""
+        known = [name for name in _CAPABILITIES if hasattr(self._engine, name)]
+        vars(self).update({name: getattr(self._engine, name) for name in known})
         self.is_cut = False
         """Whether the last answer ended for want of tokens."""
 
@@ -300,7 +308,7 @@ class ModelCall:
 
     def _remember(self, entry: dict[str, Any]) -> None:
         """Add the call to DSPy's histories, without images that a user's own LM was sent inline."""
-        if not known_traits(self._lm).takes_references:
+        if not self._traits.takes_references:
             self._lm.update_history({**entry, "messages": strip_bytes(entry.get("messages"))})
             return
         _WHOLE_CALLS.append(entry)
@@ -339,8 +347,10 @@ class Question:
     traced_inputs: dict[str, Any]
     """As DSPy's trace holds them, images as references."""
     lm: dspy.BaseLM
+    traits: ModelTraits
+    """What was known of the model as it was asked."""
+    calls: CallAllowance
     config: dict[str, Any] = field(default_factory=dict)
-    calls: CallAllowance = field(default_factory=CallAllowance)
     max_tokens: int | None = None
     """That the answer may take; None: as the model is set."""
     repeats: int = 0
@@ -388,7 +398,7 @@ def _call(question: Question, signature: type[dspy.Signature]) -> dspy.Predictio
     model_call = ModelCall(lm, question.calls)
     adapter = adapter_for(lm, first_field_only=question.first_field_only)
     callbacks = list(dspy.settings.callbacks)
-    if not known_traits(lm).embedded:
+    if not question.traits.embedded:
         callbacks.insert(0, KeyScrubber(lm))
     settings = {"lm": lm, "adapter": adapter, "callbacks": callbacks, "trace": None}
     try:
@@ -409,7 +419,7 @@ def _call(question: Question, signature: type[dspy.Signature]) -> dspy.Predictio
         if isinstance(prediction.get(name), str):
             prediction[name] = _bounded(prediction[name])
     add_to_trace(question, prediction)
-    if question.first_field_only:
+    if question.first_field_only or question.traits.embedded:  # the expert's answers are whole
         return prediction
     if model_call.is_cut:
         limit = question.max_tokens
@@ -447,12 +457,6 @@ def _config_of(question: Question) -> dict[str, Any]:
     if limit is None or most is None:
         return dict(question.config)
     return {**question.config, "max_tokens": min(most, limit)}
-
-
-def is_unusable(error: LMError, lm: dspy.BaseLM) -> bool:
-    """Return whether no client can read what the model answered: another wording may mend it."""
-    has_answer = type(error) in {LMUnexpectedError, LMProviderError}
-    return has_answer and not known_traits(lm).embedded
 
 
 def add_to_trace(question: Question, prediction: dspy.Prediction) -> None:

@@ -85,7 +85,6 @@ def listed_traits(address: str, model: str, secrets: Mapping[str, str]) -> dict[
 
 
 def _at(page: Any, path: str) -> Any:
-    """Return what stands at a path in a page, or None."""
     for name in path.split("."):
         page = page.get(name) if isinstance(page, Mapping) else None
     return page

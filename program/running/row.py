@@ -9,7 +9,6 @@ from typing import Any, Literal, Self, get_args
 from pydantic import ConfigDict, field_validator
 
 from program.agent.assessment import Assessment
-from program.agent.query import read_query
 from program.agent.state import Columns, ExecutorOutput
 from program.common.backends import Record
 from program.common.keys import redact
@@ -48,6 +47,7 @@ class Row(Columns, RowStart):
     answer: str | None = None
     """For a question: the answer, a text or the letter of an option; empty where a score was asked for."""
     option: str | None = None
+    guess: str | None = None
     distortions: str | None = None
     """The faults in seven broad categories (Blurs, Noise, ...), each slight, moderate, severe or extreme, with its
     region; this is what chooses the tools."""
@@ -158,7 +158,7 @@ class Row(Columns, RowStart):
         return self.model_dump_json(exclude_defaults=True)
 
 
-_AS_THEY_ARE = (*Columns.model_fields, "status", "score", "option", "subject_sharp", "error")
+_AS_THEY_ARE = (*Columns.model_fields, "status", "score", "option", "guess", "subject_sharp", "error")
 """Columns that an assessment has under the same names."""
 
 
@@ -187,8 +187,7 @@ def _tools_text(evidence: ExecutorOutput) -> str | None:
 def _options_text(result: Assessment) -> str | None:
     if result.option is None:
         return None
-    options = read_query(result.state.query, result.state.options).options
-    return json.dumps(options, ensure_ascii=False)
+    return json.dumps(result.state.reading.options, ensure_ascii=False)
 
 
 def _columns_of(request: Request) -> dict[str, Any]:

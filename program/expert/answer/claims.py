@@ -156,7 +156,6 @@ def degree_in(text: str) -> Claim | None:
 
 
 def _row_of(table: str, folded: str) -> Mapping[str, Any] | None:
-    """Return the first row of a table whose words are in a text."""
     for words, row in entries(table):
         if words.search(folded):
             return row
@@ -451,7 +450,6 @@ def _fault_odds(look: Look, axis: str) -> float:
 
 
 def _odds_of_people(look: Look, axis: str) -> float:
-    """Return the log-odds that people see one of the faults on an axis."""
     probability = probability_of(look.view, *_FAULTS[axis])
     return float(special.logit(np.clip(probability, 0.01, 0.99)))
 

@@ -351,7 +351,6 @@ def _changes(view: View, faults: Sequence[VisibleFault], items: list[str], phras
 
 
 def _strengths(view: View) -> list[str]:
-    """Return what is good about a photograph with nothing wrong."""
     strengths = []
     if (sharpness_of(view) or 0.0) >= _CLEAR:
         strengths.append("sharp")

@@ -124,7 +124,6 @@ def _common_axis(topic: Claim | None, options: Mapping[str, str], own: Mapping[s
 
 
 def _first_terms(options: Mapping[str, str]) -> dict[str, Claim]:
-    """Return the first claim of each option that has a word of a property, by letter."""
     terms = {letter: terms_in(text) for letter, text in options.items()}
     return {letter: claims[0] for letter, claims in terms.items() if claims}
 
@@ -429,16 +428,6 @@ def unseen(query: str, phrases: Phrases) -> str:
     return phrases.say("sentence.unread")
 
 
-def is_guess(reason: str) -> bool:
-    """Return whether a reason says that its option is a guess, in either language.
-
-    >>> is_guess("This is a guess from the prior, with low confidence. Sharp.")
-    True
-    """
-    languages = (findings.ENGLISH, findings.CHINESE)
-    return any(phrases.say("choice.guess") in reason for phrases in languages)
-
-
 def fact(look: Look, axis: str, phrases: Phrases, *, denied: bool = False) -> str:
     """Say in one sentence how much of an axis there is, beside what photographs have.
 
@@ -519,18 +508,34 @@ def _fault(look: Look, axis: str, phrases: Phrases, *, denied: bool) -> str:
     return findings.sentence_of([nothing], phrases)
 
 
+def is_guessed(choice: ChosenOption, options: Mapping[str, str]) -> bool:
+    """Return whether nothing that can be measured speaks for the option that was chosen."""
+    return not choice.measured or bool(choice.look.view.unjudged and _axis_of(choice, options) in _DETAIL)
+
+
+def _axis_of(choice: ChosenOption, options: Mapping[str, str]) -> str:
+    """Return the axis that a choice was made on: among claims that of the chosen one."""
+    if choice.topic == "distortion":
+        claim = property_in(options.get(choice.letter, ""))
+        if claim is not None:
+            return claim.axis
+    return choice.topic
+
+
 def choice_reason(
     choice: ChosenOption, options: Mapping[str, str], query: str, phrases: Phrases, quality: float
 ) -> str:
     """Say which option was chosen, how sure that is, and which reading decided it."""
     text, look, topic = options.get(choice.letter, ""), choice.look, choice.topic
     words = findings.summary(look.view, quality, phrases)
-    claim = property_in(text) if topic == "distortion" else None
-    axis = topic if claim is None else claim.axis
-    blind = findings.unjudged_text(look.view, phrases) if axis in _DETAIL else ""
-    if blind or not choice.measured:
+    axis = _axis_of(choice, options)
+    if is_guessed(choice, options):
+        why = unseen(query, phrases)
+        if axis in _DETAIL and look.view.unjudged:
+            why = findings.unjudged_text(look.view, phrases)
         about = words if topic == "content" else ""
-        return phrases.join(blind or unseen(query, phrases), phrases.say("choice.guess"), about)
+        return phrases.join(why, phrases.say("choice.guess"), about)
+    claim = property_in(text) if topic == "distortion" else None
     folded = query.casefold()
     if topic != "distortion" or form("reversed").search(folded):
         denied = _is_denied(text, predicate(folded))
