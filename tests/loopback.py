@@ -92,6 +92,9 @@ class Loopback:
     token, which ask what a model can do, are no questions: they stand in `probes`, meet no fault and no rule, and count
     nowhere else.
 
+    `first` goes before everything, of every kind of request: a function of method, path and question (None where the
+    request is none) that returns a Reply, or None. `spoils` gets every completion, and returns what is sent instead.
+
     `rules` go before the general answer: (output field or predicate on the question, answer), the answer a text,
     a JSON value, a Reply, a list used up in order, or a function of the question that returns one of these.
     """
@@ -116,8 +119,10 @@ class Loopback:
         key: str | None = None,
         keep: bool = True,
         port: int = 0,
+        first: "Callable[[str, str, Any], Reply | None]" = lambda *_: None,
+        spoils: "Callable[[dict[str, Any]], Any]" = lambda completion: completion,
     ) -> None:
-        self.rules = list(rules)
+        self.rules, self.first, self.spoils = list(rules), first, spoils
         self.faults = faults if isinstance(faults, Faults) else Faults(faults)
         self.latency_s, self.slow_s, self.retry_after_s = latency_s, slow_s, retry_after_s
         self.huge_bytes, self.models, self.key, self.keep = huge_bytes, list(models), key, keep
@@ -236,6 +241,9 @@ class Loopback:
             return Reply(body={})
         if self.key is not None and headers.get("authorization") != f"Bearer {self.key}":
             return _error(401, "the key is wrong", "invalid_api_key")
+        if (reply := self.first(method, path, _question(body))) is not None:
+            return reply
+        path = path.partition("?")[0]
         if (page := flavours.page(self, method, path)) is not None:
             return Reply(body=page)
         if method != "POST" or path != "/v1/chat/completions":
@@ -351,10 +359,17 @@ class Loopback:
             bad = float("nan") if fault == "nan_logprobs" else None
             choice["logprobs"] = {"content": answers.tokens(question, text, most, bad), "refusal": None}
         used = _used(question, text)
-        return {
+        return self.spoils({
             "id": f"chatcmpl-{self.counts['requests']}", "object": "chat.completion", "created": 1,
             "model": question.model, "choices": [choice], "usage": {**used, "total_tokens": sum(used.values())},
-        }  # fmt: skip
+        })  # fmt: skip
+
+
+def _question(body: bytes) -> Any:
+    try:
+        return Question(json.loads(body))
+    except (ValueError, KeyError, TypeError, AttributeError):
+        return None
 
 
 def _used(question: Any, text: str) -> dict[str, int]:

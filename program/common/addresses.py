@@ -3,7 +3,9 @@
 import ipaddress
 import os
 import re
-from urllib.parse import unquote, urlsplit
+from urllib.parse import unquote, urljoin, urlsplit
+
+from program.common.errors import EndpointError, showable
 
 URI = re.compile(r"(?:[A-Za-z][A-Za-z0-9+.-]+::)*[A-Za-z][A-Za-z0-9+.-]+://")
 FILE = re.compile(r"file:(?://(?:localhost(?=/))?|(?=/))", re.IGNORECASE)
@@ -104,6 +106,34 @@ def proxies_for(address: str) -> dict[str, str]:
     if _is_own(host) or proxy_bypass(host):
         return {}
     return getproxies()
+
+
+def redirected(address: str, location: str) -> str:
+    """Return where a server sends a request on to by a redirect.
+
+    Raises EndpointError where that is another server, which is to get no key and no image.
+    """
+    scheme, host, port = _server(address)
+    allowed = [(scheme, host, port)]
+    if (scheme, port) == ("http", 80):  # as browsers do
+        allowed.append(("https", host, 443))
+    try:
+        target = urljoin(address, location)
+        is_allowed = _server(target) in allowed
+    except ValueError:
+        target, is_allowed = location, False
+    if not is_allowed:
+        elsewhere = showable(target.partition("?")[0])[:200]
+        mend = "if that is right give its address with --api-base"
+        raise EndpointError(f"{address} sends requests on to {elsewhere}; {mend}")
+    return target
+
+
+def _server(address: str) -> tuple[str, str, int]:
+    """Return scheme, host and port of an address; ValueError where it has no such form."""
+    parts = urlsplit(address)
+    usual = 443 if parts.scheme == "https" else 80
+    return parts.scheme, parts.hostname or "", parts.port or usual
 
 
 def _is_own(host: str) -> bool:

@@ -14,6 +14,9 @@ from dspy import lm15
 # public name makes one.
 from dspy._vendor.lm15.transports import StdlibTransport as StdlibTransport
 
+# What such a transport returns: one whose body was mended is made anew.
+from dspy._vendor.lm15.transports import TransportResponse as TransportResponse
+
 # Between these an image stands in a prompt; a user's text that holds them would fetch one.
 from dspy.adapters.types.base_type import CUSTOM_TYPE_END_IDENTIFIER as CUSTOM_TYPE_END_IDENTIFIER
 from dspy.adapters.types.base_type import (

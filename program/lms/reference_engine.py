@@ -15,9 +15,9 @@ from urllib.parse import urlsplit
 import dspy
 from dspy import lm15
 
-from program.common.addresses import proxies_for
+from program.common.addresses import proxies_for, redirected
 from program.common.backends import ImageLimits
-from program.common.errors import EndpointError, ImagesRefused
+from program.common.errors import EndpointError, ImagesRefused, InputError, one_line
 from program.common.keys import redact, scrub, without_keys
 from program.images import sending
 from program.images.sending import EncodedImage, limits_of_request
@@ -25,7 +25,8 @@ from program.images.store import HOST, IMAGES, ImageRef
 from program.lms import traits
 from program.lms.adapter import events_of
 from program.lms.call import FeatureRefused, note_change, note_image
-from program.lms.dspy_private import LM15Engine, StdlibTransport
+from program.lms.dspy_private import LM15Engine, StdlibTransport, TransportResponse
+from program.lms.refusals import OMITTABLE, fewer_alternatives, readable, refused, words_of
 from program.lms.traits import ModelRecord, ModelTraits
 
 
@@ -72,13 +73,38 @@ def token_for(sha256: str) -> str:
     return _PREFIX + sha256[:32]
 
 
+_REDIRECTS = frozenset({301, 302, 307, 308})
+_MOST_REDIRECTS = 3
+
+
 class ServerTransport(StdlibTransport):
-    """The client's own transport to one server; to one of this machine without a proxy."""
+    """The client's own transport to one server, whose redirects and odd replies it mends.
+
+    A server of this machine is asked without a proxy.
+    """
 
     def __init__(self, address: str) -> None:
         proxies = proxies_for(address)  # once, as it takes 0.1 ms
         proxy = proxies.get(urlsplit(address).scheme) or proxies.get("all")
         super().__init__(proxy=proxy or None, trust_env=False)
+
+    def stream(self, request: Any) -> TransportResponse:
+        """Send one request; EndpointError where the server sends it on to another one."""
+        address = request.url
+        for _ in range(_MOST_REDIRECTS + 1):
+            reply = super().stream(request)
+            body = reply.read()
+            if reply.status not in _REDIRECTS:
+                return TransportResponse(
+                    status=reply.status,
+                    reason=reply.reason,
+                    headers=reply.headers,
+                    http_version=reply.http_version,
+                    chunks=iter([readable(reply.status, body)]),
+                    release=lambda _: None,
+                )
+            request = replace(request, url=redirected(request.url, reply.header("location") or ""))
+        raise EndpointError(f"{address} sends requests on without end; check --api-base")
 
 
 class ImageTransport(ServerTransport):
@@ -174,15 +200,17 @@ class ReferenceEngine:
         with images_by_token() if by_token else nullcontext() as images:
             sent = self._on_the_wire(request, images)
             try:
-                response: lm15.Response = inner.complete(sent)
+                response = _completed(inner, sent)
+            except EndpointError as error:
+                self._count_failure(error)
+                raise
             except lm15.LM15Error as error:
                 cause = self._cause(sent, error)
                 self._explain(error)
                 if cause is None:
                     raise
                 if isinstance(cause, EndpointError):
-                    self.failures += 1
-                    cause.is_repeated = self.failures > 1
+                    self._count_failure(cause)
                 raise cause from error
         self.has_answered, self.failures = True, 0
         self._note_changes(sent, response)
@@ -192,6 +220,10 @@ class ReferenceEngine:
     def stream(self, request: lm15.Request) -> Iterator[Any]:
         """Answer one request as a stream of events."""
         yield from events_of(self.complete(request))
+
+    def _count_failure(self, error: EndpointError) -> None:
+        self.failures += 1
+        error.is_repeated = self.failures > 1
 
     def _on_the_wire(self, request: lm15.Request, images: dict[bytes, bytes] | None) -> lm15.Request:
         """Return a request as it is sent, without refused features.
@@ -205,7 +237,11 @@ class ReferenceEngine:
         for message in request.messages:
             parts = tuple(_sent_part(part, limits, images) for part in message.parts)
             messages.append(replace(message, parts=parts))
-        known = self.record.known
+        known, system = self.record.known, request.system
+        if system and not known.system_role:
+            messages[0] = _with_instructions(messages[0], system)
+            system = None
+            note_change(f"{self.title}: instructions sent in the user's message (no system role)")
         changed: dict[str, Any] = {}
         for name, words in known.refused.items():
             if getattr(request.config, name, None) is not None:
@@ -217,7 +253,7 @@ class ReferenceEngine:
         model = self.connection.wire_model or request.model
         if known.wire_model:
             model = f"{request.model.partition('/')[0]}/{known.wire_model}"
-        return replace(request, messages=tuple(messages), config=config, model=model)
+        return replace(request, messages=tuple(messages), system=system, config=config, model=model)
 
     def _cause(self, request: lm15.Request, error: lm15.LM15Error) -> Exception | None:
         """Return what is wrong, where the service's words say it, and remember it; else None.
@@ -231,7 +267,7 @@ class ReferenceEngine:
         if "images" in named and _images_of(request):
             self.record.learn(reads_images=False)
             return ImagesRefused(f"{self.name} reads no images")
-        if self._goes_without(named, request.config, words, error.status):
+        if self._goes_without(named, request, words, error.status):
             return FeatureRefused(error)
         if "context" in named:
             size = f" of {known.context_tokens:,} tokens" if known.context_tokens else ""
@@ -248,9 +284,12 @@ class ReferenceEngine:
             return EndpointError(f"{self.title}: {wrong}; name another one with --lm")
         return None
 
-    def _goes_without(self, named: list[str], config: lm15.Config, words: str, status: int | None) -> bool:
+    def _goes_without(self, named: list[str], request: lm15.Request, words: str, status: int | None) -> bool:
         """Remember what is refused of a request; False where it cannot go without that."""
-        known = self.record.known
+        known, config = self.record.known, request.config
+        if "system_role" in named and request.system:
+            self.record.learn(system_role=False)
+            return True
         if self.address is not None and known.max_tokens_field in named:
             other = {"max_tokens": "max_completion_tokens", "max_completion_tokens": "max_tokens"}
             self.record.learn(max_tokens_field=other[known.max_tokens_field])
@@ -289,6 +328,28 @@ class ReferenceEngine:
             note_change(f"{self.title}: logprobs asked for, none came with the answer")
 
 
+def _completed(client: Any, request: lm15.Request) -> lm15.Response:
+    """Let DSPy's client put a request; a reply that it stumbles over is an error of the service."""
+    try:
+        response: lm15.Response = client.complete(request)
+    except (lm15.LM15Error, InputError):
+        raise
+    except (ArithmeticError, AttributeError, LookupError, RecursionError, TypeError, ValueError) as error:
+        fault = one_line(error)[:200]
+        raise lm15.ProviderError(f"the reply cannot be read ({fault})") from error
+    return response
+
+
+def _with_instructions(message: lm15.Message, system: Any) -> lm15.Message:
+    """Return a message that begins with the instructions of the system."""
+    text = system if isinstance(system, str) else "\n\n".join(part.text for part in system)
+    first, *others = message.parts
+    if isinstance(first, lm15.TextPart):
+        first = lm15.TextPart(text=f"{text}\n\n{first.text}")
+        return replace(message, parts=(first, *others))
+    return replace(message, parts=(lm15.TextPart(text=text), *message.parts))
+
+
 def _images_of(request: lm15.Request) -> list[lm15.ImagePart]:
     images = []
     for message in request.messages:
@@ -322,67 +383,3 @@ class AsyncReferenceEngine:
     async def complete(self, request: lm15.Request) -> lm15.Response:
         """Answer one request."""
         return await asyncio.to_thread(self._engine.complete, request)
-
-
-# What a service refuses, read from its words
-
-_STATUSES = frozenset({400, 404, 415, 422, 500, 501})
-"""Of unknown or unsupported fields; llama.cpp gives 500 for a schema it cannot use."""
-_LACKS = "not supported|unsupported|unknown|unrecognized|unexpected|not permitted|instead"
-_PATTERNS = {
-    # llama.cpp, vLLM, LM Studio, OpenRouter, LiteLLM's proxy and OpenAI, each in its own words
-    "images": r"image input is not supported|mmproj|unsupported content part"
-    r"|content type.{0,20}image|not a multimodal model"
-    r"|(?:does|do)(?: not|n't) support (?:image|vision|multimodal)"
-    r"|support image input|(?:image|vision)\S* (?:input )?(?:is|are) not supported"
-    r"|no endpoints found that support image"
-    r"|image_url.{0,40}(?:not|invalid|unsupported|expected)"
-    r"|(?:invalid|unsupported|unknown).{0,40}image_url"
-    r"|at most 0 image|cannot (?:read|process|see) images?",
-    # OpenAI's names the other one, too: "Use 'max_completion_tokens' instead."
-    "max_tokens": rf"\A(?=.*(?:{_LACKS})).*(?<![a-z_])max_tokens\b",
-    "max_completion_tokens": rf"\A(?=.*(?:{_LACKS})).*(?<![a-z_])max_completion_tokens\b",
-    "response_format": r"response_?format|json_?schema|structured|guided|grammar|schema",
-    "logprobs": r"log_?prob",
-    "temperature": r"temperature",
-    "seed": r"\bseed\b",
-    "context": r"context[ _](?:length|size|window)|maximum context"
-    r"|exceeds? (?:the )?(?:available )?context|prompt is too long|too many (?:input )?tokens",
-    "model": r"model\b.{0,120}(?:not found|does not exist|not exist|not loaded|unknown|no such)"
-    r"|(?:no such|unknown|invalid) model|model_not_found",
-}
-"""By what is refused: images, a field of the request, its length, or the model's name."""
-_COMPILED = {what: re.compile(pattern, re.IGNORECASE) for what, pattern in _PATTERNS.items()}
-OMITTABLE = ("response_format", "logprobs", "temperature", "seed")
-"""Fields that a request can do without."""
-
-
-def words_of(error: lm15.LM15Error) -> str:
-    """Return what a service said, on one line."""
-    return " ".join(f"{error.message} {error.provider_code or ''}".split())
-
-
-def refused(words: str, status: int | None) -> list[str]:
-    """Return what a service's words, on one line, may refuse, as the table calls it.
-
-    >>> refused("image input is not supported - hint: you may need to provide the mmproj", 500)
-    ['images']
-    >>> refused("Unsupported parameter: 'max_tokens'; use 'max_completion_tokens'", 400)
-    ['max_tokens', 'max_completion_tokens']
-    >>> refused("too many requests of this seed", 429)
-    []
-    """
-    named = [what for what, pattern in _COMPILED.items() if pattern.search(words)]
-    if status in _STATUSES:
-        return named
-    return ["images"] if "images" in named else []  # of whatever status
-
-
-def fewer_alternatives(words: str, asked: int) -> int | None:
-    """Return the most alternatives that a refusal of `top_logprobs` allows, fewer than were asked for.
-
-    >>> fewer_alternatives("Invalid value: 'top_logprobs' must be less than or equal to 5", 20)
-    5
-    """
-    numbers = map(int, re.findall(r"\d+", words.partition("top_logprobs")[2]))
-    return max((number for number in numbers if 1 <= number < asked), default=None)

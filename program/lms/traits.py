@@ -12,6 +12,7 @@ from collections.abc import Mapping
 from contextlib import suppress
 from datetime import UTC, datetime
 from functools import lru_cache
+from http.client import HTTPException
 from pathlib import Path
 from typing import Any, Literal
 
@@ -19,9 +20,9 @@ import dspy
 from dspy import lm15
 from pydantic import BaseModel, ConfigDict, ValidationError
 
-from program.common.addresses import proxies_for
+from program.common.addresses import proxies_for, redirected
 from program.common.cli import MODEL_RECORDS
-from program.common.errors import EndpointError, ImagesRefused
+from program.common.errors import EndpointError, ImagesRefused, showable
 from program.common.files import write_whole
 from program.common.keys import redact
 
@@ -59,7 +60,8 @@ def listed_traits(address: str, model: str, secrets: Mapping[str, str]) -> dict[
     """
     root = re.sub(r"/v\d+$", "", address)
     listing = _page(f"{address}/models", secrets, must_answer=True)
-    entries = [entry for entry in listing.get("data") or () if isinstance(entry, Mapping)]
+    listed = listing.get("data")
+    entries = [entry for entry in listed if isinstance(entry, Mapping)] if isinstance(listed, list) else []
     only: Mapping[str, Any] = entries[0] if len(entries) == 1 else {}
     entry = next((each for each in entries if each.get("id") == model), only)
     reads_images = _is_among(_at(entry, "architecture.input_modalities"), "image")
@@ -72,12 +74,13 @@ def listed_traits(address: str, model: str, secrets: Mapping[str, str]) -> dict[
     elif entry.get("owned_by") == "library":  # Ollama's models
         page = _page(f"{root}/api/show", secrets, {"model": model})
         reads_images = _is_among(page.get("capabilities"), "vision")
-        for name, length in (page.get("model_info") or {}).items():
+        details = page.get("model_info")
+        for name, length in details.items() if isinstance(details, dict) else ():
             if name.endswith(".context_length"):
                 lengths.append(length)
     known_lengths = [length for length in lengths if isinstance(length, int) and length > 0]
     found = {
-        "models": tuple(str(entry.get("id")) for entry in entries) or None,
+        "models": tuple(showable(str(entry.get("id"))) for entry in entries) or None,
         "reads_images": reads_images,
         "context_tokens": next(iter(known_lengths), None),
     }
@@ -95,6 +98,15 @@ def _is_among(kinds: Any, kind: str) -> bool | None:
     return kind in kinds if isinstance(kinds, list) and kinds else None
 
 
+class _OneServer(urllib.request.HTTPRedirectHandler):
+    """Follows the redirects of one server alone: urllib would give its key to another."""
+
+    def redirect_request(self, req: Any, fp: Any, code: Any, msg: Any, headers: Any, newurl: Any) -> Any:
+        """Return the request that a redirect asks for."""
+        redirected(req.full_url, newurl)
+        return super().redirect_request(req, fp, code, msg, headers, newurl)
+
+
 def _page(url: str, secrets: Mapping[str, str], body: Any = None, *, must_answer: bool = False) -> dict[str, Any]:
     """Return the JSON object at an address, without the key; an empty one for anything else.
 
@@ -108,10 +120,13 @@ def _page(url: str, secrets: Mapping[str, str], body: Any = None, *, must_answer
     # Settings take addresses of http and https alone.
     request = urllib.request.Request(url, data, headers)  # noqa: S310
     try:
-        opener = urllib.request.build_opener(urllib.request.ProxyHandler(proxies_for(url)))
+        proxies = urllib.request.ProxyHandler(proxies_for(url))
+        opener = urllib.request.build_opener(proxies, _OneServer)
         with opener.open(request, timeout=LISTING_TIMEOUT_S) as answer:
             page = json.loads(redact(answer.read(4 << 20).decode("utf-8", "replace"), secrets))
-    except ValueError:
+    except EndpointError:  # a redirect to another server
+        raise
+    except (ValueError, RecursionError, HTTPException):
         return {}
     except OSError as error:
         server, status = url.removesuffix("/models"), getattr(error, "code", None)
@@ -173,6 +188,8 @@ class ModelTraits(BaseModel):
     token_probabilities: int | None = None
     """Alternatives that come with each token; 0: none."""
     context_tokens: int | None = None
+    system_role: bool = True
+    """Whether it takes a system message; else the user's first message begins with the instructions."""
     max_tokens_field: Literal["max_tokens", "max_completion_tokens"] = "max_tokens"
     refused: Mapping[str, str] = {}
     """Fields of a request that the service refuses, with its words; they are left out."""

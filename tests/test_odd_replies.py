@@ -1,0 +1,251 @@
+"""What servers send that is odd: figures that are none, refusals in other words and places, redirects, proxies."""
+
+import json
+import math
+import re
+
+import pytest
+
+from program.agent.loop import AgenticIQA
+from program.assess import main as assess
+from program.common.settings import load_settings
+
+pytestmark = pytest.mark.usefixtures("no_answers_kept")
+
+RATE = "Rate the perceptual quality of this image."
+
+
+@pytest.fixture
+def on(fake_runner, forget_models):
+    """Make the program on a server, as a process that has just started does."""
+
+    def make(server):
+        forget_models()
+        tree = {"assessment": {"max_replan_iterations": 0}, "wire": {"backoff_s": 0.01}}
+        iqa = AgenticIQA(load_settings(overrides=tree).with_model("openai/small-vlm", server.base))
+        iqa.resources.__dict__["runner"] = fake_runner()
+        return iqa
+
+    return make
+
+
+@pytest.fixture
+def refusing(loopback, loopback_module):
+    """Start a server that refuses what `is_refused` says of a question; `server.refusals` counts how often."""
+
+    def start(is_refused, status, body, **options):
+        def first(_method, _path, question):
+            if question is None or not is_refused(question):
+                return None
+            server.refusals += 1
+            return loopback_module.Reply(status, body)
+
+        server = loopback(first=first, **options)
+        server.refusals = 0
+        return server
+
+    return start
+
+
+def record():
+    """Return what the cache folder holds of the one model."""
+    (file,) = (load_settings().cache_dir / "models").glob("*.json")
+    return json.loads(file.read_text("utf-8"))
+
+
+def with_usage(**figures):
+    return lambda completion: {**completion, "usage": {**completion["usage"], **figures}}
+
+
+def of_each_token(change):
+    """Return a spoiler that changes each token's log-probabilities."""
+
+    def spoil(completion):
+        for token in (completion["choices"][0]["logprobs"] or {}).get("content", ()):
+            change(token)
+        return completion
+
+    return spoil
+
+
+def last_alternative(value):
+    return of_each_token(lambda token: token["top_logprobs"][-1:] and token["top_logprobs"][-1].update(logprob=value))
+
+
+FIGURES = {
+    "negative": with_usage(prompt_tokens=-1, completion_tokens=-7),
+    "fraction": with_usage(prompt_tokens=812.5, total_tokens=0.1),
+    "text": with_usage(prompt_tokens="many", completion_tokens="12"),
+    "huge": with_usage(prompt_tokens=10**400),
+    "true": with_usage(completion_tokens=True),
+    "details": with_usage(prompt_tokens_details={"cached_tokens": -1}, completion_tokens_details=3),
+    "list": lambda completion: {**completion, "usage": [1, 2]},
+    "null alternative": last_alternative(None),
+    "NaN alternative": last_alternative(math.nan),
+    "-Infinity alternative": last_alternative(-math.inf),
+    "text alternative": last_alternative("low"),
+    "no alternative's bytes": of_each_token(lambda token: token.update(bytes=[-1, "x"])),
+}
+
+
+@pytest.mark.parametrize("kind", FIGURES)
+def test_figures_that_are_none_are_left_out_and_the_answer_counts(loopback, on, picture, kind):
+    result = on(loopback(spoils=FIGURES[kind]))(image=picture(), query=RATE)
+    assert (result.status, result.attempt, result.level_probabilities_from) == ("ok", "first call", "logprobs")
+    assert result.usage.lm_calls == 3
+    assert result.usage.input_tokens >= 0
+    assert result.usage.output_tokens >= 0
+
+
+LIMITS_OF_LOGPROBS = [
+    ("Fireworks", 400, {"error": {"message": "cannot request more than 5 logprobs"}}),
+    ("vLLM", 400, {"message": "Requested sample logprobs of 20, which is greater than max allowed: 5"}),
+    ("TGI", 422, {"error": "Input validation error: `top_n_tokens` must be >= 0 and <= 5. Given: 20"}),
+    ("FastAPI", 422, {"detail": [{"loc": ["body", "top_logprobs"], "msg": "Input should be less than or equal to 5"}]}),
+    ("a range", 400, {"error": {"message": "Invalid top_logprobs value, the valid range of top_logprobs is [0, 5]"}}),
+    ("between", 400, {"detail": "logprobs must be between 0 and 5"}),
+    ("limited", 400, {"error": {"message": "The number of log probabilities is limited to 5, 20 were requested"}}),
+]
+
+
+@pytest.mark.parametrize(("status", "body"), [row[1:] for row in LIMITS_OF_LOGPROBS])
+def test_log_probabilities_are_asked_for_in_the_number_that_a_refusal_names(refusing, on, picture, status, body):
+    server = refusing(lambda q: (q.body.get("top_logprobs") or 0) > 5, status, body)
+    result = on(server)(image=picture(), query=RATE)
+    assert (result.status, result.level_probabilities_from) == ("ok", "logprobs")
+    assert server.refusals == 1
+    assert record()["token_probabilities"] == 5
+
+
+def test_a_number_beside_a_refusal_of_log_probabilities_is_no_limit(refusing, on, picture):
+    body = {"error": {"message": "llama-3.1-8b does not support logprobs (error 4 of 7)"}}
+    server = refusing(lambda q: "logprobs" in q.body, 400, body)
+    result = on(server)(image=picture(), query=RATE)
+    assert (result.status, result.level_probabilities_from) == ("ok", "probabilities")
+    assert server.refusals == 1
+
+
+def extra(*names):
+    faults = [{"type": "extra_forbidden", "loc": ["body", name], "msg": "Extra inputs are not permitted"}
+              for name in names]  # fmt: skip
+    return {"detail": faults}
+
+
+REFUSED_FIELDS = [
+    ({"logprobs"}, 422, extra("logprobs", "top_logprobs")),
+    ({"response_format", "temperature"}, 422, extra("response_format", "temperature")),
+    ({"logprobs"}, 400, {"detail": "logprobs are not enabled on this deployment"}),
+    ({"response_format"}, 400, {"message": "response_format is not supported by this engine", "code": 400}),
+    (
+        {"logprobs"}, 400,
+        {"object": "error", "type": "BadRequestError", "code": 400, "message":
+         "[{'type': 'extra_forbidden', 'loc': ('body', 'logprobs'), 'msg': 'Extra inputs are not permitted'}]"},
+    ),
+    ({"temperature"}, 400, {"errors": [{"message": "temperature may not be set"}]}),
+]  # fmt: skip
+
+
+@pytest.mark.parametrize(("fields", "status", "body"), REFUSED_FIELDS)
+def test_fields_that_a_refusal_names_are_left_out_wherever_its_words_stand(refusing, on, picture, fields, status, body):
+    server = refusing(lambda q: not fields.isdisjoint(q.body), status, body)
+    assert [on(server)(image=picture(n), query=RATE).status for n in range(2)] == ["ok", "ok"]
+    assert set(record()["refused"]) == fields
+    assert server.refusals <= len(fields)
+
+
+@pytest.mark.parametrize(
+    "body",
+    [{"detail": "the licence has run out"}, {"message": "the licence has run out"},
+     {"detail": [{"loc": ["body"], "msg": "the licence has run out"}]}, {"error": "the licence has run out"},
+     {"error": {"message": ["the licence has run out"]}}, {"message": {"text": "the licence has run out \ud800"}}],
+)  # fmt: skip
+def test_the_words_of_a_refusal_are_shown_wherever_they_stand(refusing, photo_file, capsys, body):
+    server = refusing(lambda _: True, 400, body)
+    assert assess([str(photo_file), "--lm", "openai/small-vlm", "--api-base", server.base]) in {1, 2}
+    shown = capsys.readouterr()
+    assert "the licence has run out" in shown.out + shown.err
+    assert "Traceback" not in shown.err
+
+
+NO_SYSTEM_ROLE = [
+    (500, {"error": {"code": 500, "message": "System role not supported", "type": "server_error"}}),
+    (400, {"object": "error", "message": "Conversation roles must alternate user/assistant/user/assistant/..."}),
+    (400, {"message": "Only user and assistant roles are supported!"}),
+    (400, {"error": {"message": "Unsupported value: 'messages[0].role' does not support 'system' with this model."}}),
+    (422, {"detail": [{"loc": ["body", "messages", 0, "role"], "msg": "Input should be 'user' or 'assistant'"}]}),
+]
+
+
+@pytest.mark.parametrize(("status", "body"), NO_SYSTEM_ROLE)
+def test_a_model_without_a_system_role_gets_its_instructions_from_the_user(refusing, on, picture, status, body):
+    server = refusing(lambda q: bool(q.system), status, body)
+    assert [on(server)(image=picture(n), query=RATE).status for n in range(2)] == ["ok", "ok"]
+    assert server.refusals == 1
+    assert record()["system_role"] is False
+    for question in server.asked:
+        assert [m["role"] for m in question.body["messages"]] == ["user"]
+        assert "Respond with a JSON object" in question.text or "Given are" in question.text
+
+
+TEXT_ONLY = [
+    (400, {"error": {"message": "'messages.1' : for 'role:user' the following must be satisfied"
+                                "[('messages.1.content' : value must be a string)]"}}),
+    (400, {"error": {"message": "messages[1].content must be a string"}}),
+    (422, {"detail": [{"loc": ["body", "messages", 1, "content"], "msg": "Input should be a valid string"}]}),
+    (422, {"detail": [{"loc": ["body", "messages", 1, "content", "str"], "msg": "Input should be a valid string"}]}),
+    (400, {"error": {"message": "Failed to deserialize the JSON body: invalid type: sequence, expected a string"}}),
+]  # fmt: skip
+
+
+@pytest.mark.parametrize(("status", "body"), TEXT_ONLY)
+def test_a_server_whose_content_must_be_text_reads_no_images(refusing, on, picture, status, body):
+    server = refusing(lambda q: bool(q.images), status, body)
+    result = on(server)(image=picture(), query=RATE)
+    assert result.status == "ok"
+    assert "reads no images" in result.notes[-1]
+    assert server.refusals == 1
+    assert record()["reads_images"] is False
+
+
+@pytest.mark.parametrize("status", [307, 308])
+@pytest.mark.parametrize("whole", [False, True], ids=["path", "address"])
+def test_a_redirect_to_the_same_host_is_followed_with_the_same_method(
+    loopback, loopback_module, on, picture, status, whole
+):
+    def first(method, path, _question):
+        if "?moved" in path:
+            return None
+        to = f"{server.base if whole else '/v1'}{path.removeprefix('/v1')}?moved"
+        return loopback_module.Reply(status, "", {"Location": to})
+
+    server = loopback(first=first)
+    result = on(server)(image=picture(), query=RATE)
+    assert (result.status, result.usage.lm_calls) == ("ok", 3)
+    assert all(q.images or q.text for q in server.asked)
+
+
+@pytest.mark.parametrize("status", [301, 302, 307, 308])
+@pytest.mark.parametrize("page", ["/v1/models", "/v1/chat/completions"])
+def test_a_redirect_to_another_host_is_one_line_and_nothing_is_sent_there(
+    loopback, loopback_module, photo_file, capsys, monkeypatch, status, page
+):
+    monkeypatch.setenv("AGENTICIQA_API_KEY", "sk-planted-0123456789")
+    elsewhere, reached = loopback(), []
+    elsewhere.first = lambda *_: reached.append(1)
+    to = f"{elsewhere.base.replace('127.0.0.1', 'localhost')}{page.removeprefix('/v1')}"
+
+    def first(_method, path, _question):
+        return loopback_module.Reply(status, "", {"Location": to}) if path == page else None
+
+    server = loopback(first=first)
+    assert assess([str(photo_file), "--lm", "openai/small-vlm", "--api-base", server.base]) == 2
+    (line,) = capsys.readouterr().err.strip().splitlines()
+    assert re.search(rf"{server.base}\S* sends requests on to http://localhost:{elsewhere.port}", line)
+    assert "--api-base" in line
+    assert not reached
+
+
+def test_a_redirect_that_never_ends_is_one_line(loopback, loopback_module, photo_file, capsys):
+    server = loopback(first=lambda _m, path, _q: loopback_module.Reply(308, "", {"Location": path}))
+    assert assess([str(photo_file), "--lm", "openai/small-vlm", "--api-base", server.base]) == 2
+    assert len(capsys.readouterr().err.strip().splitlines()) == 1
