@@ -147,7 +147,7 @@ def _text(value: Any) -> str:
         return str(value)
     words = value.get("msg") or value.get("message")
     if not words:
-        return json.dumps(value, ensure_ascii=False)
+        return json.dumps(value, ensure_ascii=False)[:500]
     place = value.get("loc")
     if not isinstance(place, list):
         return _text(words)
