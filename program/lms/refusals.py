@@ -23,6 +23,16 @@ _MOST_TOKENS = 10**12
 _IMPOSSIBLE = -9999.0
 """OpenAI's log-probability of what is as good as impossible; it stands where a server gives none."""
 
+_ODD_FIGURE = re.compile(
+    rb'_tokens"\s*:(?!\s*(?:\d{1,12}\s*[,}]|null))'
+    rb'|"(?:usage|\w+_details)"\s*:(?!\s*(?:\{|null))'
+    rb'|"logprob"\s*:(?!\s*-?\d)'
+    rb'|"top_logprobs"\s*:(?!\s*(?:\[|null))'
+    rb'|"bytes"\s*:(?!\s*(?:\[[\d,\s]*\]|null))'
+    rb"|NaN|Infinity"
+)
+"""What an odd figure looks like: answers hold thousands of them, which are parsed only then."""
+
 
 class Reason(Frozen):
     """Where the words of a refusal stand in its JSON."""
@@ -98,6 +108,8 @@ def readable(status: int, body: bytes) -> bytes:
     The words of a refusal move to where the client looks for them. Token counts and
     log-probabilities that are none are left out.
     """
+    if status < 400 and not _ODD_FIGURE.search(body):
+        return body
     try:
         reply = json.loads(body, parse_constant=lambda _: None)
     except (ValueError, RecursionError):  # the client says so
