@@ -123,7 +123,7 @@ def show(lines: Sequence[dict[str, Any]]) -> None:
                 continue
             text = f"{size}: {way} {mean(line['srcc after'] for line in of_way):.3f} ({len(of_way)} draws)"
             gains = [line["srcc after"] - line["srcc before"] for line in of_way if "srcc before" in line]
-            if len(gains) > 1:
+            if len(set(gains)) > 1:
                 low, high = t.interval(0.95, len(gains) - 1, mean(gains), sem(gains))
                 text += f", gain {mean(gains):+.3f} [{low:+.3f}, {high:+.3f}]"
                 text += f", least {min(gains):+.3f}, most {max(gains):+.3f}"
@@ -146,7 +146,7 @@ def draw(lines: Sequence[dict[str, Any]], path: Path) -> None:
         mean(line["srcc before"] for line in lines if "srcc before" in line), color="grey", ls=":", label="no labels"
     )
     sizes = sorted({line["size"] for line in lines})
-    axes.set(xscale="log", xlabel="labels", ylabel=f"SRCC on {lines[0]['n']} other photographs")
+    axes.set(xscale="log", xlabel="labels", ylabel=f"SRCC on {lines[0]['n']:,} other photographs")
     axes.set_xticks(sizes, [f"{size:,}" for size in sizes])
     axes.minorticks_off()
     axes.legend(frameon=False)
