@@ -24,6 +24,7 @@ from program.common.text import answer_span, breaks_off
 from program.lms.adapter import adapter_for, events_of
 from program.lms.dspy_private import estimated_cost_usd, retry_after_s, sync_send_to_stream
 from program.lms.limits import Budget, current_budget, gate_of, settings_in_force
+from program.lms.replies import NO_ANSWER
 from program.lms.traits import ModelTraits, known_traits, own_record
 
 logger = logging.getLogger(__name__)
@@ -371,6 +372,8 @@ def put(question: Question, signature: type[dspy.Signature]) -> dspy.Prediction:
             return _call(question, signature)
         except LMError as error:
             if not is_retryable_lm_error(error) or question.calls.left == 0:
+                raise
+            if error.status == NO_ANSWER and question.repeats:
                 raise
             _wait(error, question)
 

@@ -143,9 +143,12 @@ def _probe(engine: Any, *, with_picture: bool) -> bool:
     except (lm15.LM15Error, ImagesRefused) as error:
         if with_picture and engine.record.traits.reads_images is False:
             return _probe(engine, with_picture=False)
-        if isinstance(error, lm15.AuthError):
-            raise
         words = " ".join(redact(str(error), engine.secrets).split())
+        if isinstance(error, lm15.AuthError):
+            said = " ".join(redact(error.message, engine.secrets).split())[:200]
+            variable = next(iter(engine.secrets), "AGENTICIQA_API_KEY")
+            mend = f"set the key of this server in {variable}"
+            raise EndpointError(f"{engine.name} refuses the key ({said}); {mend}") from None
         logger.info("%s: the question of one token failed (%s)", engine.name, words[:200])
         return getattr(error, "status", None) not in _BUSY
     alternatives = max((len(token.top or ()) for token in response.logprobs or ()), default=0)
