@@ -132,11 +132,15 @@ def test_an_answer_that_is_cut_is_asked_for_again_with_more_room_though_it_canno
     assert result.usage.lm_calls <= 5
 
 
-@pytest.mark.parametrize(("field", "score_only"), [("reasoning", False), ("reasoning_content", True)])
-def test_an_answer_that_stands_where_thoughts_do_is_read(loopback, loopback_module, on, picture, field, score_only):
+@pytest.mark.parametrize(
+    ("field", "content", "score_only"), [("reasoning", "\n\n", False), ("reasoning_content", None, True)]
+)
+def test_an_answer_that_stands_where_thoughts_do_is_read(
+    loopback, loopback_module, on, picture, field, content, score_only
+):
     def reply(question):
         answer = loopback_module.answers.plausible(question)
-        message = {"role": "assistant", "content": None, field: answer}
+        message = {"role": "assistant", "content": content, field: answer}
         return loopback_module.Reply(body={"choices": [{"finish_reason": "stop", "message": message}]})
 
     plain = on(loopback(token_probabilities=0), score_only=score_only)(image=picture(), query=RATE)

@@ -327,10 +327,15 @@ def _with_text(response: lm15.Response) -> lm15.Response:
 
     Servers with a reasoning parser put the answer of a model that did not think among its thoughts.
     """
-    thoughts = [part.text for part in response.message.parts if isinstance(part, lm15.ThinkingPart)]
-    if response.finish_reason != "stop" or response.text or not thoughts:
+    text = ""
+    for part in response.message.parts:
+        if isinstance(part, lm15.ThinkingPart):
+            text += part.text
+        elif not isinstance(part, lm15.TextPart) or part.text.strip():
+            return response
+    text = text.strip()
+    if response.finish_reason != "stop" or not text:
         return response
-    text = "".join(thoughts).strip()
     if len(text.split()) > 1:  # what is more than a word may be a thought
         text = f"<think>{text}</think>"
     message = replace(response.message, parts=(lm15.TextPart(text=text),))
