@@ -279,8 +279,7 @@ def taught(count: int, picture) -> AgenticIQA:
 
 
 @pytest.mark.spec("issue-65/a-kill-leaves-a-whole-program")
-def test_a_kill_at_any_moment_leaves_the_old_program_or_the_new(work, picture, scripted_lm, monkeypatch):
-    monkeypatch.setattr("program.common.files._ABANDONED_S", -1)  # what a kill left is old at once
+def test_a_kill_at_any_moment_leaves_the_old_program_or_the_new(work, picture, scripted_lm):
     old, new = taught(1, picture), taught(2, picture)
     hashes, names = [program_sha256(old), program_sha256(new)], set()
     left = []

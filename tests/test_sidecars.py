@@ -17,7 +17,7 @@ import pytest
 from PIL import Image, PngImagePlugin
 
 from program.common.errors import InputError
-from program.common.files import new_file, remove_leftovers, whole_file
+from program.common.files import new_file, remove_leftovers, whole_file, write_whole
 from program.gallery.packets import Fields, rating_in, read_packet
 from program.gallery.sidecars import copy_picture, sidecars_of, write_sidecar
 from program.images.decode_worker import tags_bounded
@@ -450,7 +450,7 @@ def test_a_kill_at_any_step_leaves_a_whole_file_or_none_and_nothing_once_cleaned
 
         def kill(event, given):
             global left
-            if event in {{"open", "os.link", "os.rename", "os.remove"}}:
+            if event in {{"open", "fcntl.flock", "os.link", "os.rename", "os.remove"}}:
                 left -= 1
                 if not left:
                     os.kill(os.getpid(), signal.SIGKILL)
@@ -467,13 +467,11 @@ def test_a_kill_at_any_step_leaves_a_whole_file_or_none_and_nothing_once_cleaned
                 os._exit(0)
             status = os.waitpid(child, 0)[1]
             assert not path.exists() or path.read_bytes() == b"whole", step
-            for left_over in set(os.listdir()) - {{"a.xmp"}}:
-                os.utime(left_over, (1, 1))
             remove_leftovers(Path())
             assert set(os.listdir()) <= {{"a.xmp"}}, step
             path.unlink(missing_ok=True)
         assert status == 0
-        assert step > 2
+        assert step > 3
     """
     assert run_apart(code, tmp_path).stderr == ""
 
@@ -483,9 +481,6 @@ def test_what_a_killed_run_left_goes_and_nothing_else(tmp_path):
     mine = [name[1:], f"{name}.jpg", ".a.xmp.tmp", ".a.xmp.0123abcd.tmp", name.replace("agentic-iqa", "agentic")]
     for each in (name, *mine):
         (tmp_path / each).write_bytes(b"mine")
-    young = name.replace("89abcdef", "00000001")
-    os.utime(tmp_path / name, (1, 1))
-    (tmp_path / young).touch()
     folder, link = ".folder.01234567.agentic-iqa.tmp", ".link.01234567.agentic-iqa.tmp"
     (tmp_path / folder).mkdir()
     (tmp_path / link).symlink_to(tmp_path / mine[0])
@@ -494,8 +489,38 @@ def test_what_a_killed_run_left_goes_and_nothing_else(tmp_path):
         partial.write_bytes(b"goes on")
         remove_leftovers(tmp_path)
         assert partial.exists()
-    assert {each.name for each in tmp_path.iterdir()} == {*mine, "c.csv", folder, link, young}
+    assert {each.name for each in tmp_path.iterdir()} == {*mine, "c.csv", folder, link}
     remove_leftovers(tmp_path / "none")
+
+
+def test_without_locks_what_is_a_day_old_goes(tmp_path, monkeypatch):
+    def refused(*_, **__):
+        raise OSError(37, "No locks available")
+
+    monkeypatch.setattr("program.common.files.lock_file", refused)
+    young, old = (tmp_path / f".a.xmp.{digits}.agentic-iqa.tmp" for digits in ("00000001", "00000002"))
+    young.touch()
+    old.touch()
+    os.utime(old, (1, 1))
+    write_whole(tmp_path / "b", "whole")
+    remove_leftovers(tmp_path)
+    assert {each.name for each in tmp_path.iterdir()} == {"b", young.name}
+
+
+def test_a_run_whose_file_another_one_took_for_a_left_one_makes_it_again(tmp_path, monkeypatch):
+    from program.common import files
+
+    lock, taken = files.lock_file, []
+
+    def late(file, *, wait):
+        if not taken:  # another run comes between the making of the file and its lock
+            taken.append(file.name)
+            remove_leftovers(tmp_path)
+        return lock(file, wait=wait)
+
+    monkeypatch.setattr(files, "lock_file", late)
+    write_whole(tmp_path / "a", "whole")
+    assert [each.name for each in tmp_path.iterdir()] == ["a"]
 
 
 def test_a_copy_that_was_cut_off_is_made_again(tmp_path):

@@ -28,7 +28,7 @@ its own."""
 PARTIAL = re.compile(r"\..{1,50}\.[0-9a-f]{8}\.agentic-iqa\.tmp", re.DOTALL)
 """Names of files that are being written, and that a kill leaves."""
 _ABANDONED_S = 24 * 60 * 60
-"""Age from which such a file is a killed run's."""
+"""Age from which such a file is a killed run's where the system has no locks."""
 
 
 @contextlib.contextmanager
@@ -41,23 +41,47 @@ def whole_file(path: Path) -> Iterator[Path]:
 
 @contextlib.contextmanager
 def _partial_file(path: Path) -> Iterator[Path]:
-    """Yield an empty file beside `path`, which goes with the block unless it was renamed."""
-    partial = path.with_name(f".{path.name[:50]}.{uuid.uuid4().hex[:8]}.agentic-iqa.tmp")
-    partial.open("xb").close()
-    try:
-        yield partial
-    finally:
-        with contextlib.suppress(OSError):
-            partial.unlink()
+    """Yield an empty file beside `path`, which goes with the block unless it was renamed.
+
+    It is locked meanwhile, so that no other run takes it for one that a kill left.
+    """
+    while True:
+        partial = path.with_name(f".{path.name[:50]}.{uuid.uuid4().hex[:8]}.agentic-iqa.tmp")
+        with partial.open("xb") as file:
+            with contextlib.suppress(OSError):  # a file system without locks
+                lock_file(file, wait=True)
+            if os.name == "nt":  # renames no open file
+                file.close()
+            elif not partial.exists():  # another run took it for a left one before it was locked
+                continue
+            try:
+                yield partial
+            finally:
+                with contextlib.suppress(OSError):
+                    partial.unlink()
+            return
 
 
 def remove_leftovers(folder: Path) -> None:
-    """Remove the half-written files in a folder that killed runs left a day ago or earlier."""
+    """Remove the half-written files that killed runs left in a folder; not those of runs that go on."""
     with contextlib.suppress(OSError), os.scandir(folder) as entries:
         for entry in entries:
             if PARTIAL.fullmatch(entry.name) and entry.is_file(follow_symlinks=False):
-                if time.time() - entry.stat().st_mtime > _ABANDONED_S:
-                    os.unlink(entry.path)
+                _remove_left(Path(entry.path))
+
+
+def _remove_left(partial: Path) -> None:
+    with contextlib.suppress(OSError), open(partial, "rb", opener=plain_file) as file:
+        try:
+            is_left = lock_file(file, wait=False)
+        except BlockingIOError:
+            return
+        except OSError:  # a file system without locks
+            is_left = False
+        if is_left or time.time() - os.fstat(file.fileno()).st_mtime > _ABANDONED_S:
+            if os.name == "nt":  # removes no open file
+                file.close()
+            partial.unlink()
 
 
 def write_whole(path: Path, content: str | bytes) -> None:
