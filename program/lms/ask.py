@@ -128,6 +128,9 @@ def _question(
     sent = dict(given)
     if traits.reads_images is False:
         sent = {name: value for name, value in given.items() if not _shows(value)}
+    if isinstance(adapter_for(lm), dspy.TwoStepAdapter) and any(map(_shows, sent.values())):
+        mend = "use dspy.ChatAdapter, JSONAdapter or XMLAdapter"
+        raise InputError(f"adapter: dspy.TwoStepAdapter sends no images, only their addresses; {mend}")
     absent = tuple(name for name in inputs if name not in sent)
     signature = _without(asked, absent)  # type: ignore[arg-type]  # a class is hashable
     signature = with_steps(signature)  # type: ignore[arg-type]  # likewise

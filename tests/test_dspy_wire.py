@@ -1,0 +1,51 @@
+"""DSPy's adapters, and a language model of the user's own, against a server on the loopback."""
+
+from typing import Any
+
+import dspy
+import pytest
+from dspy.adapters.baml_adapter import BAMLAdapter
+
+from program.agent.loop import AgenticIQA
+from program.common.errors import InputError
+from program.common.settings import load_settings
+
+RATE = "Rate the perceptual quality of this image."
+
+
+@pytest.fixture
+def by_server(fake_runner):
+    """Make a program that asks a server as `--lm` does, with quick tools."""
+
+    def make(server: Any) -> AgenticIQA:
+        iqa = AgenticIQA(load_settings().with_model("openai/small-vlm", server.base))
+        iqa.resources.__dict__["runner"] = fake_runner()
+        return iqa
+
+    return make
+
+
+def rated(iqa: AgenticIQA, image: Any) -> tuple[Any, ...]:
+    """Return what a rating came to: its status, the source of its belief, calls and score."""
+    result = iqa(image=image, query=RATE)
+    source = result.state.summarizer_result.level_probabilities_from
+    return result.status, source, result.usage.lm_calls, result.final_answer
+
+
+@pytest.mark.parametrize("adapter", [dspy.ChatAdapter, dspy.JSONAdapter, dspy.XMLAdapter, BAMLAdapter])
+def test_token_probabilities_are_read_through_each_adapter(loopback, by_server, picture, adapter) -> None:
+    expected = rated(by_server(loopback()), picture())
+    assert expected[:2] == ("ok", "logprobs")
+    with dspy.context(adapter=adapter()):
+        assert rated(by_server(loopback()), picture()) == expected
+
+
+def test_token_probabilities_are_read_through_an_adapter_in_two_steps(loopback, by_server, picture) -> None:
+    free = [(lambda q: "`quality_level`" in q.system, "**quality_level**: poor\n\nIt is soft.")]
+    reader = loopback()
+    adapter = dspy.TwoStepAdapter(dspy.LM("openai/reader", api_base=reader.base, api_key="none", cache=False))
+    with dspy.context(adapter=adapter):
+        blind = by_server(loopback(modalities=["text"], rules=free))
+        assert rated(blind, picture())[:3] == ("ok", "logprobs", 3)
+        with pytest.raises(InputError, match=r"^[^\n]*TwoStepAdapter sends no images[^\n]*ChatAdapter[^\n]*$"):
+            by_server(loopback())(image=picture(), query=RATE)
