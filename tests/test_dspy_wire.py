@@ -49,3 +49,40 @@ def test_token_probabilities_are_read_through_an_adapter_in_two_steps(loopback, 
         assert rated(blind, picture())[:3] == ("ok", "logprobs", 3)
         with pytest.raises(InputError, match=r"^[^\n]*TwoStepAdapter sends no images[^\n]*ChatAdapter[^\n]*$"):
             by_server(loopback())(image=picture(), query=RATE)
+
+
+# A language model of the user's own
+
+
+def own_lm(server: Any, **options: Any) -> dspy.LM:
+    return dspy.LM("openai/small-vlm", api_base=server.base, api_key="none", cache=False, **options)
+
+
+def with_tools(iqa: AgenticIQA, runner: Any) -> AgenticIQA:
+    iqa.resources.__dict__["runner"] = runner
+    return iqa
+
+
+def question_in(body: dict[str, Any]) -> dict[str, Any]:
+    """Return a request without what a model's own settings say."""
+    return {name: value for name, value in body.items() if name not in {"temperature", "max_tokens"}}
+
+
+@pytest.mark.parametrize("way", ["given", "configured", "set", "of a predictor"])
+def test_a_users_own_lm_costs_what_ours_costs(loopback, by_server, fake_runner, picture, way) -> None:
+    ours, theirs = loopback(), loopback()
+    expected = rated(by_server(ours), picture())
+    lm = own_lm(theirs)
+    before = (lm.model, dict(lm.kwargs), lm.engine, lm.num_retries)
+    iqa = with_tools(AgenticIQA(lm=lm if way == "given" else None), fake_runner())
+    if way == "set":
+        iqa.set_lm(lm)
+    elif way == "of a predictor":
+        iqa.planner.plan.lm = iqa.executor.select_tools.lm = iqa.summarizer.classify.lm = lm
+    with dspy.context(lm=lm if way in {"configured", "of a predictor"} else None):
+        assert rated(iqa, picture()) == expected
+        assert iqa.get_lm() is lm if way != "of a predictor" else True
+    sent, as_ours = ([question_in(q.body) for q in server.asked] for server in (theirs, ours))
+    assert sent == as_ours
+    assert (lm.model, dict(lm.kwargs), lm.engine, lm.num_retries) == before
+    assert [entry["model"] for entry in lm.history] == [lm.model] * len(sent)

@@ -236,7 +236,7 @@ class ProgramModule(dspy.Module):
         """Return the model that plays every role. ModelError where they are played by several."""
         if (chosen := super().get_lm()) is not None:
             return chosen
-        lms = [self.resources.lm(role) for role in ROLES]
+        lms = [self.resources.own_lm(role) for role in ROLES]
         models = dict.fromkeys(str(lm.model) for lm in lms)
         if len(models) > 1:
             fault = f"the roles are played by {', '.join(models)}"

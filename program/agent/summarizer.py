@@ -33,6 +33,7 @@ from program.fusion.scores import FittedFusion, disagreement, even_out, fusion_n
 from program.images.store import ImageRef
 from program.lms.ask import Answer, ask
 from program.lms.call import CallAllowance, stage
+from program.lms.servers import served
 from program.lms.traits import MOST_ALTERNATIVES, ModelTraits, own_record, traits_of
 from signatures import summarizer as questions
 from signatures.forms import QuestionForm
@@ -394,7 +395,10 @@ class Summarizer(dspy.Module):
         return self.resources.known_traits("summarizer")
 
     def _lm_of(self, predictor: dspy.Module) -> dspy.BaseLM:
-        return predict_of(predictor).lm or self.resources.lm("summarizer")
+        own = predict_of(predictor).lm
+        if own is None:
+            return self.resources.lm("summarizer")
+        return served(own, self.resources.settings)
 
     def _probabilities(self, case: _Case, calls: CallAllowance, *, with_findings: bool) -> Answer[LevelBelief]:
         """Ask for a number for each level."""

@@ -37,8 +37,9 @@ from program.lms.call import (
     put,
 )
 from program.lms.dspy_private import CUSTOM_TYPE_START_IDENTIFIER
-from program.lms.limits import image_limits_of
+from program.lms.limits import image_limits_of, settings_in_force
 from program.lms.reference_engine import inline
+from program.lms.servers import served
 from program.lms.traits import ModelTraits, traits_of
 from signatures.forms import QuestionForm
 from signatures.inputs import FACTS, with_facts, with_steps
@@ -90,9 +91,8 @@ def ask(
     was altered, a foreign predictor.
     """
     predict, asked = _predict_of(predictor, form)
-    question = _question(
-        predict, _readable(asked, form), inputs, predict.lm or lm or dspy.settings.lm, calls or CallAllowance()
-    )
+    lm = served(predict.lm or lm or dspy.settings.lm, settings_in_force())
+    question = _question(predict, _readable(asked, form), inputs, lm, calls or CallAllowance())
     question.config = dict(config or {})
     traits = question.traits
     if traits.takes_references and not traits.thinks:
