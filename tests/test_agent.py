@@ -591,8 +591,8 @@ def test_two_models_that_both_refuse_images_are_each_asked_without(scripted_lm, 
     assert any("reads no images: the embedded expert's findings are used" in note for note in result.notes)
 
 
-def test_the_predictors_optimizers_see_are_these(scripted_iqa):
-    assert [name for name, _ in scripted_iqa([]).named_predictors()] == [
+def test_the_predictors_are_these(scripted_iqa):
+    assert [name for name, _ in scripted_iqa([]).named_parameters()] == [
         "planner.plan", "executor.detect", "executor.analyse", "executor.diagnose", "executor.select_tools",
         "executor.locate", "summarizer.score", "summarizer.classify", "summarizer.answer", "summarizer.explain",
     ]  # fmt: skip

@@ -86,3 +86,41 @@ def test_a_users_own_lm_costs_what_ours_costs(loopback, by_server, fake_runner, 
     assert sent == as_ours
     assert (lm.model, dict(lm.kwargs), lm.engine, lm.num_retries) == before
     assert [entry["model"] for entry in lm.history] == [lm.model] * len(sent)
+
+
+# What an optimizer sees
+
+
+@pytest.mark.parametrize(
+    ("options", "diagnosis", "hidden"),
+    [
+        ({}, "answer", {"detect", "analyse", "diagnose", "score"}),
+        ({}, "merged", {"detect", "analyse", "score"}),
+        ({}, "separate", {"diagnose", "score"}),
+        ({"token_probabilities": 0}, "answer", {"detect", "analyse", "diagnose", "classify"}),
+        ({"modalities": ["text"]}, "answer", {"detect", "analyse", "diagnose", "locate", "score"}),
+    ],
+)
+def test_an_optimizer_sees_the_predictors_that_can_be_asked(loopback, tmp_path, options, diagnosis, hidden) -> None:
+    settings = load_settings(overrides={"assessment": {"diagnosis": diagnosis}})
+    iqa = AgenticIQA(settings.with_model("openai/small-vlm", loopback(**options).base))
+    everything = dict(iqa.named_parameters())
+    assert everything.keys() - dict(iqa.named_predictors()).keys() == {n for n in everything if n.split(".")[1] in hidden}
+    iqa.executor.detect.signature = iqa.executor.detect.signature.with_instructions("Look at the edges.")
+    iqa.save(tmp_path / "program.json")
+    again = AgenticIQA(settings)
+    again.load(tmp_path / "program.json")
+    assert again.executor.detect.signature.instructions == "Look at the edges."
+
+
+def test_a_program_is_optimized_by_what_can_be_asked_though_its_model_turns_out_otherwise(loopback, by_server) -> None:
+    iqa = by_server(loopback())
+    before = [name for name, _ in iqa.named_predictors()]
+    iqa.resources.lm("executor").engine.record.learn(answers_at_once=False)
+    assert [name for name, _ in iqa.deepcopy().named_predictors()] == before  # an optimizer numbers them
+
+
+def test_a_program_shows_itself_without_a_question_to_its_server(loopback, by_server) -> None:
+    server = loopback()
+    assert "executor.detect" in repr(by_server(server))
+    assert not server.probes

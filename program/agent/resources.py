@@ -291,6 +291,20 @@ class Resources:
     def _sees(self) -> bool:
         return self.traits("executor").reads_images is not False
 
+    @property
+    def answers_with_distortions(self) -> bool:
+        """Whether the model that is asked for a score can name the distortions beside it, in place of a question before.
+
+        It reads images, and plays both roles.
+        """
+        if self.settings.assessment.diagnosis != "answer":
+            return False
+        traits = self.traits("executor")
+        if traits.answers_at_once is False or not traits.reads_images:
+            return False
+        executor = self.lm("executor")
+        return self.distortion_model is executor and executor.model == self.lm("summarizer").model
+
     def _is_spared(self, role: Role) -> bool:
         """Whether a model is asked for scores and options alone, as each call has a price."""
         return self.settings.assessment.score_only and not self.known_traits(role).embedded

@@ -222,18 +222,10 @@ class Summarizer(dspy.Module):
         Only for an IQA question about the whole image, to a model that reads images, plays both roles, and has no demos
         without findings.
         """
-        plan, resources = state.plan, self.resources
-        if resources.settings.assessment.diagnosis != "answer" or plan is None:
+        plan = state.plan
+        if plan is None or not (plan.query_type == "IQA" and plan.distortion_detection and plan.query_scope == [GLOBAL]):
             return False
-        if not (plan.query_type == "IQA" and plan.distortion_detection and plan.query_scope == [GLOBAL]):
-            return False
-        if state.reading.type is not QueryType.SCORING:
-            return False
-        traits = resources.traits("executor")
-        if traits.answers_at_once is False or not traits.reads_images:
-            return False
-        executor = resources.lm("executor")
-        if resources.distortion_model is not executor or executor.model != resources.lm("summarizer").model:
+        if state.reading.type is not QueryType.SCORING or not self.resources.answers_with_distortions:
             return False
         demos = predict_of(self.score if self.scoring_way() == "probabilities" else self.classify).demos
         return not demos or any(demo.get("findings") is not None for demo in demos)
