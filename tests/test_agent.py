@@ -348,6 +348,16 @@ def test_a_region_without_distortion_is_covered_by_saying_so(scripted_iqa, pictu
     assert (result.unresolved_gap, result.state.iteration_count) == (None, 0)
 
 
+@pytest.mark.parametrize("words", ["none", "No distortion", "No visible distortions."])
+def test_a_model_may_say_that_there_is_no_distortion(scripted_iqa, picture, words):
+    clean = {"region": "Global", "type": words, "severity": "none", "explanation": "Nothing stands out."}
+    iqa = scripted_iqa({**SCRIPT, "findings": {"findings": [clean]}})
+    result = iqa(image=picture(), query=RATE)
+    assert (result.status, result.state.executor_evidence.distortion_analysis) == ("ok", {"Global": []})
+    assert result.state.executor_evidence.distortion_set == {"Global": []}
+    assert "No distortion stands out." in iqa.engine.text(iqa.engine.asked("quality_probs")[0])
+
+
 def test_a_region_whose_place_nobody_knows_is_no_gap_beside_one_that_is_measured(scripted_iqa, picture):
     plan = {**PLAN, "query_scope": ["dog", "car"]}
     findings = [{**BLUR, "region": "dog"}, {**BLUR, "region": "car"}]

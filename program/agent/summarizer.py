@@ -520,7 +520,7 @@ def _belief(prediction: dspy.Prediction, masses: dict[int, float], source: Belie
     """Return what an answer says of the level, with the distortions that it names where it was asked for them."""
     findings = prediction.get("findings")
     if findings is not None:
-        findings = [Finding.of(entry) for entry in findings]
+        findings = Finding.all_in(findings)
     return LevelBelief(masses, reasoning, source, findings, Columns.stated_in(prediction))
 
 
