@@ -105,7 +105,8 @@ def test_an_optimizer_sees_the_predictors_that_can_be_asked(loopback, tmp_path, 
     settings = load_settings(overrides={"assessment": {"diagnosis": diagnosis}})
     iqa = AgenticIQA(settings.with_model("openai/small-vlm", loopback(**options).base))
     everything = dict(iqa.named_parameters())
-    assert everything.keys() - dict(iqa.named_predictors()).keys() == {n for n in everything if n.split(".")[1] in hidden}
+    unseen = everything.keys() - dict(iqa.named_predictors()).keys()
+    assert {name.partition(".")[2] for name in unseen} == hidden
     iqa.executor.detect.signature = iqa.executor.detect.signature.with_instructions("Look at the edges.")
     iqa.save(tmp_path / "program.json")
     again = AgenticIQA(settings)

@@ -228,10 +228,10 @@ class ProgramModule(dspy.Module):
         return copied
 
     def named_predictors(self) -> list[tuple[str, dspy.Predict]]:
-        """Return what an optimizer may change, by name: what can be asked, or what `predictors_used_by` saw asked.
+        """Return what an optimizer may change, by name: what can be asked, or those of `predictors_used_by`.
 
-        `named_parameters` holds all. The models' services are asked what they can do where they never were: EndpointError
-        where one cannot be.
+        `named_parameters` returns all. A service that was never asked what its model can do is asked
+        now; raises EndpointError where that fails.
         """
         named: list[tuple[str, dspy.Predict]] = super().named_predictors()
         if self._asked is not None:

@@ -293,10 +293,7 @@ class Resources:
 
     @property
     def answers_with_distortions(self) -> bool:
-        """Whether the model that is asked for a score can name the distortions beside it, in place of a question before.
-
-        It reads images, and plays both roles.
-        """
+        """Whether distortions are asked for with the score: of one model that reads images and plays both roles."""
         if self.settings.assessment.diagnosis != "answer":
             return False
         traits = self.traits("executor")

@@ -223,7 +223,9 @@ class Summarizer(dspy.Module):
         without findings.
         """
         plan = state.plan
-        if plan is None or not (plan.query_type == "IQA" and plan.distortion_detection and plan.query_scope == [GLOBAL]):
+        if plan is None or plan.query_type != "IQA":
+            return False
+        if not plan.distortion_detection or plan.query_scope != [GLOBAL]:
             return False
         if state.reading.type is not QueryType.SCORING or not self.resources.answers_with_distortions:
             return False
