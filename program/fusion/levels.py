@@ -79,7 +79,7 @@ _FIELDS = ("quality_level", "quality_reasoning")
 _FIELD = r"(?:quality_level|final_answer|quality|level|rating|answer)"
 _KEY = re.compile(
     rf"(?:[\"'“”‘’]{_FIELD}[\"'“”‘’]\s*:|<quality_level>|\[\[ ## quality_level ## \]\]"
-    r"|^\W*quality_level\W*:)\s*[\"'“‘*(\[]*\s*",
+    r"|^[^\w\n]{0,8}quality_level[^\w\n]{0,4}:)\s*[\"'“‘*(\[]*\s*",
     re.MULTILINE,
 )
 """A field's name in JSON, in tags, in DSPy's marks, or at the beginning of a line."""
