@@ -89,9 +89,9 @@ class ScoreQuality(_Judged):
 
 
 class ClassifyQuality(_Judged):
-    """You are a visual quality assessment assistant. Assess the image's quality and select one single level.
+    """You are a visual quality assessment assistant. Select the one level that names the image's quality best.
 
-    You are given the question, the tools' scores and the distortion analysis. The levels, as the scores 1 to 5, are
+    You are given the question, the tools' scores (1 to 5) and the distortion analysis. The levels on this scale are
     bad (1): extreme distortions, unusable quality
     poor (2): severe distortions, significant impact
     fair (3): moderate distortions, noticeable impact
