@@ -33,16 +33,7 @@ DistortionCategory = Literal[
     "Sharpness",
     "Contrast",
 ]
-FindingType = Literal[
-    "Blurs",
-    "Color distortions",
-    "Compression",
-    "Noise",
-    "Brightness change",
-    "Sharpness",
-    "Contrast",
-    "none",
-]
+FindingType = Literal[DistortionCategory, "none"]
 """What a model may answer: a category, or that a region has no distortion."""
 Severity = Literal["none", "slight", "moderate", "severe", "extreme"]
 LevelWord = Literal["bad", "poor", "fair", "good", "excellent"]
