@@ -302,6 +302,8 @@ def _features(lm: dspy.LM, title: str) -> list[Check]:
     parts = [f"context {context}", *(f"no {field}" for field in others)]
     if traits.max_tokens_field != "max_tokens":
         parts.append(f"{traits.max_tokens_field} in place of max_tokens")
+    if traits.thinks:
+        parts.append("thinks before it answers")
     return [schema, logprobs, Check(f"{title}: requests", "ok", "; ".join(parts))]
 
 

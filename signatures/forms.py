@@ -21,8 +21,8 @@ class QuestionForm:
     example: Mapping[str, Any]
     """A valid answer: outputs that the question has to have, with what the third attempt shows."""
     max_tokens: int | None = None
-    """Of the first answer, about three times what it takes. One that was cut there, and a model that thinks
-    aloud, get all that the model's settings allow."""
+    """Of the first answer, about three times what it takes. After one that was cut there the next gets twice
+    as many, up to what the model is set to; a model that thinks gets room for its thoughts."""
     order: tuple[str, ...] = ()
     """In which the example's outputs are asked for; as in the example unless given."""
     drops_others: bool = False

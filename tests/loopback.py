@@ -90,7 +90,7 @@ class Loopback:
     that they read, `sees` whether they do, `token_probabilities` how many alternatives come with a token, `refuses`
     fields of a request that it does not know, and `loading` how many probes find the model not loaded. Questions of one
     token, which ask what a model can do, are no questions: they stand in `probes`, meet no fault and no rule, and count
-    nowhere else.
+    nowhere else; with `rules_for_probes` the rules hold for them too.
 
     `rules` go before the general answer: (output field or predicate on the question, answer), the answer a text,
     a JSON value, a Reply, a list used up in order, or a function of the question that returns one of these.
@@ -113,6 +113,7 @@ class Loopback:
         refuses: Sequence[str] = (),
         context_tokens: int | None = None,
         loading: int = 0,
+        rules_for_probes: bool = False,
         key: str | None = None,
         keep: bool = True,
         port: int = 0,
@@ -123,7 +124,7 @@ class Loopback:
         self.huge_bytes, self.models, self.key, self.keep = huge_bytes, list(models), key, keep
         self.flavour, self.modalities, self.context_tokens = flavours.FLAVOURS[flavour], modalities, context_tokens
         self.sees = (modalities is None or "image" in modalities) if sees is None else sees
-        self.refuses, self.loading = list(refuses), loading
+        self.refuses, self.loading, self.rules_for_probes = list(refuses), loading, rules_for_probes
         most = self.flavour.most_alternatives
         self.most_alternatives = most if token_probabilities is None else token_probabilities
         self.asked: list[Any] = []
@@ -221,9 +222,9 @@ class Loopback:
             writer.transport.abort()
             return False
         whole = reply.body.encode()
-        lines = [f"HTTP/1.1 {reply.status} X", "Content-Type: application/json", f"Content-Length: {len(whole)}"]
         cut = reply.headers.pop("-truncate", None)
-        lines += [f"{k}: {v}" for k, v in reply.headers.items()]
+        sent = {"Content-Type": "application/json", "Content-Length": len(whole)} | reply.headers
+        lines = [f"HTTP/1.1 {reply.status} X", *(f"{k}: {v}" for k, v in sent.items())]
         writer.write("\r\n".join([*lines, "", ""]).encode() + (whole[: len(whole) // 2] if cut else whole))
         await writer.drain()
         return not cut and headers.get("connection", "").casefold() != "close"
@@ -260,6 +261,8 @@ class Loopback:
             self.probes.append(question)
             if len(self.probes) <= self.loading:
                 return _error(503, "Loading model", "unavailable_error")
+            if self.rules_for_probes:
+                return self._answered(question, None)
             return _error(*refused) if refused else Reply(body=self._completed(question, "good", "length"))
         self.first_at = self.first_at or time.perf_counter()
         self.counts["requests"] += 1

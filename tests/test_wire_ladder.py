@@ -27,6 +27,7 @@ from signatures.forms import QuestionForm
 KEY = "sk-planted-0123456789abcdef"
 TRANSPORT = ("rate_limit", "rate_limit_bare", "error_500", "error_503", "drop", "truncate")
 UNUSABLE = ("invalid_json", "wrong_schema", "refusal", "empty_choices")
+NO_REPLY = ("empty_choices", "invalid_body")
 ATTEMPTS = 4
 WIRE = {"attempts": ATTEMPTS, "backoff_s": 0.01}
 
@@ -61,6 +62,10 @@ def test_calls_per_question_never_pass_the_bound(loopback, iqa_on, picture, faul
         with pytest.raises(dspy.utils.exceptions.LMError):
             iqa(image=picture())
         assert server.stats()["by_field"]["findings"] == ATTEMPTS
+    elif fault in NO_REPLY and client == "native":
+        with pytest.raises(dspy.utils.exceptions.LMServerError, match="HTTP 200 without an answer"):
+            iqa(image=picture())
+        assert server.stats()["by_field"]["findings"] == 2
     else:
         result = iqa(image=picture())
         assert "analysis failed" in result.quality_reasoning

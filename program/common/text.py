@@ -104,6 +104,16 @@ def _said(text: str) -> tuple[int, int, bool]:
     return opened, last.start(), True
 
 
+def ends_in_thought(text: str) -> bool:
+    """Return whether a text holds nothing besides thoughts, or breaks off in one.
+
+    >>> ends_in_thought("<think>It is"), ends_in_thought(" "), ends_in_thought("<think>Soft.</think>{")
+    (True, True, False)
+    """
+    start, stop, is_thought = _said(text)
+    return is_thought or not text[start:stop].strip()
+
+
 def _objects(text: str, start: int, stop: int, names: tuple[str, ...]) -> Iterator[tuple[int, int | None, int]]:
     """Yield where each object begins and ends (None: it breaks off), and how many names it has."""
     opened: list[int] = []

@@ -9,21 +9,22 @@ from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from contextvars import ContextVar
 from dataclasses import dataclass, field, replace
-from typing import Any
+from typing import Any, NoReturn
 
 import dspy
 from dspy import lm15
 from dspy.streaming import StatusMessage, StatusMessageProvider
 from dspy.utils.callback import BaseCallback
-from dspy.utils.exceptions import LMError, is_retryable_lm_error
+from dspy.utils.exceptions import AdapterParseError, LMError, is_retryable_lm_error
 
 from program.common.backends import StageUsage, Usage, WireImage
 from program.common.errors import InputError
 from program.common.keys import keys_among, keys_named_after, scrub, strip_bytes, usable_options, use_keys, without_keys
-from program.common.text import answer_span, breaks_off
+from program.common.text import answer_span, breaks_off, ends_in_thought
 from program.lms.adapter import adapter_for, events_of
 from program.lms.dspy_private import estimated_cost_usd, retry_after_s, sync_send_to_stream
 from program.lms.limits import Budget, current_budget, gate_of, settings_in_force
+from program.lms.replies import NO_ANSWER
 from program.lms.traits import ModelTraits, known_traits, own_record
 
 logger = logging.getLogger(__name__)
@@ -243,7 +244,7 @@ class ModelCall:
         self.is_cut = response.finish_reason == "length"
         if self.is_cut and self._calls is not None:
             return replace(response, finish_reason="stop")
-        return response
+        return _with_text(response)
 
     @contextmanager
     def _request(self) -> Iterator[_Receipt]:
@@ -286,12 +287,13 @@ class ModelCall:
         texts = []
         for output in entry.get("outputs") or []:
             text = output.get("text") if isinstance(output, Mapping) else output
-            texts.append(str(text))
+            texts.append(str(text or ""))
         self.answer_text = " ".join(texts)
         response = entry.get("response")
         if isinstance(response, lm15.Response):  # of one that its cache gave DSPy counts no tokens
             usage = response.usage
             self._answered_tokens += (usage.input_tokens or 0) + (usage.output_tokens or 0)
+            self.is_cut |= response.finish_reason == "length"
         if self._keeps_history:
             self._remember(entry)
 
@@ -320,6 +322,26 @@ class ModelCall:
         self._lm.update_history(entry)
 
 
+def _with_text(response: lm15.Response) -> lm15.Response:
+    """Return a finished response with its thoughts as its text, where it has none.
+
+    Servers with a reasoning parser put the answer of a model that did not think among its thoughts.
+    """
+    text = ""
+    for part in response.message.parts:
+        if isinstance(part, lm15.ThinkingPart):
+            text += part.text
+        elif not isinstance(part, lm15.TextPart) or part.text.strip():
+            return response
+    text = text.strip()
+    if response.finish_reason != "stop" or not text:
+        return response
+    if len(text.split()) > 1:  # what is more than a word may be a thought
+        text = f"<think>{text}</think>"
+    message = replace(response.message, parts=(lm15.TextPart(text=text),))
+    return replace(response, message=message)
+
+
 def _take_keys_out(entry: dict[str, Any], secrets: Mapping[str, str]) -> None:
     """Take keys that a service repeats out of an answer, before anything but DSPy's cache has it."""
     if entry.get("outputs"):
@@ -330,6 +352,8 @@ def _take_keys_out(entry: dict[str, Any], secrets: Mapping[str, str]) -> None:
 
 MAX_TEXT = 8_000
 """Characters kept of a text field: a model that runs away must not fill records and traces."""
+TOKENS_TO_THINK = 8192
+"""Of an answer together with the thoughts before it, unless a model is set to take more."""
 MAX_TOKENS_OF_FIRST_FIELD = 16
 """Of an answer that is cut after it; a level or a letter in JSON takes 7 to 13."""
 
@@ -359,8 +383,12 @@ class Question:
     """Whether the answer is cut after its first field."""
 
 
+class _ThoughtCut(ValueError):  # noqa: N818 - it says what happened
+    """A model was cut off while it thought; from now on it may take more tokens."""
+
+
 def put(question: Question, signature: type[dspy.Signature]) -> dspy.Prediction:
-    """Call the model, again after a transport fault as long as calls are left.
+    """Call the model, again after a transport fault or a thought that was cut, while calls are left.
 
     Raises BudgetSpent before a call that would pass the budget, ValueError for an answer that is
     cut or lacks a field, AdapterParseError for one that cannot be read, and LMError for none.
@@ -369,8 +397,14 @@ def put(question: Question, signature: type[dspy.Signature]) -> dspy.Prediction:
         question.calls.take()
         try:
             return _call(question, signature)
+        except _ThoughtCut as cut:
+            if question.calls.left == 0:
+                raise
+            logger.info("%s: %s", question.lm.model, cut)
         except LMError as error:
             if not is_retryable_lm_error(error) or question.calls.left == 0:
+                raise
+            if error.status == NO_ANSWER and question.repeats:
                 raise
             _wait(error, question)
 
@@ -394,26 +428,12 @@ def _wait(error: LMError, question: Question) -> None:
 
 def _call(question: Question, signature: type[dspy.Signature]) -> dspy.Prediction:
     """Put a question once: DSPy repeats nothing here."""
-    lm = question.lm
-    model_call = ModelCall(lm, question.calls)
-    adapter = adapter_for(lm, first_field_only=question.first_field_only)
-    callbacks = list(dspy.settings.callbacks)
-    if not question.traits.embedded:
-        callbacks.insert(0, KeyScrubber(lm))
-    settings = {"lm": lm, "adapter": adapter, "callbacks": callbacks, "trace": None}
+    model_call, limit = ModelCall(question.lm, question.calls), _most_tokens(question)
     try:
-        with dspy.context(**settings, disable_history=False), model_call.prepared_lm() as prepared:
-            prediction = question.predictor(
-                signature=signature,
-                demos=question.demos,
-                lm=prepared,
-                config=_config_of(question),
-                **question.inputs,
-            )
-    except LMError as error:
-        # DSPy rewords every error that passes through an engine: the caller's own mistakes are not.
-        if isinstance(error.__cause__, InputError):
-            raise error.__cause__ from None
+        prediction = _predicted(question, signature, model_call, limit)
+    except AdapterParseError:
+        if model_call.is_cut:  # what is cut off need not be readable
+            _raise_cut(question, limit, model_call.answer_text)
         raise
     for name in signature.output_fields:
         if isinstance(prediction.get(name), str):
@@ -422,14 +442,38 @@ def _call(question: Question, signature: type[dspy.Signature]) -> dspy.Predictio
     if question.first_field_only or question.traits.embedded:  # the expert's answers are whole
         return prediction
     if model_call.is_cut:
-        limit = question.max_tokens
-        question.max_tokens = _more_tokens(question, model_call.answer_text)
-        where = f" at {limit} tokens" if limit else ""
-        raise ValueError(f"the answer was cut off{where}")
+        _raise_cut(question, limit, model_call.answer_text)
     missing = [name for name in signature.output_fields if name not in prediction]
     if missing:
         raise ValueError(f"the model's answer holds no {', '.join(missing)}")
     _refuse_unusable(model_call.answer_text, signature.output_fields)
+    return prediction
+
+
+def _predicted(
+    question: Question, signature: type[dspy.Signature], model_call: ModelCall, limit: int | None
+) -> dspy.Prediction:
+    """Return what the model answers in so many tokens, as the adapter reads it."""
+    lm = question.lm
+    adapter = adapter_for(lm, first_field_only=question.first_field_only)
+    callbacks = list(dspy.settings.callbacks)
+    if not question.traits.embedded:
+        callbacks.insert(0, KeyScrubber(lm))
+    settings = {"lm": lm, "adapter": adapter, "callbacks": callbacks, "trace": None}
+    try:
+        with dspy.context(**settings, disable_history=False), model_call.prepared_lm() as prepared:
+            prediction: dspy.Prediction = question.predictor(
+                signature=signature,
+                demos=question.demos,
+                lm=prepared,
+                config=_config_of(question, limit),
+                **question.inputs,
+            )
+    except LMError as error:
+        # DSPy rewords every error that passes through an engine: the caller's own mistakes are not.
+        if isinstance(error.__cause__, InputError):
+            raise error.__cause__ from None
+        raise
     return prediction
 
 
@@ -441,22 +485,52 @@ def _bounded(text: str) -> str:
     return f"{text[:MAX_TEXT]} ... ({len(text) - MAX_TEXT} characters left out)"
 
 
-def _more_tokens(question: Question, text: str) -> int | None:
-    """Return what an answer may take after one that was cut: twice as much, or all for a thinking model."""
-    if not text.strip() or text.lstrip().startswith("<"):
-        own_record(question.lm).learn(thinks=True)
-        return None
-    if question.max_tokens is None:
-        return None
-    return 2 * question.max_tokens
+def _raise_cut(question: Question, limit: int | None, text: str) -> None:
+    """Raise ValueError for an answer that was cut off at a limit, and allow more: the next needs it.
+
+    One of the first field alone is asked for in full anyway.
+    """
+    if ends_in_thought(text):
+        _raise_thought_cut(question, limit)
+    if question.first_field_only:
+        return
+    if question.max_tokens is not None:
+        question.max_tokens *= 2
+    where = f" at {limit} tokens" if limit else ""
+    raise ValueError(f"the answer was cut off{where}")
 
 
-def _config_of(question: Question) -> dict[str, Any]:
-    most = question.lm.kwargs.get("max_tokens")
-    limit = MAX_TOKENS_OF_FIRST_FIELD if question.first_field_only else question.max_tokens
-    if limit is None or most is None:
+def _raise_thought_cut(question: Question, limit: int | None) -> NoReturn:
+    """Raise _ThoughtCut where the model may take more tokens from now on, else end the question."""
+    own_record(question.lm).learn(thinks=True)
+    question.first_field_only = False
+    more = _most_tokens(question)
+    if more == limit:
+        question.calls.left = 0  # no other wording mends it
+        raise ValueError(f"the model's thoughts were cut off at {limit} tokens; allow more with max_tokens")
+    raise _ThoughtCut(f"the model's thoughts were cut off; it may take {more} tokens from now on")
+
+
+def _most_tokens(question: Question) -> int | None:
+    """Return how many tokens the next answer may take; None: as many as the service allows."""
+    most: int | None = question.lm.kwargs.get("max_tokens")
+    if question.traits.embedded:
+        return most
+    traits = own_record(question.lm).traits
+    if traits.thinks:
+        context = traits.context_tokens or 2 * TOKENS_TO_THINK
+        return max(most or 0, min(TOKENS_TO_THINK, context // 2))
+    if most is None:
+        return None
+    if question.first_field_only:
+        return min(most, MAX_TOKENS_OF_FIRST_FIELD)
+    return min(most, question.max_tokens or most)
+
+
+def _config_of(question: Question, limit: int | None) -> dict[str, Any]:
+    if limit == question.lm.kwargs.get("max_tokens"):
         return dict(question.config)
-    return {**question.config, "max_tokens": min(most, limit)}
+    return {**question.config, "max_tokens": limit}
 
 
 def add_to_trace(question: Question, prediction: dspy.Prediction) -> None:

@@ -9,6 +9,7 @@ from contextlib import contextmanager, nullcontext
 from contextvars import ContextVar
 from dataclasses import dataclass, field, replace
 from functools import lru_cache
+from types import SimpleNamespace
 from typing import Any, NamedTuple
 from urllib.parse import urlsplit
 
@@ -26,6 +27,7 @@ from program.lms import traits
 from program.lms.adapter import events_of
 from program.lms.call import FeatureRefused, note_change, note_image
 from program.lms.dspy_private import LM15Engine, StdlibTransport
+from program.lms.replies import NO_ANSWER, understood
 from program.lms.traits import ModelRecord, ModelTraits
 
 
@@ -84,15 +86,23 @@ class ServerTransport(StdlibTransport):
 
 
 class ImageTransport(ServerTransport):
-    """A transport that puts images into requests, in place of their tokens."""
+    """A transport that puts images into requests, in place of their tokens, and reads any reply."""
 
-    def stream(self, request: Any) -> Any:
+    @contextmanager
+    def stream(self, request: Any) -> Iterator[Any]:
         """Send one request."""
         images = _IMAGES.get({})
         if images:
             body = _TOKEN.sub(lambda token: images.get(token[0], token[0]), request.body)
             request = replace(request, body=body)
-        return super().stream(request)
+        with super().stream(request) as reply:
+            status, body = reply.status, reply.read()
+            if status == 200:
+                status, body = understood(body, reply.header("content-type") or "")
+            yield SimpleNamespace(
+                status=status, reason=reply.reason, headers=reply.headers, http_version=reply.http_version,
+                read=lambda: body,
+            )  # fmt: skip
 
 
 class Connection(NamedTuple):
@@ -328,7 +338,7 @@ class AsyncReferenceEngine:
 
 # What a service refuses, read from its words
 
-_STATUSES = frozenset({400, 404, 415, 422, 500, 501})
+_STATUSES = frozenset({400, 404, 415, 422, 500, 501, NO_ANSWER})
 """Of unknown or unsupported fields; llama.cpp gives 500 for a schema it cannot use."""
 _LACKS = "not supported|unsupported|unknown|unrecognized|unexpected|not permitted|instead"
 _PATTERNS = {

@@ -24,6 +24,7 @@ from program.common.cli import MODEL_RECORDS
 from program.common.errors import EndpointError, ImagesRefused
 from program.common.files import write_whole
 from program.common.keys import redact
+from program.common.text import ends_in_thought
 
 logger = logging.getLogger(__name__)
 
@@ -143,11 +144,17 @@ def _probe(engine: Any, *, with_picture: bool) -> bool:
     except (lm15.LM15Error, ImagesRefused) as error:
         if with_picture and engine.record.traits.reads_images is False:
             return _probe(engine, with_picture=False)
-        if isinstance(error, lm15.AuthError):
-            raise
         words = " ".join(redact(str(error), engine.secrets).split())
+        if isinstance(error, lm15.AuthError):
+            said = " ".join(redact(error.message, engine.secrets).split())[:200]
+            variable = next(iter(engine.secrets), "AGENTICIQA_API_KEY")
+            mend = f"set the key of this server in {variable}"
+            raise EndpointError(f"{engine.name} refuses the key ({said}); {mend}") from None
         logger.info("%s: the question of one token failed (%s)", engine.name, words[:200])
         return getattr(error, "status", None) not in _BUSY
+    thoughts = [part for part in response.message.parts if isinstance(part, lm15.ThinkingPart)]
+    if thoughts or (response.text and ends_in_thought(response.text)):
+        engine.record.learn(thinks=True)
     alternatives = max((len(token.top or ()) for token in response.logprobs or ()), default=0)
     engine.record.learn(token_probabilities=alternatives)
     if with_picture:
@@ -177,7 +184,7 @@ class ModelTraits(BaseModel):
     refused: Mapping[str, str] = {}
     """Fields of a request that the service refuses, with its words; they are left out."""
     thinks: bool = False
-    """Reasons at length before it answers, so an answer needs all the tokens it is allowed."""
+    """Reasons at length before it answers, so an answer gets room for that."""
     answers_at_once: bool | None = None
     """Names distortions and score in one answer; False where it gave them in two alone."""
     wire_model: str | None = None
