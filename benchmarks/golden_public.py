@@ -112,7 +112,7 @@ def surface(section: Section) -> Iterator[tuple[str, Any]]:
         done = section.command("program.compile", *wanted, *model)
         yield f"plan {optimizer}", section.normal(done)
     yield "public names", sorted(program.__all__)
-    for name, predictor in program.AgenticIQA().named_predictors():
+    for name, predictor in program.AgenticIQA().named_parameters():
         yield f"predictor {name}", [*predictor.signature.input_fields, "->", *predictor.signature.output_fields]
     yield from questions_asked()
 

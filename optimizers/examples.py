@@ -132,7 +132,7 @@ class Gathering(Asking[Evidence | str | None]):
         if request.id in self._measured:
             self.program.resources.viewer.view(example.image, example.get("reference"))
             return None
-        names = {id(predictor): name for name, predictor in self.program.named_predictors()}
+        names = {id(predictor): name for name, predictor in self.program.named_parameters()}
         # Each thread gets a trace of its own: what was really asked, role by role.
         with dspy.context(trace=[]):
             state = self.program(**example.inputs()).state

@@ -200,7 +200,7 @@ def prompts(before: AgenticIQA, after: AgenticIQA, asked: Collection[str]) -> di
     Where nobody watched what was asked, all that changed.
     """
     texts, added = {}, added_lines(before, after)
-    for name, predictor in after.named_predictors():
+    for name, predictor in after.named_parameters():
         lm = after.resources.lm(role_of(name))
         demos = [_demo(number, demo) for number, demo in enumerate(predictor.demos, 1)]
         counted = [f"{len(demos)} demo{'s' * (len(demos) != 1)}"] if demos else []
@@ -252,9 +252,9 @@ class CandidateRuns:
 
 def difference_markdown(before: AgenticIQA, after: AgenticIQA) -> str:
     """Return what changed from one program to another as Markdown."""
-    old = dict(before.named_predictors())
+    old = dict(before.named_parameters())
     parts = []
-    for name, predictor in after.named_predictors():
+    for name, predictor in after.named_parameters():
         earlier, now = (p.signature.instructions.splitlines() for p in (old[name], predictor))
         changed = list(difflib.unified_diff(earlier, now, "uncompiled", "compiled", lineterm=""))
         if changed:
@@ -292,8 +292,8 @@ _ASKED = {"score": "scores", "classify": "levels", "answer": "questions", "expla
 
 def learned_sentences(before: AgenticIQA, after: AgenticIQA) -> list[str]:
     """Return in sentences what a program learned: those of its rubric as they stand, the rest described."""
-    old, lines = dict(before.named_predictors()), []
-    for name, predictor in after.named_predictors():
+    old, lines = dict(before.named_parameters()), []
+    for name, predictor in after.named_parameters():
         earlier, now = old[name].signature.instructions, predictor.signature.instructions
         sentences = sentences_in(now)
         lines += [sentence for sentence in sentences if sentence not in lines]

@@ -49,7 +49,7 @@ def optimized_predictors(program: AgenticIQA, roles: Sequence[str], tasks: Seque
         used.add("summarizer.score" if program.summarizer.scoring_way() == "probabilities" else "summarizer.classify")
     if "mcq" in tasks:
         used.add("summarizer.answer")
-    return tuple(name for name, _ in program.named_predictors() if name in used and role_of(name) in roles)
+    return tuple(name for name, _ in program.named_parameters() if name in used and role_of(name) in roles)
 
 
 def inputs_key(inputs: Mapping[str, Any]) -> str:

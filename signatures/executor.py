@@ -50,7 +50,7 @@ class DiagnoseDistortions(_Shown):
     severity is none, slight, moderate, severe or extreme. explanation is one sentence on what is visible, and where.
     fault is what a photographer would call it. Judge every listed distortion when a list is given; otherwise report
     those that are visible. Name the region of each finding as it is listed, and speak of every region: of one without
-    visible distortion say so with a finding of severity none. When a reference image is given, judge the differences
+    visible distortion say so with a finding of type none. When a reference image is given, judge the differences
     from it.
     """
 

@@ -33,6 +33,8 @@ DistortionCategory = Literal[
     "Sharpness",
     "Contrast",
 ]
+FindingType = Literal[DistortionCategory, "none"]
+"""What a model may answer: a category, or that a region has no distortion."""
 Severity = Literal["none", "slight", "moderate", "severe", "extreme"]
 LevelWord = Literal["bad", "poor", "fair", "good", "excellent"]
 
@@ -178,6 +180,12 @@ def _as_level(value: Any) -> Any:
     return LEVEL_WORDS[level - 1] if level else value
 
 
+def _finding_type(text: str) -> str:
+    if re.match(r"\W*(?:none|nothing|no (?:visible )?(?:distortion|fault|issue)|无)", text.casefold()):
+        return "none"
+    return category_of(text) or text
+
+
 Category = Annotated[DistortionCategory, _read_by(lambda text: category_of(text) or text)]
 RegionName = Annotated[str, _read_by(_region)]
 
@@ -221,7 +229,7 @@ class DistortionFinding(_ModelAnswer):
     """One distortion in one region, how strong it is and what it does to the picture."""
 
     region: RegionName = Field(GLOBAL, description='object or region name, or "Global"')
-    type: Category = Field(description="distortion category")
+    type: Annotated[FindingType, _read_by(_finding_type)] = Field(description="distortion category, or none")
     severity: Annotated[Severity, _read_by(_severity)]
     explanation: str = Field(description="one sentence on what is visible")
     fault: Annotated[str, BeforeValidator(_as_fault)] = Field("", json_schema_extra={"enum": [*FAULTS, ""]})

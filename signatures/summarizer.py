@@ -20,6 +20,9 @@ require_docstrings()
 _LOOK = "If they are unclear or insufficient, look at the image itself."
 
 
+_SCORES = "the quality as a whole as tools rate it, 1 bad to 5 excellent, each tool under what it was chosen for"
+
+
 class _Shown(dspy.Signature):
     image: dspy.Image = dspy.InputField(desc="the image to judge")
     reference: dspy.Image | None = dspy.InputField(desc="the undistorted reference image")
@@ -28,7 +31,7 @@ class _Shown(dspy.Signature):
 
 
 class _Judged(_Shown):
-    quality_scores: str | None = dspy.InputField(desc="tool and score per region and distortion")
+    quality_scores: str | None = dspy.InputField(desc=_SCORES)
     distortion_analysis: str | None = dspy.InputField(desc="findings per region")
 
 
@@ -44,7 +47,7 @@ class AnswerQuestion(_Shown):
 
     image: dspy.Image = field_with_step("the image to judge", _LOOK)
     options: str = dspy.InputField(desc="the answers to choose from")
-    quality_scores: str | None = dspy.InputField(desc="tool and score per region and distortion")
+    quality_scores: str | None = dspy.InputField(desc=_SCORES)
     distortion_analysis: str | None = dspy.InputField(desc="findings per region")
     similar_photographs: str | None = dspy.InputField(desc="the right option, judging by others")
     final_answer: str = dspy.OutputField(desc="the letter of the best option")
@@ -86,9 +89,9 @@ class ScoreQuality(_Judged):
 
 
 class ClassifyQuality(_Judged):
-    """You are a visual quality assessment assistant. From the question and the analysis, assess the image's quality.
+    """You are a visual quality assessment assistant. Select the one level that names the image's quality best.
 
-    Select one single level:
+    You are given the question, the tools' scores (1 to 5) and the distortion analysis. The levels on this scale are
     bad (1): extreme distortions, unusable quality
     poor (2): severe distortions, significant impact
     fair (3): moderate distortions, noticeable impact

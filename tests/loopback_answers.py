@@ -111,6 +111,8 @@ def plausible(question: Question) -> str:
         return json.dumps(fields_of(question), ensure_ascii=False)
     if question.fields:
         values = {n: v if isinstance(v, str) else json.dumps(v) for n, v in fields_of(question).items()}
+        if f"<{question.fields[0]}>" in question.system:
+            return "".join(f"<{n}>\n{v}\n</{n}>\n\n" for n, v in values.items())
         return "".join(f"[[ ## {n} ## ]]\n{v}\n\n" for n, v in values.items()) + "[[ ## completed ## ]]"
     if "```" in question.last:
         return f"```\n{instruction(question)}\n```"

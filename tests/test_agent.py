@@ -348,6 +348,16 @@ def test_a_region_without_distortion_is_covered_by_saying_so(scripted_iqa, pictu
     assert (result.unresolved_gap, result.state.iteration_count) == (None, 0)
 
 
+@pytest.mark.parametrize("words", ["none", "No distortion", "No visible distortions."])
+def test_a_model_may_say_that_there_is_no_distortion(scripted_iqa, picture, words):
+    clean = {"region": "Global", "type": words, "severity": "none", "explanation": "Nothing stands out."}
+    iqa = scripted_iqa({**SCRIPT, "findings": {"findings": [clean]}})
+    result = iqa(image=picture(), query=RATE)
+    assert (result.status, result.state.executor_evidence.distortion_analysis) == ("ok", {"Global": []})
+    assert result.state.executor_evidence.distortion_set == {"Global": []}
+    assert "No distortion stands out." in iqa.engine.text(iqa.engine.asked("quality_probs")[0])
+
+
 def test_a_region_whose_place_nobody_knows_is_no_gap_beside_one_that_is_measured(scripted_iqa, picture):
     plan = {**PLAN, "query_scope": ["dog", "car"]}
     findings = [{**BLUR, "region": "dog"}, {**BLUR, "region": "car"}]
@@ -591,8 +601,8 @@ def test_two_models_that_both_refuse_images_are_each_asked_without(scripted_lm, 
     assert any("reads no images: the embedded expert's findings are used" in note for note in result.notes)
 
 
-def test_the_predictors_optimizers_see_are_these(scripted_iqa):
-    assert [name for name, _ in scripted_iqa([]).named_predictors()] == [
+def test_the_predictors_are_these(scripted_iqa):
+    assert [name for name, _ in scripted_iqa([]).named_parameters()] == [
         "planner.plan", "executor.detect", "executor.analyse", "executor.diagnose", "executor.select_tools",
         "executor.locate", "summarizer.score", "summarizer.classify", "summarizer.answer", "summarizer.explain",
     ]  # fmt: skip

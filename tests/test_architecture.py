@@ -184,7 +184,7 @@ def test_the_names_that_callers_rely_on_stay_where_they_are(module: str, names: 
 def test_predictor_names_are_public() -> None:
     from program.agent.loop import AgenticIQA
 
-    assert [name for name, _ in AgenticIQA().named_predictors()] == [
+    assert [name for name, _ in AgenticIQA().named_parameters()] == [
         "planner.plan",
         "executor.detect",
         "executor.analyse",

@@ -191,7 +191,7 @@ def test_help_shows_the_call_and_no_machinery():
         "image", "query", "reference", "options", "regions",
     ]  # fmt: skip
     assert "Judge the quality of an image" in inspect.getdoc(AgenticIQA)
-    assert [name for name, _ in AgenticIQA().named_predictors()] == PREDICTORS
+    assert [name for name, _ in AgenticIQA().named_parameters()] == PREDICTORS
 
 
 # Streaming
@@ -460,6 +460,7 @@ def test_bootstrap_mipro_save_and_load(spoken, trainset, tmp_path):
         fewshot_aware_proposer=False,
     )  # fmt: skip
     assert len(prompter.engine.requests) <= 2 * 4  # candidates x asked predictors
+    assert max(len(repr(request)) for request in prompter.engine.requests) < 8000  # characters: they fit 8k tokens
     optimized.summarizer.score.signature = optimized.summarizer.score.signature.with_instructions("Judge with care.")
     optimized.save(tmp_path / "program.json")
     again = AgenticIQA(lm=speaker())
@@ -467,7 +468,7 @@ def test_bootstrap_mipro_save_and_load(spoken, trainset, tmp_path):
     again.load(tmp_path / "program.json")
     assert again(**trainset[0].inputs()).status == "ok"
     assert "Judge with care." in prompts(again.get_lm())[-1]
-    assert [name for name, _ in again.named_predictors()] == PREDICTORS
+    assert [name for name, _ in again.named_parameters()] == PREDICTORS
     save(optimized, tmp_path / "compiled")
     assert load(tmp_path / "compiled").summarizer.score.signature.instructions == "Judge with care."
 
@@ -483,7 +484,7 @@ def test_gepa_spends_nothing_on_predictors_that_the_data_never_asks(spoken, trai
     assert reflection.engine.requests
     asked = {name for name, _ in student.named_predictors()}
     assert asked == {"planner.plan", "executor.diagnose", "executor.select_tools", "summarizer.score"}
-    own = {name: repr(p.signature.instructions)[1:60] for name, p in AgenticIQA().named_predictors()}
+    own = {name: repr(p.signature.instructions)[1:60] for name, p in AgenticIQA().named_parameters()}
     shown = " ".join(map(repr, reflection.engine.requests))
     assert {name for name, words in own.items() if words in shown} <= asked
     assert isinstance(optimized, AgenticIQA)

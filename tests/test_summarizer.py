@@ -185,6 +185,25 @@ def test_the_question_holds_query_options_evidence_and_images(summarize, picture
     assert engine.images(request) == [IMAGES.add(picture(1)).url, IMAGES.add(picture(2)).url]
 
 
+def test_a_tools_overall_score_is_said_once_and_is_no_measure_of_a_distortion(summarize):
+    for region, place in (("Global", ""), ("sky", " of sky")):
+        evidence = ExecutorOutput(quality_scores={region: {"Color distortions": ("LiteNR", 3.63)}})
+        _, engine = summarize([SCORED], state_of(evidence=evidence))
+        asked = engine.text(engine.requests[0])
+        assert f"Measured quality{place}: between fair and good (3.6 of 5, by LiteNR)." in asked
+        assert "Color" not in asked
+        assert asked.count("LiteNR") == 1
+
+
+def test_a_question_for_a_word_says_what_the_scores_mean(summarize):
+    answer = {"quality_level": "fair", "quality_reasoning": "r"}
+    _, engine = summarize([answer], settings={"assessment": {"scoring": "classification"}})
+    asked = engine.text(engine.requests[0])
+    assert "the tools' scores" in asked
+    assert "1 bad to 5 excellent" in asked
+    assert "excellent (5): no visible distortion" in asked
+
+
 def test_a_language_model_reads_of_faults_in_words(summarize):
     told = "Strong noise roughens the top: about 9.1 grey levels in quiet areas."
     noise = Finding(type="Noise", severity="severe", explanation=told, fault="noise")

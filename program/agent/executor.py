@@ -205,8 +205,8 @@ class Executor(dspy.Module):
         if answer is None:
             return
         for region, entries in _by_region(work, view, answer).items():
-            work.findings[region] = [Finding.of(entry) for entry in entries]
-            visible = [entry.type for entry in entries if entry.severity != "none"]
+            findings = work.findings[region] = Finding.all_in(entries)
+            visible = [finding.type for finding in findings if finding.severity != "none"]
             present.setdefault(region, list(dict.fromkeys(visible)))
 
     def _ask(

@@ -84,6 +84,21 @@ class AgenticIQA(ProgramModule):
         annotate_trace(_facts(assessment))
         return assessment
 
+    def never_asked(self) -> frozenset[str]:
+        """Return the predictors that settings and models leave no question for, or none in rating a whole image."""
+        resources = self.resources
+        with cast_as(self._models_set()):
+            names = {"executor.detect", "executor.analyse"}
+            if resources.settings.assessment.diagnosis == "separate":
+                names = {"executor.diagnose"}
+            elif resources.answers_with_distortions:
+                names.add("executor.diagnose")
+            if resources.distortion_model is not resources.lm("executor"):  # the embedded expert, by its own wording
+                names |= {"executor.detect", "executor.analyse", "executor.diagnose", "executor.locate"}
+            by_probabilities = self.summarizer.scoring_way() == "probabilities"
+            names.add("summarizer.classify" if by_probabilities else "summarizer.score")
+        return frozenset(names)
+
     # Its docstring is replaced below by `forward`'s.
     def __call__(self, *arguments: Any, **named: Any) -> Assessment:
         """Assess one image: see `forward`."""

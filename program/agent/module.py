@@ -148,6 +148,8 @@ class ProgramModule(dspy.Module):
         self.fitted_on: FittedOn | None = None
         """The samples that a compile used, where it says so."""
         self._asked: frozenset[str] | None = None
+        self._hidden: tuple[tuple[str, ...], frozenset[str]] | None = None
+        """With the models that it holds for; copies keep it: optimizers number predictors, and models are learnt of."""
 
     async def aforward(self, *arguments: Any, **named: Any) -> Assessment:
         """Assess one image without blocking the event loop, with the arguments of a plain call.
@@ -226,17 +228,33 @@ class ProgramModule(dspy.Module):
         return copied
 
     def named_predictors(self) -> list[tuple[str, dspy.Predict]]:
-        """Return what an optimizer may change, by name: all, or those of `predictors_used_by`."""
+        """Return what an optimizer may change, by name: what can be asked, or those of `predictors_used_by`.
+
+        `named_parameters` returns all. A service that was never asked what its model can do is asked
+        now; raises EndpointError where that fails.
+        """
         named: list[tuple[str, dspy.Predict]] = super().named_predictors()
-        if self._asked is None:
-            return named
-        return [(name, predictor) for name, predictor in named if name in self._asked]
+        if self._asked is not None:
+            return [(name, predictor) for name, predictor in named if name in self._asked]
+        lms = [self.resources.own_lm(role) for role in ROLES] + [predictor.lm for _, predictor in named]
+        models = tuple(str(getattr(lm, "model", "")) for lm in lms)
+        if self._hidden is None or self._hidden[0] != models:
+            self._hidden = models, self.never_asked()
+        hidden = self._hidden[1]
+        return [(name, predictor) for name, predictor in named if ".".join(name.split(".")[:2]) not in hidden]
+
+    def never_asked(self) -> frozenset[str]:
+        """Return the predictors that nothing asks, by name."""
+        return frozenset()
+
+    def __repr__(self) -> str:
+        return "\n".join(f"{name} = {predictor}" for name, predictor in self.named_parameters())
 
     def get_lm(self) -> dspy.BaseLM:
         """Return the model that plays every role. ModelError where they are played by several."""
         if (chosen := super().get_lm()) is not None:
             return chosen
-        lms = [self.resources.lm(role) for role in ROLES]
+        lms = [self.resources.own_lm(role) for role in ROLES]
         models = dict.fromkeys(str(lm.model) for lm in lms)
         if len(models) > 1:
             fault = f"the roles are played by {', '.join(models)}"
@@ -272,6 +290,7 @@ class ProgramModule(dspy.Module):
             fault = first_fault(error, "the file")
             raise InputError(f"state: {fault}; remove it, or compile again") from error
         super().load_state(state)
+        self._hidden = None  # demos tell in which way scores are asked for
 
 
 def _arguments(sample: Any) -> dict[str, Any]:

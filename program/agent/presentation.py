@@ -93,9 +93,7 @@ class ForLanguageModel(_Presentation):
 
     def evidence(self, evidence: ExecutorOutput) -> dict[str, str | None]:
         """Return readings and findings in words."""
-        readings = scores_json(evidence.quality_scores)
-        if readings and self.tools_mean is not None:
-            readings = f"{quality_line(self.tools_mean)}\n{readings}"
+        readings = scores_in_words(evidence.quality_scores or {}, self.tools_mean)
         findings = findings_in_words(evidence.distortion_analysis)
         if evidence.distortion_analysis and not findings:
             findings = NOTHING_STANDS_OUT[0]
@@ -139,7 +137,27 @@ def _crops(image: ImageRef, boxes: Mapping[str, Box]) -> dict[str, ImageRef]:
     return {region: IMAGES.crop(image, box) for region, box in boxes.items()}
 
 
-def quality_line(mean: float) -> str:
+def scores_in_words(scores: Mapping[str, Mapping[str, tuple[str, float]]], mean: float | None) -> str | None:
+    """Say in level words what tools' scores mean, with the scores as JSON where there are several; None without any.
+
+    A tool rates the quality as a whole: a single score is no measure of the distortion that it stands under.
+
+    >>> scores_in_words({"Global": {"Color distortions": ("LiteNR", 3.63)}}, 3.63)
+    'Measured quality: between fair and good (3.6 of 5, by LiteNR).'
+    """
+    shown = scores_json(scores)
+    if shown is None or mean is None:
+        return shown
+    readings = set()
+    for region, named in scores.items():
+        readings |= {(region, tool, score) for tool, score in named.values()}
+    if len(readings) > 1:
+        return f"{quality_line(mean)}\n{shown}"
+    ((region, tool, _),) = readings
+    return quality_line(mean, by=f", by {tool}", of="" if region == GLOBAL else f" of {region}")
+
+
+def quality_line(mean: float, *, by: str = "", of: str = "") -> str:
     """Say in level words what a mean of tools' scores (1..5) means.
 
     >>> quality_line(3.6), quality_line(2.1)
@@ -149,7 +167,7 @@ def quality_line(mean: float) -> str:
     words = LEVEL_WORDS[lower - 1], LEVEL_WORDS[lower]
     near = round(4 * (mean - lower))
     named = {0: words[0], 4: words[1]}.get(near, f"between {words[0]} and {words[1]}")
-    return f"Measured quality: {named} ({mean:.1f} of 5)."
+    return f"Measured quality{of}: {named} ({mean:.1f} of 5{by})."
 
 
 def findings_json(analysis: Mapping[str, Sequence[Finding]] | None) -> str | None:

@@ -1,6 +1,5 @@
 """What the stages share and no optimizer touches: settings, tools, fusion, and language models of every kind."""
 
-import hashlib
 import os
 import re
 import threading
@@ -23,14 +22,8 @@ from program.common.keys import holds_key, keys_named_after, usable_key, use_key
 from program.common.settings import Settings
 from program.expert import MODEL, NAME
 from program.fusion import ScoreFusion
-from program.lms.dspy_private import LM15Engine
-from program.lms.reference_engine import (
-    AsyncReferenceEngine,
-    Connection,
-    ImageTransport,
-    ReferenceEngine,
-    ServerTransport,
-)
+from program.lms.reference_engine import AsyncReferenceEngine, Connection, ReferenceEngine, ServerTransport
+from program.lms.servers import CAPABILITIES, declared_traits, route, served, server_connection, server_name
 from program.lms.traits import ModelTraits, as_listed, known_traits, record_of, traits_of
 from program.tools.registry import ToolRegistry
 from program.tools.runner import ToolRunner
@@ -98,16 +91,9 @@ def build_lm(role: RoleSettings, *, cache_dir: Path | None) -> dspy.LM:
 
 def _declared(entry: BackendSettings, able: Mapping[str, Any], api_base: str | None) -> dict[str, Any]:
     """Return what configuration and client say of a model, which goes before what its service says."""
-    params = able["supported_params"]
-    declared: dict[str, Any] = {
-        "takes_references": True,
-        "takes_bounds": api_base is not None,
-        "knows_schemas": bool(able["supports_response_schema"]) and "response_format" in params,
-    }
+    declared = declared_traits(able, api_base)
     if entry.vision is not None:
         declared["reads_images"] = entry.vision
-    if "logprobs" not in params:
-        declared["token_probabilities"] = 0
     return declared
 
 
@@ -125,40 +111,26 @@ def role_model(role: RoleSettings) -> str:
 def _at_address(name: str, api_base: str, key: str | None) -> Connection:
     """Connect to an OpenAI-compatible server, or to a gateway that speaks another provider's protocol."""
     provider, _, model = name.partition("/")
-    # DSPy's cache is keyed by the model string: the same name at two addresses must not share answers.
-    digest = hashlib.sha256(api_base.encode()).hexdigest()[:8]
-    route = None if provider in SERVER_PROVIDERS else _route(name)
-    if route is None:
-        policy = lm15.AccessPolicy(
-            provider=f"server-{digest}", supports=lm15.EndpointSupport(complete=True, stream=True, models=True),
-            auth_modes=("bearer",), base_url=api_base,
-        )  # fmt: skip
-        transport = ImageTransport(api_base)
-
-        def config(max_tokens_field: Any) -> Any:
-            dialect = lm15.OpenAIChatCompat(max_tokens_field=max_tokens_field, instruction_role="system")
-            definition = lm15.ProviderDefinition.chat(policy, compat=dialect, placeholder_key="none")
-            keys = {definition.id: key} if key else {}
-            # Such a server takes no signature over the body, so images may join it as late as in the transport.
-            return lm15.RouterConfig(env={}, providers=(definition,), api_keys=keys, transport=transport)
-
-        return Connection(f"server-{digest}/{model}", config, _SERVER_CAPABILITIES, is_asked=True)
-    keys = {route.provider: key or "none"}
+    known = None if provider in SERVER_PROVIDERS else route(name)
+    if known is None:
+        return server_connection(model, api_base, key)
+    keys = {known.provider: key or "none"}
     gateway = lm15.RouterConfig(
-        env={}, base_urls={route.provider: api_base}, api_keys=keys, transport=ServerTransport(api_base)
+        env={}, base_urls={known.provider: api_base}, api_keys=keys, transport=ServerTransport(api_base)
     )
+    digest = server_name(model, api_base).partition("/")[0].removeprefix("server-")
     return Connection(f"{provider}-{digest}/{model}", lambda _: gateway, _declared_capabilities(name), wire_model=name)
 
 
 def _hosted(name: str, key: str | None) -> Connection | None:
     """Connect to a hosted model by its provider's own key; None when only LiteLLM can reach it."""
-    prefix, route = name.partition("/")[0].upper(), _route(name)
+    prefix, known = name.partition("/")[0].upper(), route(name)
     # Where the environment names a gateway (OPENAI_BASE_URL), LiteLLM goes there; the key is not for the provider.
-    if route is None or any(os.environ.get(f"{prefix}_{end}") for end in ("API_BASE", "BASE_URL")):
+    if known is None or any(os.environ.get(f"{prefix}_{end}") for end in ("API_BASE", "BASE_URL")):
         return None
-    config = lm15.RouterConfig(api_keys={route.provider: key} if key else None)
+    config = lm15.RouterConfig(api_keys={known.provider: key} if key else None)
     capabilities = _declared_capabilities(name)
-    return Connection(name, lambda _: config, capabilities, priced_as=(route.provider, route.model))
+    return Connection(name, lambda _: config, capabilities, priced_as=(known.provider, known.model))
 
 
 def _check_provider(backend: str, name: str) -> None:
@@ -171,14 +143,6 @@ def _check_provider(backend: str, name: str) -> None:
         close = get_close_matches(provider, {*providers, "perceptual"}, n=1, cutoff=0.75)
         hint = f"did you mean '{close[0]}/{model}'?" if close else "for a server of your own give --api-base"
         raise ModelError(f"model {backend!r}: there is no provider {provider!r}; {hint}")
-
-
-_SERVER_CAPABILITIES: dict[str, Any] = {
-    "supports_response_schema": True,
-    "supports_function_calling": False,
-    "supports_reasoning": False,
-    "supported_params": frozenset({"response_format", "temperature", "max_tokens", "logprobs", "top_logprobs", "seed"}),
-}
 
 
 def _with_entry(capabilities: Mapping[str, Any], entry: BackendSettings) -> Mapping[str, Any]:
@@ -201,17 +165,9 @@ def _allowed(name: str, options: Mapping[str, Any]) -> dict[str, Any]:
     return dict(options)
 
 
-def _route(name: str) -> Any | None:
-    """Return the provider and model that DSPy's own client reaches under a name; None when only LiteLLM can."""
-    try:
-        return LM15Engine(lm15.RouterConfig(env={})).resolve(name)
-    except (lm15.UnknownModelError, lm15.UnsupportedFeatureError):
-        return None
-
-
 def _declared_capabilities(name: str) -> dict[str, Any]:
     plain = dspy.LM(name)
-    return {capability: getattr(plain, capability) for capability in _SERVER_CAPABILITIES}
+    return {capability: getattr(plain, capability) for capability in CAPABILITIES}
 
 
 Role = Literal["planner", "executor", "summarizer"]
@@ -335,6 +291,17 @@ class Resources:
     def _sees(self) -> bool:
         return self.traits("executor").reads_images is not False
 
+    @property
+    def answers_with_distortions(self) -> bool:
+        """Whether distortions are asked for with the score: of one model that reads images and plays both roles."""
+        if self.settings.assessment.diagnosis != "answer":
+            return False
+        traits = self.traits("executor")
+        if traits.answers_at_once is False or not traits.reads_images:
+            return False
+        executor = self.lm("executor")
+        return self.distortion_model is executor and executor.model == self.lm("summarizer").model
+
     def _is_spared(self, role: Role) -> bool:
         """Whether a model is asked for scores and options alone, as each call has a price."""
         return self.settings.assessment.score_only and not self.known_traits(role).embedded
@@ -358,16 +325,23 @@ class Resources:
         """Return whether a question costs a language model one word: a level or an option, with no reasons."""
         return self.answers_alone and reading.type is not QueryType.EXPLANATION
 
+    def own_lm(self, role: Role) -> dspy.BaseLM:
+        """Return the language model of a role as its user gave it: see `lm`."""
+        return self._chosen(role) or self.lm(role)
+
+    def _chosen(self, role: Role) -> dspy.BaseLM | None:
+        cast_lm: dspy.BaseLM | None = (dspy.settings.get(_CAST) or {}).get(role)
+        return cast_lm or self._given_lm or dspy.settings.lm
+
     def lm(self, role: Role) -> dspy.BaseLM:
-        """Return the language model of a role.
+        """Return the language model of a role as it is asked.
 
         It is what `set_lm` gave to the program that runs, else the caller's, else DSPy's setting, else
         the one in the settings.
         """
-        chosen: dspy.BaseLM | None = (dspy.settings.get(_CAST) or {}).get(role)
-        chosen = chosen or self._given_lm or dspy.settings.lm
+        chosen = self._chosen(role)
         if chosen is not None:
-            return chosen
+            return served(chosen, self.settings)
         with self._lock:
             if role not in self._built:
                 self._built[role] = lm_of(getattr(self.settings.models, role), cache_dir=self.settings.kept_dir)

@@ -3,7 +3,7 @@
 import json
 import logging
 import math
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from functools import cached_property
 from typing import Annotated, Any, Literal, NamedTuple
 
@@ -51,10 +51,14 @@ class Finding(Record):
     """What a photographer calls it ("motion blur"), where that is known."""
 
     @classmethod
-    def of(cls, answer: DistortionFinding) -> "Finding":
-        """Return what a model found, without its region."""
-        words = answer.explanation.strip()
-        return cls(type=answer.type, severity=answer.severity, explanation=words, fault=answer.fault)
+    def all_in(cls, answers: Iterable[DistortionFinding]) -> "list[Finding]":
+        """Return what a model found, without regions; one that says there is no distortion is none."""
+        found = []
+        for answer in answers:
+            if answer.type != "none":
+                words = answer.explanation.strip()
+                found.append(cls(type=answer.type, severity=answer.severity, explanation=words, fault=answer.fault))
+        return found
 
     def facts(self, *left_out: str) -> dict[str, Any]:
         """Return its fields without those left out, and without a fault where none is named."""

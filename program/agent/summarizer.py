@@ -33,6 +33,7 @@ from program.fusion.scores import FittedFusion, disagreement, even_out, fusion_n
 from program.images.store import ImageRef
 from program.lms.ask import Answer, ask
 from program.lms.call import CallAllowance, stage
+from program.lms.servers import served
 from program.lms.traits import MOST_ALTERNATIVES, ModelTraits, own_record, traits_of
 from signatures import summarizer as questions
 from signatures.forms import QuestionForm
@@ -221,18 +222,12 @@ class Summarizer(dspy.Module):
         Only for an IQA question about the whole image, to a model that reads images, plays both roles, and has no demos
         without findings.
         """
-        plan, resources = state.plan, self.resources
-        if resources.settings.assessment.diagnosis != "answer" or plan is None:
+        plan = state.plan
+        if plan is None or plan.query_type != "IQA":
             return False
-        if not (plan.query_type == "IQA" and plan.distortion_detection and plan.query_scope == [GLOBAL]):
+        if not plan.distortion_detection or plan.query_scope != [GLOBAL]:
             return False
-        if state.reading.type is not QueryType.SCORING:
-            return False
-        traits = resources.traits("executor")
-        if traits.answers_at_once is False or not traits.reads_images:
-            return False
-        executor = resources.lm("executor")
-        if resources.distortion_model is not executor or executor.model != resources.lm("summarizer").model:
+        if state.reading.type is not QueryType.SCORING or not self.resources.answers_with_distortions:
             return False
         demos = predict_of(self.score if self.scoring_way() == "probabilities" else self.classify).demos
         return not demos or any(demo.get("findings") is not None for demo in demos)
@@ -394,7 +389,10 @@ class Summarizer(dspy.Module):
         return self.resources.known_traits("summarizer")
 
     def _lm_of(self, predictor: dspy.Module) -> dspy.BaseLM:
-        return predict_of(predictor).lm or self.resources.lm("summarizer")
+        own = predict_of(predictor).lm
+        if own is None:
+            return self.resources.lm("summarizer")
+        return served(own, self.resources.settings)
 
     def _probabilities(self, case: _Case, calls: CallAllowance, *, with_findings: bool) -> Answer[LevelBelief]:
         """Ask for a number for each level."""
@@ -524,7 +522,7 @@ def _belief(prediction: dspy.Prediction, masses: dict[int, float], source: Belie
     """Return what an answer says of the level, with the distortions that it names where it was asked for them."""
     findings = prediction.get("findings")
     if findings is not None:
-        findings = [Finding.of(entry) for entry in findings]
+        findings = Finding.all_in(findings)
     return LevelBelief(masses, reasoning, source, findings, Columns.stated_in(prediction))
 
 

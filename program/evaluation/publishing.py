@@ -442,8 +442,8 @@ def fusion_words(program: AgenticIQA) -> str:
 
 def added_lines(before: AgenticIQA, after: AgenticIQA) -> dict[str, list[str]]:
     """Return the lines of each predictor's instructions that are not in another program's."""
-    old = {name: predictor.signature.instructions.splitlines() for name, predictor in before.named_predictors()}
+    old = {name: predictor.signature.instructions.splitlines() for name, predictor in before.named_parameters()}
     return {
         name: [line for line in predictor.signature.instructions.splitlines() if line not in old[name]]
-        for name, predictor in after.named_predictors()
+        for name, predictor in after.named_parameters()
     }

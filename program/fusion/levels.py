@@ -77,7 +77,12 @@ _LEVEL_KEY = re.compile(rf"""["'](?:level[ _]?)?(?:[1-5A-E]|{_WORD})["']\s*[:：
 _FIELDS = ("quality_level", "quality_reasoning")
 """What the object holds that answers the question for a level."""
 _FIELD = r"(?:quality_level|final_answer|quality|level|rating|answer)"
-_KEY = re.compile(rf"(?:[\"'“”‘’]{_FIELD}[\"'“”‘’]\s*:|<quality_level>)\s*[\"'“‘*(\[]*\s*")
+_KEY = re.compile(
+    rf"(?:[\"'“”‘’]{_FIELD}[\"'“”‘’]\s*:|<quality_level>|\[\[ ## quality_level ## \]\]"
+    r"|^[^\w\n]{0,8}quality_level[^\w\n]{0,4}:)\s*[\"'“‘*(\[]*\s*",
+    re.MULTILINE,
+)
+"""A field's name in JSON, in tags, in DSPy's marks, or at the beginning of a line."""
 _LEAD_IN = re.compile(
     r"\b(?:answer|rating|level|quality|score|grade|option|image|it)\b[^.\n\"']{0,40}?(?:\bis\b|\bas\b|:|=)[\s\"'`*(\[{]*",
     re.IGNORECASE,
@@ -211,13 +216,13 @@ def level_masses(content: Sequence[Any]) -> dict[int, float]:
 
     `content` holds an answer's tokens in order, each with `token`, `logprob` and `top_logprobs`
     (its alternatives, with `token` and `logprob`), as attributes or keys. The level is the value of
-    "quality_level" in the final answer's JSON, what that answer begins with, or what follows a
-    lead-in ("Rating: "): a letter (A..E = 5..1), a number or a word. Spellings of one level (" C",
-    "c") are added up and other tokens ignored: a softmax over the five levels, as Q-Align's (Wu et
-    al., 2023), over the alternatives that the server returns. A level outside them is at most as
-    likely as the least likely of them, and the levels outside share at most what is left over: it
-    gets the smaller of both. Raises ValueError where no level is found, or a log-probability on the
-    way is not one.
+    "quality_level" in the final answer (JSON, or as any of DSPy's adapters has it), what that answer
+    begins with, or what follows a lead-in ("Rating: "): a letter (A..E = 5..1), a number or a word.
+    Spellings of one level (" C", "c") are added up and other tokens ignored: a softmax over the
+    five levels, as Q-Align's (Wu et al., 2023), over the alternatives that the server returns. A
+    level outside them is at most as likely as the least likely of them, and the levels outside
+    share at most what is left over: it gets the smaller of both. Raises ValueError where no level
+    is found, or a log-probability on the way is not one.
 
     >>> chosen = {"token": "C", "logprob": math.log(0.5), "top_logprobs": [{"token": "B", "logprob": math.log(0.25)}]}
     >>> {level: round(mass, 4) for level, mass in level_masses([chosen]).items()}

@@ -37,8 +37,9 @@ from program.lms.call import (
     put,
 )
 from program.lms.dspy_private import CUSTOM_TYPE_START_IDENTIFIER
-from program.lms.limits import image_limits_of
+from program.lms.limits import image_limits_of, settings_in_force
 from program.lms.reference_engine import inline
+from program.lms.servers import served
 from program.lms.traits import ModelTraits, traits_of
 from signatures.forms import QuestionForm
 from signatures.inputs import FACTS, with_facts, with_steps
@@ -90,9 +91,8 @@ def ask(
     was altered, a foreign predictor.
     """
     predict, asked = _predict_of(predictor, form)
-    question = _question(
-        predict, _readable(asked, form), inputs, predict.lm or lm or dspy.settings.lm, calls or CallAllowance()
-    )
+    lm = served(predict.lm or lm or dspy.settings.lm, settings_in_force())
+    question = _question(predict, _readable(asked, form), inputs, lm, calls or CallAllowance())
     question.config = dict(config or {})
     traits = question.traits
     if traits.takes_references and not traits.thinks:
@@ -128,6 +128,9 @@ def _question(
     sent = dict(given)
     if traits.reads_images is False:
         sent = {name: value for name, value in given.items() if not _shows(value)}
+    if isinstance(adapter_for(lm), dspy.TwoStepAdapter) and any(map(_shows, sent.values())):
+        mend = "use dspy.ChatAdapter, JSONAdapter or XMLAdapter"
+        raise InputError(f"adapter: dspy.TwoStepAdapter sends no images, only their addresses; {mend}")
     absent = tuple(name for name in inputs if name not in sent)
     signature = _without(asked, absent)  # type: ignore[arg-type]  # a class is hashable
     signature = with_steps(signature)  # type: ignore[arg-type]  # likewise

@@ -248,4 +248,5 @@ def gate_of(lm: dspy.BaseLM) -> Gate:
 
 
 def _address(lm: dspy.BaseLM) -> str:
-    return str(lm.kwargs.get("api_base") or lm.kwargs.get("base_url") or "")
+    own = getattr(getattr(lm, "engine", None), "address", None)
+    return str(own or lm.kwargs.get("api_base") or lm.kwargs.get("base_url") or "")

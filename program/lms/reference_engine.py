@@ -85,10 +85,12 @@ class ServerTransport(StdlibTransport):
     A server of this machine is asked without a proxy.
     """
 
-    def __init__(self, address: str) -> None:
+    def __init__(self, address: str, timeout_s: float | None = None) -> None:
         proxies = proxies_for(address)  # once, as it takes 0.1 ms
         proxy = proxies.get(urlsplit(address).scheme) or proxies.get("all")
-        super().__init__(proxy=proxy or None, trust_env=False)
+        waits = ("read_timeout", "write_timeout", "pool_timeout")
+        limits = {} if timeout_s is None else dict.fromkeys(waits, float(timeout_s))
+        super().__init__(proxy=proxy or None, trust_env=False, **limits)
 
     def stream(self, request: Any) -> TransportResponse:
         """Send one request; EndpointError where the server sends it on to another one."""
@@ -263,7 +265,7 @@ class ReferenceEngine:
         config = replace(request.config, **changed)
         model = self.connection.wire_model or request.model
         if known.wire_model:
-            model = f"{request.model.partition('/')[0]}/{known.wire_model}"
+            model = f"{model.partition('/')[0]}/{known.wire_model}"
         return replace(request, messages=tuple(messages), system=system, config=config, model=model)
 
     def _cause(self, request: lm15.Request, error: lm15.LM15Error) -> Exception | None:

@@ -25,7 +25,7 @@ class Recording(BaseCallback):
     def __init__(self, program: dspy.Module) -> None:
         self._names = {id(module): name.removeprefix("self.") for name, module in program.named_sub_modules()}
         # A predictor that stands in for another has its signature, and nothing else of it.
-        self._names |= {id(predictor.signature): name for name, predictor in program.named_predictors()}
+        self._names |= {id(predictor.signature): name for name, predictor in program.named_parameters()}
         self._names[id(program)] = type(program).__name__
         self._open: dict[str, tuple[Any, Any]] = {}
         self._judged: list[tuple[str, float | str, float | str, float | str, str]] = []
