@@ -71,7 +71,7 @@ def test_a_line_says_how_many_are_left_out_and_how_to_include_them(taught, rows,
     manifest = write_lines(tmp_path / "m.jsonl", rows)
     assert evaluate.main([str(manifest), "--program", str(taught / "taught"), "--split", "all"]) == 0
     said = " ".join(capsys.readouterr().out.split())
-    left_out = "Left out: 56 of 72 samples, which the program was fitted or chosen on"
+    left_out = "Left out: 56 of 72 samples that the program was fitted or chosen on"
     assert f"{left_out} (--include-fitted counts them)" in said
 
 
