@@ -291,3 +291,11 @@ def test_a_json_list_is_read_as_its_lines_are(tmp_path, capsys):
     assert json.loads(capsys.readouterr().out)["counts"] == {"missing": 1, "line": 1}
     path.write_text('{"image": "a.png"}', "utf-8")
     assert "holds no list" in refusal("check", path, capsys)
+
+
+@pytest.mark.parametrize("command", ["compile", "evaluate"])
+def test_the_tables_of_a_folder_are_named(tmp_path, capsys, command):
+    assert "none is there; make one with agentic-iqa data prepare" in refusal(command, tmp_path, capsys)
+    table(tmp_path / "scores.csv", "image,mos", "1.png,3")
+    assert "is a folder; give a manifest in it (scores.csv)" in refusal(command, tmp_path, capsys)
+    assert "scores.csv'?" in refusal(command, tmp_path / "score.csv", capsys)
