@@ -252,5 +252,7 @@ def test_a_step_that_is_left_out_is_told_and_so_is_what_to_try_next(blurred_mani
     assert compile_command([*words, "--optimizer", "none"]) == 0
     shown = capsys.readouterr()
     assert "To try next: more labelled training samples" in shown.out
+    assert "--optimizer rubric" in shown.out
+    assert "--optimizer nearest" not in shown.out  # it learns from answers, and there are too few
     assert "left out" not in shown.out + shown.err
     assert "0/0" not in shown.err
