@@ -243,7 +243,7 @@ class FittedOn(_Learned):
 def marked(samples: Iterable[_Request]) -> Iterator[tuple[_Request, Marks]]:
     """Yield each sample with the hashes of its own image and groups; none of a file that cannot be read."""
 
-    @lru_cache(maxsize=1024)  # many samples share a reference
+    @lru_cache(maxsize=128)  # many samples share a reference; a table may hold whole images
     def sha256(place: Place) -> str | None:
         try:
             with open_file(place) as file:
