@@ -127,6 +127,8 @@ def test_images_of_a_fitted_group_or_reference_count_as_fitted(taught, rows, tmp
     (tmp_path / "some.png").write_bytes(Path(rows[0]["image"]).read_bytes())
     test[0]["group"] = rows[1]["group"]
     test[1]["reference"] = str(tmp_path / "some.png")
+    # Of another data set, which calls its references the same: TID2013 and KADID-10k do.
+    test[2] |= {"reference": test[2]["image"], "group": rows[1]["group"]}
     manifest = write_lines(tmp_path / "m.jsonl", test)
     record = _record(capsys, manifest, taught / "taught", "--split", "all")
     assert record["fitted"] == {"samples": 2, "by_group": 2, "left_out": True, "drawn": False}
