@@ -105,8 +105,13 @@ def resolve_dataset(name_or_path: str | Path, cache_dir: Path, *, progress: bool
             f"--out {name}/manifest.jsonl"
         )
     if path.is_dir():
-        inside = ", ".join(sorted(p.name for p in path.glob("*.jsonl"))) or "none is there; make one"
+        inside = ", ".join(table.name for table in _tables_in(path))[:200]
+        inside = inside or "none is there; make one with python -m data.prepare"
         raise DataError(f"dataset {name!r}: is a folder; give a manifest in it ({inside})")
-    close = get_close_matches(name, [*GENERATED, *map(str, path.parent.glob("*.jsonl"))], n=1)
+    close = get_close_matches(name, [*GENERATED, *map(str, _tables_in(path.parent))], n=1)
     hint = f"did you mean {close[0]!r}?" if close else f"give a manifest's path or {' or '.join(GENERATED)}"
     raise DataError(f"dataset {name!r}: neither a known name nor a file; {hint}")
+
+
+def _tables_in(folder: Path) -> list[Path]:
+    return sorted(path for path in folder.glob("*") if is_manifest(path.name))

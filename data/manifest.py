@@ -38,7 +38,7 @@ Box: TypeAlias = tuple[Number, Number, Number, Number]
 
 _FAR_OUTSIDE = 0.25
 """Part of its scale's width that a score may pass it by: realigned DMOS of LIVE pass 0..100 by 12."""
-_USUAL_SCALES = ((0, 1), (1, 5), (0, 10), (0, 100))
+_USUAL_SCALES = ((0, 1), (1, 5), (0, 5), (0, 10), (0, 100))
 """What scores may be on that do not fit theirs, the likeliest first."""
 _FEWEST = 3
 """Scores that say something of their scale."""
@@ -235,44 +235,57 @@ def fault_of(error: Exception) -> str:
 
 
 def check_scale(path: Place, layout: Layout = _AS_WRITTEN) -> str:
-    """Return a warning where all scores of a manifest lie within a tenth of their scale; empty where they do not.
+    """Return a warning where the scores of a manifest are hardly on their scale; empty where they may be.
 
-    Raises DataError where most lie outside it, or all within a fiftieth of it. Of fewer than three scores, or of one
-    value, nothing can be told.
+    That is where all lie within a tenth of it, or some outside one that nobody stated. Raises DataError where most lie
+    outside it, or all within a fiftieth of it. Of fewer than three scores, or of one value, nothing can be told.
     """
     warning = ""
-    for (low, high), scores in _scores_by_scale(path, layout).items():
-        least, most = min(scores), max(scores)
-        used = (most - least) / (high - low)
-        is_outside = 2 * sum(not low <= score <= high for score in scores) > len(scores)
-        if is_outside:
-            where = "most of them outside"
-        elif used < 1 / 50:
-            where = "all within a fiftieth of"
-        else:
+    for (low, high, is_stated), scores in _scores_by_scale(path, layout).items():
+        if len(scores) < _FEWEST:
+            continue
+        least, most, width = min(scores), max(scores), high - low
+        used, passed = (most - least) / width, max(low - least, most - high) / width
+        outside = sum(not low <= score <= high for score in scores)
+        is_refused = False
+        if 2 * outside > len(scores):
+            where, is_refused, width = "most of them outside", True, math.inf
+        elif not is_stated and 1 / 16 < passed <= _FAR_OUTSIDE:  # what passes it by more has a fault of its own
+            where, width = "some of them outside", math.inf
+        elif 0 < used < 1 / 50:
+            where, is_refused = "all within a fiftieth of", True
+        elif 0 < used < 1 / 10:
             where = "all within a tenth of"
-        likely = "LOW,HIGH"
-        for first, last in reversed(_USUAL_SCALES):
-            slack = (last - first) / 20
-            if first - slack <= least and most <= last + slack and (is_outside or last - first < high - low):
-                likely = f"{first},{last}"
+        else:
+            continue
         text = f"manifest {str(path)!r}: its {len(scores)} scores lie in {least:g}..{most:g}, {where} {low:g}..{high:g}"
+        likely = _likely_scale(least, most, width)
         text += f'; name their scale with --mos-range {likely} ("mos_range" in the rows)'
-        if len(scores) >= _FEWEST and (is_outside or 0 < used < 1 / 50):
+        if is_refused:
             raise DataError(text)
-        if len(scores) >= _FEWEST and 0 < used < 1 / 10:
-            warning = text
+        warning = text
     return warning
 
 
-def _scores_by_scale(path: Place, layout: Layout) -> Mapping[tuple[float, float], Sequence[float]]:
-    by_scale: defaultdict[tuple[float, float], array[float]] = defaultdict(lambda: array("d"))
+def _likely_scale(least: float, most: float, narrower_than: float) -> str:
+    """Return the first usual scale that scores are on, as the flag takes it, or the names of its ends."""
+    for low, high in _USUAL_SCALES:
+        slack = (high - low) / 20
+        if low - slack <= least and most <= high + slack and high - low < narrower_than:
+            return f"{low},{high}"
+    return "LOW,HIGH"
+
+
+def _scores_by_scale(path: Place, layout: Layout) -> Mapping[tuple[float, float, bool], Sequence[float]]:
+    """Return the scores on each scale, and whether it was stated."""
+    by_scale: defaultdict[tuple[float, float, bool], array[float]] = defaultdict(lambda: array("d"))
     for _, row in scan_rows(path, layout.columns, layout.raters):
         if isinstance(row, dict) and row.get("mos") is not None:
             with suppress(TypeError, ValueError):  # the row is refused when it is read
-                low, high = map(float, layout.mos_range or row.get("mos_range") or (1, 5))
+                stated = layout.mos_range or row.get("mos_range")
+                low, high = map(float, stated or (1, 5))
                 if low < high and math.isfinite(row["mos"]):
-                    by_scale[low, high].append(row["mos"])
+                    by_scale[low, high, stated is not None].append(row["mos"])
     return by_scale
 
 

@@ -27,14 +27,21 @@ def table(release: Release) -> Iterator[Sample]:
 
 
 def huggingface(release: Release) -> Iterator[Sample]:
-    """Yield the samples of a Parquet file, or of each split of a dataset of this machine or the hub."""
-    folder = release.images.resolve()
+    """Yield the samples of a Parquet file, or of each split of a dataset of this machine or the hub.
+
+    Their images are copied: what is named may lie in a cache.
+    """
+    folder = release.root.parent if release.root.is_file() else release.root
     for split, source in _splits(release.root).items():
         for number, row in enumerate(rows_of(source, _with_image(source, release.columns))):
             cells = {"split": SPLIT_WORDS.get(split.casefold()), **row.cells}
             if cells.get("id") in {None, f"{number + 1:08}"}:  # which such a row without an id is given
                 cells["id"] = f"{split}/{number:07d}"
-            yield _sample(release, Row(release.root, f"{split} {row.place}", cells), folder)
+            row = Row(release.root, f"{split} {row.place}", cells)
+            for name in _IMAGES & cells.keys():
+                if cells[name]:
+                    cells[name] = _stored(str(cells[name]), release.images, row, folder)
+            yield _sample(release, row, release.images.resolve())
 
 
 def rows_of(source: Place, columns: Mapping[str, str]) -> Iterator[Row]:
@@ -65,7 +72,7 @@ def _sample(release: Release, row: Row, folder: Path) -> Sample:
     cells = {name: value for name, value in cells.items() if name in _IMAGES or not DATA.match(str(value)[:600])}
     for name in cells.keys() & _IMAGES:
         if DATA.match(str(cells[name])):
-            cells[name] = _stored(cells[name], release.images, row)
+            cells[name] = _stored(cells[name], release.images, row, folder)
         else:
             cells[name] = row.image(folder, cells[name])
     content = cells.get("reference", cells["image"])
@@ -74,12 +81,15 @@ def _sample(release: Release, row: Row, folder: Path) -> Sample:
     return sample_of(release, row, cells)
 
 
-def _stored(image: str, folder: Path, row: Row) -> Path:
-    """Write an image that a row holds under a name made of its content and return the path."""
+def _stored(image: str, folder: Path, row: Row, named_from: Path) -> Path:
+    """Write an image that a row holds, or names, under a name made of its content and return the path."""
     from PIL import Image
 
-    data = base64.b64decode(image.partition(",")[2])
     try:
+        if DATA.match(image):
+            data = base64.b64decode(image.partition(",")[2])
+        else:
+            data = row.image(named_from, image).read_bytes()
         with Image.open(io.BytesIO(data)) as opened:
             suffix = SUFFIXES.get(opened.format or "", ".img")
     except OSError as error:

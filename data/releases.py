@@ -123,9 +123,12 @@ def sample_of(release: Release, row: Row, fields: Mapping[str, Any]) -> Sample:
         given["mos_range"] = release.entry.score.range
         given["higher_is_better"] = release.entry.score.higher_is_better
     given.update(release.scale)
-    metadata = {name: given.pop(name) for name in list(given) if name not in KEYS}
+    metadata = given.pop("metadata", {})
+    others = {name: given.pop(name) for name in list(given) if name not in KEYS}
+    if isinstance(metadata, Mapping):
+        metadata = {**metadata, **{name: value for name, value in others.items() if _is_plain(value)}}
     try:
-        return Sample(**given, metadata={name: value for name, value in metadata.items() if _is_plain(value)})
+        return Sample(**given, metadata=metadata)
     except ValidationError as error:
         raise row.error(fault_of(error)) from error
 

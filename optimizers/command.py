@@ -15,6 +15,7 @@ from optimizers.selection import label, leading_metric
 from program.agent.saving import check_folder, copy_program, load
 from program.common.console import Console
 from program.common.errors import InputError
+from program.common.files import path_lock
 from program.common.keys import redact
 from program.evaluation.evaluating import run_samples
 from program.evaluation.figures import compare
@@ -150,8 +151,11 @@ def _seed_folders(out: Path, first: int, count: int) -> list[Path]:
 
 
 def _registered(name: str, job: Job, record: EvaluationRecord, tracker: Tracker, run: RunHandle) -> Registered | None:
+    # Of two that end together the second is compared with the first.
+    turn = nullcontext() if tracker.remote else path_lock(job.settings.mlruns_dir / "registry.lock")
     try:
-        return register_compiled(name, job, record, tracker, run)
+        with turn:
+            return register_compiled(name, job, record, tracker, run)
     except Exception as error:  # border: MLflow, SQLAlchemy, the network and the disk each raise their own kinds
         logger.warning(
             "the program in %r is not registered as %r (%s); once it is corrected, run the same command with --resume",

@@ -322,6 +322,6 @@ class CompileLog:
                 f"folder {name}: that compile had another {', '.join(changed)}; "
                 "start without --resume, or undo the change"
             )
-        with suppress(OSError, ValueError, KeyError):  # it is written again
+        with suppress(OSError, ValueError, KeyError, TypeError):  # it is written again
             record = json.loads((self.folder / "program.json").read_text("utf-8"))["record"]
             self.is_finished, self._saved_score = record["finished"], record.get("search_score")

@@ -18,6 +18,7 @@ from typing import Any
 from pydantic import TypeAdapter
 
 from optimizers.job import Job
+from optimizers.recipes import recipe_named
 from optimizers.search import Candidate
 from optimizers.selection import CrossValidation, Verdict, best_baseline, label, leading_metric
 from optimizers.student import role_of
@@ -283,7 +284,8 @@ _FEW = 100
 """Training samples below which more of them are worth more than another recipe."""
 _AGREED, _COARSE = 0.85, 0.03
 """An SRCC above which little is left to learn, and half of an interval above which small gains cannot be told."""
-_UNTRIED_FOR_EXPERT: tuple[str, ...] = ("finetune,fusion", "rubric", "nearest")
+_UNTRIED_FOR_EXPERT: Mapping[str, str] = {"finetune,fusion": "scoring", "rubric": "scoring", "nearest": "mcq"}
+"""Recipes that are worth a trial for the embedded expert, with the task that they learn from."""
 _UNTRIED: tuple[str, ...] = ("nearest,fusion", "rubric,gepa", "random-search", "bootstrap")
 """Recipes that are worth a trial for a language model."""
 _ASKED = {"score": "scores", "classify": "levels", "answer": "questions", "explain": "explanations"}
@@ -343,11 +345,16 @@ def _fusion_sentences(plain: ScoreFusion, fitted: FittedFusion) -> list[str]:
 
 def advice(job: Job) -> str:
     """Return in one line what has not been tried yet, the most promising first."""
-    count = len(job.samples("train", job.optimizers))
+    samples = job.samples("train", job.optimizers)
+    count = len(samples)
     ways = [f"more labelled training samples ({count} now)"] if count < _FEW else []
-    recipes, last = _UNTRIED, "demos of a stronger model: --teacher-lm MODEL"
+    recipes, last = [*_UNTRIED], "demos of a stronger model: --teacher-lm MODEL"
     if job.embedded:
-        recipes, last = _UNTRIED_FOR_EXPERT, "a language model: --lm PROVIDER/MODEL"
+        recipes, last = [], "a language model: --lm PROVIDER/MODEL"
+        for names, task in _UNTRIED_FOR_EXPERT.items():
+            least = recipe_named(names.partition(",")[0]).least
+            if sum(sample.task == task for sample in samples) >= least:
+                recipes.append(names)
     ways += [f"--optimizer {names}" for names in recipes if not set(names.split(",")) <= set(job.optimizers)]
     return f"to try next: {'; '.join([*ways, '--repeat 3 (other seeds)', last])}"
 

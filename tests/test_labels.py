@@ -115,6 +115,26 @@ def test_scores_on_a_tenth_of_their_scale_are_warned_of_at_the_end_again(tmp_pat
 
 
 @pytest.mark.spec("issue-68/forgotten-scale")
+def test_scores_of_which_some_lie_outside_a_scale_that_nobody_stated_are_warned_of(tmp_path, capsys):
+    path = scored(tmp_path / "m.jsonl", [0.3, 1.4, 2.2, 3.1, 4.3])
+    assert check.main([str(path), "--no-decode"]) == 1
+    said = capsys.readouterr().out
+    assert "scale: its 5 scores lie in 0.3..4.3, some of them outside 1..5; " in said
+    assert "--mos-range 0,5 " in said
+    assert check.main([str(path), "--no-decode", "--mos-range", "1,5"]) == 1
+    assert "scale:" not in capsys.readouterr().out
+
+
+@pytest.mark.spec("issue-68/forgotten-scale")
+def test_scores_that_run_against_the_labels_are_pointed_out(blurred_manifest, capsys):
+    note = "Scores run against the labels: check whether high or low labels are the good ones"
+    assert evaluate.main([str(blurred_manifest)]) == 0
+    assert note not in " ".join(capsys.readouterr().out.split())
+    assert evaluate.main([str(blurred_manifest), "--lower-is-better"]) == 0
+    assert note in " ".join(capsys.readouterr().out.split())
+
+
+@pytest.mark.spec("issue-68/forgotten-scale")
 @pytest.mark.parametrize(
     ("scores", "more"),
     [([3, 3, 3], {}), ([1, 1.01], {}), ([104], {"mos_range": [0, 100]}), ([12, 70, 112], {"mos_range": [0, 100]}),
@@ -271,3 +291,11 @@ def test_a_json_list_is_read_as_its_lines_are(tmp_path, capsys):
     assert json.loads(capsys.readouterr().out)["counts"] == {"missing": 1, "line": 1}
     path.write_text('{"image": "a.png"}', "utf-8")
     assert "holds no list" in refusal("check", path, capsys)
+
+
+@pytest.mark.parametrize("command", ["compile", "evaluate"])
+def test_the_tables_of_a_folder_are_named(tmp_path, capsys, command):
+    assert "none is there; make one with agentic-iqa data prepare" in refusal(command, tmp_path, capsys)
+    table(tmp_path / "scores.csv", "image,mos", "1.png,3")
+    assert "is a folder; give a manifest in it (scores.csv)" in refusal(command, tmp_path, capsys)
+    assert "scores.csv'?" in refusal(command, tmp_path / "score.csv", capsys)

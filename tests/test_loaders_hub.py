@@ -98,6 +98,22 @@ def test_an_image_folder(tmp_path: Path) -> None:
     (folder / "metadata.csv").write_text("file_name,mos,group\nx.jpg,4.5,scene\n", "utf-8")
     (sample,) = load("huggingface", tmp_path / "folder", images=tmp_path / "images")
     assert (sample.mos, sample.split, sample.group) == (4.5, "test", "scene")
+    assert sample.image.parent == tmp_path / "images"
+    assert sample.image.read_bytes() == encoded(40)
+
+
+def test_an_image_that_a_parquet_file_names_lies_beside_it(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    import datasets
+
+    (tmp_path / "set").mkdir()
+    (tmp_path / "set/x.jpg").write_bytes(encoded(40))
+    datasets.Dataset.from_dict({"image": ["x.jpg"], "mos": [3.0]}).to_parquet(tmp_path / "set/rows.parquet")
+    monkeypatch.chdir(tmp_path)
+    assert (
+        prepare(["huggingface", "--root", "set/rows.parquet", "--out", "mine/all.jsonl", "--fractions", "0,0,1"]) == 0
+    )
+    (sample,) = read_manifest(tmp_path / "mine/all.jsonl")
+    assert sample.image.parent == tmp_path / "mine/images"
     assert sample.image.read_bytes() == encoded(40)
 
 

@@ -223,3 +223,13 @@ def test_help_loads_nothing_heavy() -> None:
         [sys.executable, "-c", code], cwd=ROOT, capture_output=True, text=True, encoding="utf-8", timeout=60
     )
     assert result.stdout.splitlines() == ["[] True"] * 2, result.stdout + result.stderr
+
+
+def test_metadata_of_a_table_stays_what_it_is(tmp_path: Path) -> None:
+    Image.new("RGB", (4, 4)).save(tmp_path / "a.png")
+    row = {"image": "a.png", "mos": 3.0, "metadata": {"camera": "x"}, "lens": "50 mm"}
+    (tmp_path / "rows.jsonl").write_text(json.dumps(row) + "\n", "utf-8")
+    out = tmp_path / "out/manifest.jsonl"
+    assert run("table", "--root", tmp_path / "rows.jsonl", "--out", out, "--fractions", "0,0,1") == 0
+    (sample,) = read_manifest(out)
+    assert sample.metadata == {"camera": "x", "lens": "50 mm"}

@@ -206,7 +206,7 @@ _Hashes = Annotated[frozenset[str], PlainSerializer(sorted)]
 class Marks(Frozen):
     """Hashes by which samples are known again: of their images, and of what they show.
 
-    Groups are hashes of a group's name and of a reference's bytes.
+    Groups are hashes of a reference's bytes, or, without a reference, of a group's name.
     """
 
     images: _Hashes = frozenset()
@@ -243,7 +243,7 @@ class FittedOn(_Learned):
 def marked(samples: Iterable[_Request]) -> Iterator[tuple[_Request, Marks]]:
     """Yield each sample with the hashes of its own image and groups; none of a file that cannot be read."""
 
-    @lru_cache(maxsize=1024)  # many samples share a reference
+    @lru_cache(maxsize=128)  # many samples share a reference; a table may hold whole images
     def sha256(place: Place) -> str | None:
         try:
             with open_file(place) as file:
@@ -253,7 +253,9 @@ def marked(samples: Iterable[_Request]) -> Iterator[tuple[_Request, Marks]]:
 
     for sample in samples:
         images = {sha256(sample.image)}
-        groups = {sha256(sample.reference)} if sample.reference is not None else set()
-        if sample.group is not None:
-            groups.add(hashlib.sha256(sample.group.encode("utf-8", "surrogatepass")).hexdigest())
+        groups: set[str | None] = set()
+        if sample.reference is not None:  # its name may be that of another data set's, too
+            groups = {sha256(sample.reference)}
+        elif sample.group is not None:
+            groups = {hashlib.sha256(sample.group.encode("utf-8", "surrogatepass")).hexdigest()}
         yield sample, Marks(images=images - {None}, groups=groups - {None})

@@ -173,6 +173,11 @@ def notes(record: EvaluationRecord) -> list[str]:
         lines.append("A logistic that did not converge was fitted as a line instead.")
     if record.details and record.details.chance is not None:
         lines.append(f"Guessing would get {record.details.chance:.3f} of the questions right.")
+    if record.srcc is not None and record.srcc.sign < 0:
+        lines.append(
+            "Scores run against the labels: check whether high or low labels are the good ones "
+            '(--lower-is-better, "higher_is_better" in the rows).'
+        )
     lines += _superfluous(record)
     rungs = ", ".join(f"{rung} {count / len(record.rows):.0%}" for rung, count in record.rungs.items())
     if rungs:
@@ -187,16 +192,16 @@ def _fitted_lines(record: EvaluationRecord) -> Iterator[str]:
         return
     rows = len(record.rows)
     by_group = f", {fitted.by_group} of them by their group" if fitted.by_group else ""
-    whose = f"samples, which the program was fitted or chosen on{by_group}"
+    whose = f"samples that the program was fitted or chosen on{by_group}"
     if fitted.drawn:
         yield f"No split in the data: these are the {record.dataset.split} samples of the program's compile."
     if fitted.left_out:
         asked = rows + fitted.samples
         yield f"Left out: {fitted.samples} of {asked} {whose} (--include-fitted counts them)."
     elif fitted.samples == rows:
-        yield f"* {FITTED}: the program was fitted or chosen on all {rows} samples; of others this says nothing."
+        yield f"* {FITTED}: the program was fitted or chosen on all {rows} samples; the figures say nothing of others."
     elif fitted.samples:
-        yield f"Counted: {fitted.samples} of {rows} {whose}; figures say too much good of it."
+        yield f"Counted: {fitted.samples} of {rows} {whose}; the figures flatter it."
 
 
 def undefined_lines(figures: Iterable[tuple[str, Figure]]) -> list[str]:
