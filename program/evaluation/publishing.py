@@ -211,7 +211,8 @@ def _ladder(record: EvaluationRecord, ways: list[Baseline], columns: list[str]) 
 def _model_line(record: EvaluationRecord) -> str:
     """Say how well a language model agrees with the labels by itself, and what it weighs; nothing of the expert."""
     weight, (truth, levels) = record.context.get("model_weight"), _labels_and_beliefs(record.rows, "expected_level")
-    if weight is None or not truth:
+    is_expert = str(record.context.get("models", {}).get("summarizer", "")).startswith("perceptual/")
+    if weight is None or is_expert or not truth:
         return ""
     agreement = ", ".join(f"{name.upper()} {interval(name, truth, levels).value_text()}" for name in ("srcc", "rmse"))
     return f"the model alone: {agreement} (n = {len(truth)}); next to the tools its weight is {weight:g}"
