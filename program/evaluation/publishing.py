@@ -211,7 +211,8 @@ def _ladder(record: EvaluationRecord, ways: list[Baseline], columns: list[str]) 
 def _model_line(record: EvaluationRecord) -> str:
     """Say how well a language model agrees with the labels by itself, and what it weighs; nothing of the expert."""
     weight, (truth, levels) = record.context.get("model_weight"), _labels_and_beliefs(record.rows, "expected_level")
-    is_expert = str(record.context.get("models", {}).get("summarizer", "")).startswith("perceptual/")
+    models: Any = record.context.get("models") or {}
+    is_expert = str(models.get("summarizer", "")).startswith("perceptual/")
     if weight is None or is_expert or not truth:
         return ""
     agreement = ", ".join(f"{name.upper()} {interval(name, truth, levels).value_text()}" for name in ("srcc", "rmse"))
