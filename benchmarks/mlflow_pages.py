@@ -106,7 +106,8 @@ def addresses(store: Path, listed: str) -> Iterator[tuple[str, str, list[str]]]:
     (trace, *_) = client.search_traces(locations=[experiment], filter_string=own)
     yield "trace", f"{run}/traces?selectedEvaluationId={trace.info.trace_id}", ["planner.plan"]
     yield "evaluations", f"{base}/#/experiments/{experiment}/evaluation-runs", ["uncompiled"]
-    yield "prompts", f"{base}/#/experiments/{experiment}/prompts", ["summarizer"]
+    if client.search_prompts(f"experiment_id = '{experiment}'"):  # the embedded expert may have learned none
+        yield "prompts", f"{base}/#/experiments/{experiment}/prompts", ["summarizer"]
 
 
 if __name__ == "__main__":

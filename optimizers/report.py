@@ -158,7 +158,7 @@ def log_compile(run: RunHandle, job: Job, result: Compiled, results: Sequence[Co
     splits = {split: (job.samples(split), job.samples(split)) for split in ("train", "validation")}
     log_origin(run, record, {**splits, "test": (record.rows, job.splits["test"])})
     chosen = result.chosen if len(results) == 1 else f"{result.chosen}, seed {result.seed}"
-    learned = learned_params(program)
+    learned = learned_params(program, record.rows)
     log_program(run, result.folder, program_sha256(program), Row.kinds(), f"{chosen} by {job.optimizer}", learned)
     run.log_params({"chosen": chosen, **learned})
     run.set_tags({"agreement": agreement(record), "gain": _gained(result)})
@@ -190,7 +190,7 @@ _GAINS = ("preference", "srcc", "rmse", "accuracy")
 def _gained(result: Compiled) -> str:
     """Return the leading gain on test, as the list of runs shows it."""
     if result.verdict.helped is False:
-        return "none: uncompiled program kept"
+        return "none: uncompiled kept"
     figure = result.differences.get(leading_metric(result.differences))
     return f"{figure.value_text('+')} {figure.ends_text('+')}" if figure is not None else "unknown"
 

@@ -2,7 +2,6 @@
 
 import json
 import os
-import shlex
 import urllib.parse
 from dataclasses import replace
 from pathlib import Path
@@ -18,7 +17,10 @@ from program.common.settings import load_settings
 from program.evaluate import main as evaluate_command
 from program.fusion.scores import FittedFusion
 from program.tracking import Tracker, experiment_name
+from program.tracking.store import runs_url
 
+COLUMNS = {"agreement", "gain", "chosen", "fusion", "model"}
+FUSION = "model alone (no tool has weight), map line"
 ROOT = str(Path(__file__).resolve().parents[1])
 
 
@@ -51,29 +53,28 @@ def test_a_compile_and_an_evaluation_are_listed_and_compared_and_their_traces_op
     browser, store, started_server, tmp_path
 ):
     tracker, compiled, judged = store
-    _, _, *words = shlex.split(tracker.ui_hint)  # the very line that a command prints
-    assert words == ["program.runs"]
+    assert tracker.ui_hint == "agentic-iqa runs"
     page = browser.new_page(viewport={"width": 1500, "height": 1000})
     page.set_default_timeout(60_000)
     with started_server(
-        [*words, "--no-browser"], tmp_path, ready="/health", environment={"PYTHONPATH": ROOT}
+        ["program.runs", "--no-browser"], tmp_path, ready="/health", environment={"PYTHONPATH": ROOT}
     ) as address:
         runs, experiment = [compiled.run.run_id, judged.info.run_id], tracker.experiment_id
-        page.goto(tracker.runs_url.replace("http://127.0.0.1:5000", address))
+        page.goto(runs_url(address, experiment))
         page.get_by_text("compile fusion seed 0").first.wait_for()
         page.get_by_text("Sort: srcc").first.wait_for()
-        shown = page.inner_text("body").split()
-        assert {"gain_srcc", "rmse", "srcc"} <= set(shown)
-        assert f"{compiled.result.compiled.srcc.value:.4f}"[:5] in page.inner_text("body")
-        assert "uncompiled" not in shown  # candidates stay with their compile
+        shown = page.inner_text("body").splitlines()
+        assert COLUMNS <= set(shown)
+        figure, gain = compiled.result.compiled.srcc, compiled.result.differences["srcc"]
+        assert f"SRCC {figure} n={figure.n}" in shown
+        assert f"{gain.value_text('+')} {gain.ends_text('+')}" in shown
+        assert shown.count("uncompiled") == 1  # the evaluation; candidates stay with their compile
         asked = urllib.parse.urlencode({"runs": json.dumps(runs), "experiments": json.dumps([experiment])})
         page.goto(f"{address}/#/compare-runs?{asked.replace('+', '%20')}")
         page.get_by_text("Comparing 2 Runs").first.wait_for()
-        page.get_by_text("0.35", exact=True).first.wait_for()
+        page.get_by_text(FUSION).first.wait_for()
         shown = page.inner_text("body")
-        assert ["fusion", "eta 0.35, model weight 2.5, tools reliability, map line"] in [
-            line.split("\t")[:2] for line in shown.splitlines()
-        ]
+        assert ["fusion", FUSION] in [line.split("\t")[:2] for line in shown.splitlines()]
         table = shown.partition("\nMetrics\n")[2].partition("\nArtifacts\n")[0].split()
         names = ["accuracy", "failed", "fusion_eta", "fusion_model_weight"]
         assert [name for name in table if name in names] == names
@@ -81,11 +82,16 @@ def test_a_compile_and_an_evaluation_are_listed_and_compared_and_their_traces_op
         assert numbers[4:8] == ["0.35", "1", "2.5", "1"]
         for run_id in runs:
             page.goto(f"{address}/#/experiments/{experiment}/runs/{run_id}/traces")
-            page.get_by_text('"truth": ').first.wait_for()
+            for column in ("truth", "score", "error"):
+                page.get_by_text(column, exact=True).first.wait_for()
+        traces = tracker.client.search_traces(
+            locations=[experiment], filter_string=f"metadata.`mlflow.sourceRun` = '{runs[0]}'"
+        )
+        page.goto(
+            f"{address}/#/experiments/{experiment}/runs/{runs[0]}/traces?selectedEvaluationId={traces[0].info.trace_id}"
+        )
+        page.get_by_text("summarizer.score").first.wait_for()
+        assert page.locator("img[src^='blob:'], img[src*='attachment']").first.evaluate("i => i.naturalWidth") > 0
         page.goto(f"{address}/#/experiments/{experiment}/runs/{runs[1]}/artifacts/report.html")
         page.frame_locator("iframe").get_by_text("rank agreement").first.wait_for()
-        shown_picture = page.request.get(
-            compiled.run.address("misses/01.png").replace("http://127.0.0.1:5000", address)
-        )
-        assert shown_picture.body().startswith(b"\x89PNG")
     page.close()

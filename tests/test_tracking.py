@@ -24,7 +24,7 @@ from program.common.cli import Parser, add_settings_flags, settings_from
 from program.common.errors import InputError
 from program.runs import main as runs_command
 from program.tracking import Tracker, experiment_name
-from program.tracking.store import open_client
+from program.tracking.store import open_client, runs_url
 from program.tracking.traces import record_traces
 
 ROOT = Path(__file__).resolve().parents[1]
@@ -383,9 +383,10 @@ def test_what_is_assessed_inside_is_traced_and_no_image_bytes_are(store, assess_
 @pytest.mark.spec("issue-44/mlflow-list-with-metrics")
 def test_the_list_that_commands_name_has_its_columns_and_its_order_in_the_store(store):
     tracker = Tracker(store, "listed")
-    (key,) = parse_qs(urlsplit(tracker.runs_url.replace("/#/", "/")).query)["viewStateShareKey"]
+    address = runs_url("http://mlflow.example", tracker.experiment_id)
+    (key,) = parse_qs(urlsplit(address.replace("/#/", "/")).query)["viewStateShareKey"]
     view = json.loads(tracker.client.get_experiment(tracker.experiment_id).tags[f"mlflow.sharedViewState.{key}"])
-    asked = {"tags.`agreement`", "tags.`gain`", "params.`model`", "params.`fusion`"}
+    asked = {"tags.`agreement`", "tags.`gain`", "params.`chosen`", "params.`model`", "params.`fusion`"}
     assert asked <= set(view["selectedColumns"]) <= set(view["columnOrder"]) == set(view["columnWidths"])
     assert (view["orderByKey"], view["orderByAsc"]) == ("metrics.`srcc`", False)
 
@@ -445,13 +446,12 @@ def test_the_page_of_runs_is_only_opened_where_a_server_shows_it(server, tmp_pat
         pass
     monkeypatch.setattr("webbrowser.open", opened.append)
     assert runs_command([]) == 0
-    assert opened == [tracker.runs_url]
+    assert opened == [tracker.ui_hint]
     assert f"{address}/#/experiments/{tracker.experiment_id}/runs?" in capsys.readouterr().out
 
 
 def test_ui_hint_names_the_store_as_seen_from_here(store, monkeypatch):
     tracker = Tracker(store, "hint")
-    assert tracker.runs_url.startswith(f"http://127.0.0.1:5000/#/experiments/{tracker.experiment_id}/runs?")
     *words, folder = shlex.split(tracker.ui_hint)
     assert words == ["agentic-iqa", "runs"]
     assert Path(folder).resolve() == store.resolve()

@@ -40,6 +40,7 @@ from program.evaluation.evaluating import Evaluating
 from program.evaluation.intervals import METRICS, Figure, interval
 from program.evaluation.record import WORST, Baseline, Dataset, Environment, EvaluationRecord, LabelledRow, environment
 from program.expert import TILE, heatmap
+from program.fusion import ScoreFusion
 from program.images.store import IMAGES, data_url, jpeg_of, small, thumbnail
 from program.lms.traits import known_traits
 from program.tracking import RunHandle, Tracker, dataset_name
@@ -210,7 +211,9 @@ def _ladder(record: EvaluationRecord, ways: list[Baseline], columns: list[str]) 
 def _model_line(record: EvaluationRecord) -> str:
     """Say how well a language model agrees with the labels by itself, and what it weighs; nothing of the expert."""
     weight, (truth, levels) = record.context.get("model_weight"), _labels_and_beliefs(record.rows, "expected_level")
-    if weight is None or not truth:
+    models: Any = record.context.get("models") or {}
+    is_expert = str(models.get("summarizer", "")).startswith("perceptual/")
+    if weight is None or is_expert or not truth:
         return ""
     agreement = ", ".join(f"{name.upper()} {interval(name, truth, levels).value_text()}" for name in ("srcc", "rmse"))
     return f"the model alone: {agreement} (n = {len(truth)}); next to the tools its weight is {weight:g}"
@@ -269,12 +272,12 @@ def log_headlines(
     split = record.dataset.split or "all"
     log_origin(run, record, {split: (record.rows, samples)})
     sizes = {"sizes": f"{split} {len(record.rows)}"}
-    run.log_params({**origin_params(record.dataset), **asked, **sizes, **learned_params(program)})
+    run.log_params({**origin_params(record.dataset), **asked, **sizes, **learned_params(program, record.rows)})
     run.set_tags({"agreement": agreement(record)})
     run.link_model(program_sha256(program))
     run.log_metrics(headlines(record, program))
     figures = (f"{METRICS[name].title} {figure}" for name, figure in record.figures.items())
-    run.describe(f"{heading(record)}: {', '.join(figures)}. Fusion: {fusion_words(program)}.")
+    run.describe(f"{heading(record)}: {', '.join(figures)}. Fusion: {fusion_words(program, record.rows)}.")
 
 
 def labels_of(samples: Iterable[Sample]) -> str:
@@ -405,12 +408,14 @@ def _log_commit(run: RunHandle, here: Environment) -> None:
 
 
 _LONGEST = 300
+_SAME = 1e-4
+"""Scores nearer than this are the same: those that are kept have six digits."""
 
 
-def learned_params(program: AgenticIQA) -> dict[str, Any]:
+def learned_params(program: AgenticIQA, rows: Iterable[LabelledRow] = ()) -> dict[str, Any]:
     """Return model, demos (their number), rubric (the lines that were added to the instructions) and fusion in words.
 
-    Program, prompts and what changed hold them in full.
+    Program, prompts and what changed hold them in full. `rows` are what it answered, if anything.
     """
     models = {role: str(program.resources.lm(role).model) for role in ROLES}
     near, moved = program.summarizer.neighbours, program.summarizer.corrections
@@ -424,20 +429,31 @@ def learned_params(program: AgenticIQA) -> dict[str, Any]:
         "rubric": f"{added[: _LONGEST - 1]}…" if len(added) > _LONGEST else added or "as shipped",
         **({"neighbours": f"{near.count} of {len(near.photographs)}"} if near is not None else {}),
         **({"correction": f"by {moved.count} labels"} if moved is not None else {}),
-        "fusion": fusion_words(program),
+        "fusion": fusion_words(program, rows),
     }  # fmt: skip
 
 
-def fusion_words(program: AgenticIQA) -> str:
-    """Return how a program makes one score of its model's and its tools', in one line."""
+def fusion_words(program: AgenticIQA, rows: Iterable[LabelledRow] = ()) -> str:
+    """Return how a program makes one score of its model's and its tools', in one line; of `rows`, how it did."""
     fusion = program.summarizer.fusion
     if fusion.eta == 0:
         who = "model alone (the tools do not count)"
     elif fusion.model_weight == 0:
         who = "tools alone (the model does not count)"
+    elif _is_model_alone(fusion, rows):
+        who = "model alone (no tool has weight)"
     else:
         who = f"model weight {fusion.model_weight:g}, eta {fusion.eta:g}"
     return who if fusion.kind == "none" else f"{who}, map {fusion.kind}"
+
+
+def _is_model_alone(fusion: ScoreFusion, rows: Iterable[LabelledRow]) -> bool:
+    """Return whether every score is what the model says: tools of no reliability leave it as it is."""
+    scores = [row for row in rows if row.task == "scoring" and row.counts]
+    if not scores or any("expected_level" not in row.beliefs for row in scores):
+        return False
+    moves = (fusion.map_score(row.beliefs["expected_level"]) - float(row.predicted or 0) for row in scores)
+    return all(abs(move) < _SAME for move in moves)
 
 
 def added_lines(before: AgenticIQA, after: AgenticIQA) -> dict[str, list[str]]:

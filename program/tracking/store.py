@@ -22,16 +22,13 @@ from program.common.settings import load_settings
 if TYPE_CHECKING:
     from mlflow import MlflowClient
 
-SERVER = "http://127.0.0.1:5000"
-"""Where MLflow's pages are shown unless told otherwise."""
-
 _ANOTHER = "set MLFLOW_TRACKING_URI or the mlruns folder"
 _PROCESS_TAG = "agentic_iqa.process"
 _OPENED = "SELECT file FROM pragma_database_list"
 _LIST = "agentic-iqa"
 _COLUMNS = {
-    "attributes.`Run Name`": 210, "runDateAndNestInfo": 135, "tags.`agreement`": 225, "tags.`gain`": 155,
-    "params.`fusion`": 225, "params.`model`": 150, "metrics.`srcc`": 70, "duration": 70,
+    "attributes.`Run Name`": 200, "runDateAndNestInfo": 125, "tags.`agreement`": 195, "tags.`gain`": 145,
+    "params.`chosen`": 90, "params.`fusion`": 205, "params.`model`": 140,
 }  # fmt: skip
 _VIEW = {
     "selectedColumns": [column for column in _COLUMNS if "`" in column],
@@ -147,16 +144,10 @@ class Store:
     @property
     def ui_hint(self) -> str:
         """The command that opens the list of runs in a browser, or its page on the server."""
-        if self.remote:
-            return self.runs_url
+        if self.tracking_uri.startswith("http"):
+            return runs_url(page_of(self.tracking_uri), self.experiment_id)
         usual = self._folder == load_settings().mlruns_dir.resolve()
         return as_started(f"python -m program.runs{'' if usual else ' ' + shlex.quote(os.path.relpath(self._folder))}")
-
-    @property
-    def runs_url(self) -> str:
-        """The page with the list of runs, once the UI is up; a browser asks for user and password itself."""
-        server = page_of(self.tracking_uri) if self.tracking_uri.startswith("http") else SERVER
-        return runs_url(server, self.experiment_id)
 
     def _open_experiment(self) -> str:
         experiment = self.client.get_experiment_by_name(self.experiment)
