@@ -248,6 +248,18 @@ def unlogged(monkeypatch: pytest.MonkeyPatch) -> None:
     _SHORTCUTS.unlogged(monkeypatch)
 
 
+@pytest.fixture
+def tracked() -> None:
+    """Let one test of a file of `untracked` ones write to MLflow after all."""
+
+
+@pytest.fixture
+def untracked(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Hand MLflow nothing."""
+    if "tracked" not in request.fixturenames:
+        _SHORTCUTS.untracked(monkeypatch)
+
+
 @pytest.fixture(scope="session")
 def shared_folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A folder of all processes of this session."""

@@ -30,7 +30,7 @@ def store(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return tmp_path_factory.mktemp("mlruns")
 
 
-pytestmark = pytest.mark.usefixtures("coarse", "untraced", "measured_once")
+pytestmark = pytest.mark.usefixtures("coarse", "untraced", "untracked", "measured_once")
 
 
 @pytest.fixture(autouse=True)
@@ -226,6 +226,7 @@ def test_what_cannot_run_is_one_line_and_exit_code_2(manifest, capsys, arguments
     assert captured.err.splitlines()[-1].startswith("error: ")
 
 
+@pytest.mark.usefixtures("tracked")
 @pytest.mark.parametrize(
     ("rows", "message"),
     [

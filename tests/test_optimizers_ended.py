@@ -50,7 +50,7 @@ def address(loopback) -> str:
 
 
 @pytest.fixture
-def command(few_photographs: Path, tmp_path: Path, undrawn: None, unlogged: None, address: str):
+def command(few_photographs: Path, tmp_path: Path, undrawn: None, unlogged: None, untracked: None, address: str):
     """Return the arguments of a model's compile by the name of its folder."""
     lines = few_photographs.read_text("utf-8").splitlines(keepends=True)
     train = [line for line in lines if json.loads(line)["split"] == "train"]
