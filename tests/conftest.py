@@ -125,7 +125,9 @@ def _homes(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
 
 
 @pytest.fixture(autouse=True)
-def _hermetic(request: pytest.FixtureRequest, _homes: Iterator[Path], monkeypatch: pytest.MonkeyPatch) -> None:
+def _hermetic(
+    request: pytest.FixtureRequest, _homes: Iterator[Path], shared_folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     home = next(_homes)
     for name in list(os.environ):
         if name in KEYS or name.startswith(("AGENTICIQA_", "MLFLOW_TRACKING", "MLFLOW_EXPERIMENT")):
@@ -133,7 +135,8 @@ def _hermetic(request: pytest.FixtureRequest, _homes: Iterator[Path], monkeypatc
     monkeypatch.setenv("AGENTICIQA_CACHE_DIR", str(home / "cache"))
     monkeypatch.setenv("AGENTICIQA_MLRUNS_DIR", str(home / "mlruns"))
     monkeypatch.setenv("DSPY_CACHEDIR", str(home / "dspy"))
-    monkeypatch.setenv("MPLCONFIGDIR", str(home / "matplotlib"))
+    # A list of the machine's fonts, which a process makes in half a second where it finds none.
+    monkeypatch.setenv("MPLCONFIGDIR", str(shared_folder / "matplotlib"))
     if "dspy" in sys.modules:
         _forget_answers(sys.modules["dspy"], on_disk="answers_on_disk" in request.fixturenames)
     _hasten_mlflow()

@@ -267,7 +267,9 @@ optimizers:
 """
 
 
-@pytest.mark.parametrize("optimizer", ["random-search", "gepa", pytest.param("mipro", marks=pytest.mark.slow)])
+@pytest.mark.parametrize(
+    "optimizer", ["random-search", *(pytest.param(name, marks=pytest.mark.slow) for name in ("gepa", "mipro"))]
+)
 def test_few_model_calls_scale_a_search_or_are_refused_before_anything_is_asked(
     data, loopback, capsys, optimizer
 ) -> None:
