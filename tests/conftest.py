@@ -279,9 +279,13 @@ def scenario(shared_folder: Path):
 
 
 @pytest.fixture
-def measured_once(shared_folder: Path, _hermetic: None, monkeypatch: pytest.MonkeyPatch) -> None:
+def measured_once(
+    shared_folder: Path, _hermetic: None, _homes: Iterator[Path], monkeypatch: pytest.MonkeyPatch
+) -> None:
     """Keep what is measured of pictures for all tests, as they make the same ones, and for the scenarios."""
     monkeypatch.setenv("AGENTICIQA_CACHE_DIR", str(shared_folder / "cache"))
+    # What models can do is a test's own: the server of another one may have had the same address.
+    monkeypatch.setattr("program.lms.traits.MODEL_RECORDS", str(next(_homes) / "models"))
 
 
 @pytest.fixture
