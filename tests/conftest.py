@@ -258,7 +258,7 @@ def tracked() -> None:
 
 @pytest.fixture
 def untracked(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Hand MLflow nothing."""
+    """Hand MLflow nothing; so a scenario that is read for its runs is made by tests without this."""
     if "tracked" not in request.fixturenames:
         _SHORTCUTS.untracked(monkeypatch)
 
