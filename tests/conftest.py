@@ -125,7 +125,9 @@ def _homes(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
 
 
 @pytest.fixture(autouse=True)
-def _hermetic(request: pytest.FixtureRequest, _homes: Iterator[Path], monkeypatch: pytest.MonkeyPatch) -> None:
+def _hermetic(
+    request: pytest.FixtureRequest, _homes: Iterator[Path], shared_folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     home = next(_homes)
     for name in list(os.environ):
         if name in KEYS or name.startswith(("AGENTICIQA_", "MLFLOW_TRACKING", "MLFLOW_EXPERIMENT")):
@@ -133,7 +135,8 @@ def _hermetic(request: pytest.FixtureRequest, _homes: Iterator[Path], monkeypatc
     monkeypatch.setenv("AGENTICIQA_CACHE_DIR", str(home / "cache"))
     monkeypatch.setenv("AGENTICIQA_MLRUNS_DIR", str(home / "mlruns"))
     monkeypatch.setenv("DSPY_CACHEDIR", str(home / "dspy"))
-    monkeypatch.setenv("MPLCONFIGDIR", str(home / "matplotlib"))
+    # A list of the machine's fonts, which a process makes in half a second where it finds none.
+    monkeypatch.setenv("MPLCONFIGDIR", str(shared_folder / "matplotlib"))
     if "dspy" in sys.modules:
         _forget_answers(sys.modules["dspy"], on_disk="answers_on_disk" in request.fixturenames)
     _hasten_mlflow()
@@ -248,6 +251,18 @@ def unlogged(monkeypatch: pytest.MonkeyPatch) -> None:
     _SHORTCUTS.unlogged(monkeypatch)
 
 
+@pytest.fixture
+def tracked() -> None:
+    """Let one test of a file of `untracked` ones write to MLflow after all."""
+
+
+@pytest.fixture
+def untracked(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Hand MLflow nothing; so a scenario that is read for its runs is made by tests without this."""
+    if "tracked" not in request.fixturenames:
+        _SHORTCUTS.untracked(monkeypatch)
+
+
 @pytest.fixture(scope="session")
 def shared_folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A folder of all processes of this session."""
@@ -264,9 +279,13 @@ def scenario(shared_folder: Path):
 
 
 @pytest.fixture
-def measured_once(shared_folder: Path, _hermetic: None, monkeypatch: pytest.MonkeyPatch) -> None:
+def measured_once(
+    shared_folder: Path, _hermetic: None, _homes: Iterator[Path], monkeypatch: pytest.MonkeyPatch
+) -> None:
     """Keep what is measured of pictures for all tests, as they make the same ones, and for the scenarios."""
     monkeypatch.setenv("AGENTICIQA_CACHE_DIR", str(shared_folder / "cache"))
+    # What models can do is a test's own: the server of another one may have had the same address.
+    monkeypatch.setattr("program.lms.traits.MODEL_RECORDS", str(next(_homes) / "models"))
 
 
 @pytest.fixture

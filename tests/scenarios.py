@@ -300,7 +300,7 @@ def unlabelled(folder: Path) -> None:
 SMALL_COMPILE = {
     "compile": {"rerank": 2, "baselines": False}, "tracking": {"traces": 0},
 }  # fmt: skip
-QUICK = ("undrawn", "coarse", "unlogged")
+QUICK = ("undrawn", "coarse", "unlogged", "untracked")
 
 SCENARIOS = {
     "evaluation": Scenario(
@@ -313,11 +313,11 @@ SCENARIOS = {
     ),
     "taught": Scenario(
         "program.compile", ["--data", "made-up.jsonl", "--out", "taught"], data=noise_unminded,
-        settings={"tracking": {"traces": 0}}, spared=["undrawn", "unlogged"],
+        settings={"tracking": {"traces": 0}}, spared=QUICK,
     ),
     "taught-evaluated": Scenario(
         "program.evaluate", ["{taught}/made-up.jsonl", "--program", "{taught}/taught", "--json"], after=["taught"],
-        settings={"tracking": {"traces": 0}}, spared=["coarse", "undrawn"],
+        settings={"tracking": {"traces": 0}}, spared=["coarse", "undrawn", "untracked"],
     ),
     "labels-at-random": Scenario(
         "program.compile", ["--data", "data.jsonl", "--out", "out", "--optimizer", "finetune", "--force"],

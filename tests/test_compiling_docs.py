@@ -36,6 +36,7 @@ def folder(
     rng: np.random.Generator,
     undrawn: None,
     unlogged: None,
+    untracked: None,
     coarse: None,
     monkeypatch: pytest.MonkeyPatch,
 ) -> Path:

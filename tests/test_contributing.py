@@ -40,7 +40,7 @@ def test_a_tool_is_one_entry(tmp_path):
     assert ToolRegistry.load(file).get(name).mode == "FR"
 
 
-@pytest.mark.usefixtures("undrawn", "untraced", "unlogged", "coarse")
+@pytest.mark.usefixtures("undrawn", "untraced", "untracked", "coarse")
 def test_an_optimizer_is_one_file(tmp_path, few_photographs, monkeypatch, capsys):
     folder = tmp_path / "recipes"
     folder.mkdir()

@@ -113,6 +113,7 @@ def test_terminal_output_fits_80_columns(scenario, transcript):
     transcript(evaluation)
 
 
+@pytest.mark.usefixtures("untracked")
 def test_figures_are_printed_though_the_report_cannot_be_written(manifest, tmp_path, capsys, monkeypatch):
     def full(*_: object) -> None:
         raise InputError("report: cannot be written (No space left on device); give another folder")
@@ -124,7 +125,7 @@ def test_figures_are_printed_though_the_report_cannot_be_written(manifest, tmp_p
     assert "No space left" in printed.err
 
 
-@pytest.mark.usefixtures("undrawn")
+@pytest.mark.usefixtures("undrawn", "untracked")
 def test_resume_without_a_file_name_takes_up_the_same_evaluation_only(manifest, own_cache, capsys):
     _, first = _record(capsys, manifest)
     _, again = _record(capsys, manifest, "--resume")
@@ -253,7 +254,7 @@ def test_labels_that_cannot_be_used_are_refused_before_anything_runs(tmp_path, s
     assert sorted(store.rglob("*")) == before
 
 
-@pytest.mark.usefixtures("undrawn", "answers_on_disk")
+@pytest.mark.usefixtures("undrawn", "untracked", "answers_on_disk")
 def test_without_a_usable_cache_an_evaluation_goes_on_and_says_that_it_cannot_be_resumed(
     manifest, tmp_path, capsys, caplog, monkeypatch
 ):

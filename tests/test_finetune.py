@@ -26,7 +26,7 @@ from signatures.schemas import DISTORTION_CATEGORIES
 from tests.pictures import blocks
 from tests.tables import as_lines
 
-pytestmark = pytest.mark.usefixtures("undrawn", "unlogged")
+pytestmark = pytest.mark.usefixtures("undrawn", "unlogged", "untracked", "measured_once")
 
 SMALL = "compile: {workers: 2, baselines: false, train_scoring: 20}\ntracking: {traces: 0}\ntools: {device: cpu}\n"
 TRAIN, RUN, VALIDATION, TEST = 40, 20, 12, 8

@@ -11,17 +11,7 @@ from program.agent.saving import load
 from program.common.errors import InputError
 from tests.scenarios import SMALL_COMPILE, blurred, write_lines
 
-pytestmark = pytest.mark.usefixtures("coarse", "undrawn", "untraced", "measured_once")
-
-
-@pytest.fixture(scope="module")
-def store(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    return tmp_path_factory.mktemp("mlruns")
-
-
-@pytest.fixture(autouse=True)
-def _one_store(store: Path, _hermetic: None, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("AGENTICIQA_MLRUNS_DIR", str(store))  # making one takes MLflow seconds
+pytestmark = pytest.mark.usefixtures("coarse", "undrawn", "untracked", "untraced", "measured_once")
 
 
 @pytest.fixture

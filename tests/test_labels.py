@@ -17,7 +17,7 @@ from program import compile as compile_command
 from tests.scenarios import SMALL_COMPILE
 from tests.tables import as_lines
 
-pytestmark = pytest.mark.usefixtures("undrawn", "coarse", "unlogged", "untraced", "measured_once")
+pytestmark = pytest.mark.usefixtures("undrawn", "coarse", "unlogged", "untracked", "untraced", "measured_once")
 
 
 def scored(path: Path, scores: list[Any], **more: Any) -> Path:

@@ -25,7 +25,7 @@ from program.lms.call import MAX_TOKENS_OF_FIRST_FIELD
 from tests.pictures import blocks
 from tests.tables import as_lines, read_lines
 
-pytestmark = pytest.mark.usefixtures("undrawn", "unlogged")
+pytestmark = pytest.mark.usefixtures("undrawn", "unlogged", "untracked", "measured_once")
 
 SMALL = "compile: {workers: 2, baselines: false, train_mcq: 8}\ntracking: {traces: 0}\ntools: {device: cpu}\n"
 QUERY = "Rate the perceptual quality of this image."

@@ -37,7 +37,7 @@ from program.images.store import IMAGES
 from program.lms.ask import with_references
 from signatures.schemas import Plan
 
-pytestmark = pytest.mark.usefixtures("undrawn", "unlogged", "untraced", "coarse")
+pytestmark = pytest.mark.usefixtures("undrawn", "unlogged", "untracked", "untraced", "coarse")
 
 SMALL = {"compile": {"rerank": 2, "baselines": False}}
 

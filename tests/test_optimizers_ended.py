@@ -50,7 +50,7 @@ def address(loopback) -> str:
 
 
 @pytest.fixture
-def command(few_photographs: Path, tmp_path: Path, undrawn: None, unlogged: None, address: str):
+def command(few_photographs: Path, tmp_path: Path, undrawn: None, unlogged: None, untracked: None, address: str):
     """Return the arguments of a model's compile by the name of its folder."""
     lines = few_photographs.read_text("utf-8").splitlines(keepends=True)
     train = [line for line in lines if json.loads(line)["split"] == "train"]
@@ -229,7 +229,7 @@ def asked_of(run: str) -> dict[str, Any]:
     return yaml.safe_load(Path(client.download_artifacts(run, "settings.yaml")).read_text("utf-8"))
 
 
-@pytest.mark.usefixtures("undrawn", "unlogged")
+@pytest.mark.usefixtures("undrawn", "unlogged", "coarse", "measured_once")
 def test_several_seeds_go_on_where_a_later_one_was_not_begun(few_photographs, tmp_path, capsys) -> None:
     (tmp_path / "small.yaml").write_text(SETTINGS, "utf-8")
     arguments = ["--data", str(few_photographs), "--config", str(tmp_path / "small.yaml"), "--optimizer", "finetune",

@@ -1,5 +1,6 @@
 """Optimizers over a real wire: what they may ask is bounded, what was asked is not asked again, whatever ends them."""
 
+import base64
 import io
 import json
 import logging
@@ -35,7 +36,7 @@ from program.running.row import Row
 from program.tracking import Tracker
 from program.tracking.models import log_program, promote, register
 
-pytestmark = pytest.mark.usefixtures("undrawn", "unlogged", "coarse")
+pytestmark = pytest.mark.usefixtures("undrawn", "unlogged", "untracked", "coarse")
 
 ROOT = Path(__file__).resolve().parents[1]
 
@@ -266,7 +267,9 @@ optimizers:
 """
 
 
-@pytest.mark.parametrize("optimizer", ["random-search", "gepa", pytest.param("mipro", marks=pytest.mark.slow)])
+@pytest.mark.parametrize(
+    "optimizer", ["random-search", *(pytest.param(name, marks=pytest.mark.slow) for name in ("gepa", "mipro"))]
+)
 def test_few_model_calls_scale_a_search_or_are_refused_before_anything_is_asked(
     data, loopback, capsys, optimizer
 ) -> None:
@@ -311,6 +314,7 @@ def test_a_spent_budget_ends_in_one_line_and_keeps_the_best_so_far(data, loopbac
     assert (data / "program" / "program.json").is_file()
 
 
+@pytest.mark.usefixtures("tracked")
 @pytest.mark.filterwarnings("default")  # MLflow's model code warns of type hints and of its own parts
 def test_the_budget_holds_for_judging_the_champion_too(data, loopback, capsys, monkeypatch) -> None:
     monkeypatch.setattr("optimizers.report.log_program", log_program)
@@ -474,21 +478,28 @@ def test_no_token_probabilities_reach_a_reflection(whole, optimizer) -> None:
 
 
 @pytest.mark.spec("D29/a-text-only-model-is-a-full-citizen")
-@pytest.mark.parametrize(("reads_images", "shown"), [(False, False), (None, True)])
-def test_a_model_without_eyes_reflects_on_words_alone(data, loopback, monkeypatch, reads_images, shown) -> None:
-    monkeypatch.setattr(student, "traits_of", lambda lm: ModelTraits(reads_images=reads_images))
-    server = loopback()
-    assert main(command(data, server.base, "gepa")) == 0
-    assert any(question.images for question in reflections_of(server)) == shown
-    if not shown:
-        assert all(isinstance(m["content"], str) for q in reflections_of(server) for m in q.body["messages"])
-
-
-def test_a_reply_leaves_the_question_room_in_the_context(data, loopback, monkeypatch) -> None:
+def test_a_model_without_eyes_reflects_on_words_alone_and_leaves_the_question_room(data, loopback, monkeypatch) -> None:
     monkeypatch.setattr(student, "traits_of", lambda lm: ModelTraits(reads_images=False, context_tokens=4096))
     server = loopback()
     assert main(command(data, server.base, "gepa")) == 0
-    assert {question.body["max_tokens"] for question in reflections_of(server)} == {1024}
+    reflections = reflections_of(server)
+    assert not any(question.images for question in reflections)
+    assert all(isinstance(m["content"], str) for question in reflections for m in question.body["messages"])
+    assert {question.body["max_tokens"] for question in reflections} == {1024}
+
+
+@pytest.mark.spec("D29/a-text-only-model-is-a-full-citizen")
+@pytest.mark.parametrize(("reads_images", "shown"), [(False, 0), (None, 1), (True, 1)])
+def test_a_reflection_shows_pictures_unless_the_model_reads_none(loopback, encoded, monkeypatch, reads_images, shown):
+    monkeypatch.setattr(student, "traits_of", lambda lm: ModelTraits(reads_images=reads_images))
+    server = loopback()
+    lm = AgenticIQA(load_settings().with_model("openai/small-vlm", server.base)).resources.lm("summarizer")
+    address = f"data:image/png;base64,{base64.b64encode(encoded()).decode()}"
+    content = [
+        {"type": "text", "text": "Write an instruction."}, {"type": "image_url", "image_url": {"url": address}}
+    ]  # fmt: skip
+    metered_lm(lm)(messages=[{"role": "user", "content": content}])
+    assert [len(question.images) for question in server.asked] == [shown]
 
 
 @pytest.mark.parametrize("optimizer", REFLECTING)

@@ -21,7 +21,7 @@ from signatures.schemas import DISTORTION_CATEGORIES, LEVEL_WORDS
 from signatures.summarizer import ScoreQuality
 from tests.scenarios import write_lines
 
-pytestmark = pytest.mark.usefixtures("undrawn", "unlogged", "untraced")
+pytestmark = pytest.mark.usefixtures("undrawn", "unlogged", "untracked", "untraced")
 
 QUERY = "Rate the perceptual quality of this image."
 DISTORTIONS = {

@@ -27,7 +27,7 @@ from program.evaluation.metrics import srcc
 from program.fusion.scores import FittedFusion
 from tests.rows import labelled
 
-pytestmark = pytest.mark.usefixtures("undrawn", "unlogged", "untraced", "coarse", "measured_once")
+pytestmark = pytest.mark.usefixtures("undrawn", "unlogged", "untracked", "untraced", "coarse", "measured_once")
 
 N = 200
 TRUTH = np.random.default_rng(5).uniform(1, 5, N)

@@ -23,7 +23,7 @@ from program.evaluation.intervals import Figure, interval
 from program.running.row import Row
 from tests.scenarios import SMALL_COMPILE, blurred, with_splits, write_lines
 
-pytestmark = pytest.mark.usefixtures("undrawn", "coarse", "unlogged", "untraced", "measured_once")
+pytestmark = pytest.mark.usefixtures("undrawn", "coarse", "unlogged", "untracked", "untraced", "measured_once")
 
 
 @pytest.fixture

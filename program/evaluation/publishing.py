@@ -215,6 +215,10 @@ def _model_line(record: EvaluationRecord) -> str:
     is_expert = str(models.get("summarizer", "")).startswith("perceptual/")
     if weight is None or is_expert or not truth:
         return ""
+    scores = [float(row.predicted or 0) for row in _believing(record.rows, "expected_level")]
+    # The embedded expert's level is the program's own answer, but for digits that are cut off.
+    if all(map(partial(math.isclose, abs_tol=1e-4), scores, levels)):
+        return ""
     agreement = ", ".join(f"{name.upper()} {interval(name, truth, levels).value_text()}" for name in ("srcc", "rmse"))
     return f"the model alone: {agreement} (n = {len(truth)}); next to the tools its weight is {weight:g}"
 
@@ -322,8 +326,12 @@ def _listed(figures: Mapping[str, Figure]) -> list[tuple[str, Figure]]:
 
 
 def _labels_and_beliefs(rows: Iterable[LabelledRow], belief: str) -> tuple[list[Any], list[float]]:
-    used = [row for row in rows if row.task == "scoring" and row.counts and belief in row.beliefs]
+    used = _believing(rows, belief)
     return [row.truth for row in used], [row.beliefs[belief] for row in used]
+
+
+def _believing(rows: Iterable[LabelledRow], belief: str) -> list[LabelledRow]:
+    return [row for row in rows if row.task == "scoring" and row.counts and belief in row.beliefs]
 
 
 def log_misses(run: RunHandle, record: EvaluationRecord, program: AgenticIQA, samples: Iterable[Sample]) -> set[str]:
