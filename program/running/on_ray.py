@@ -16,7 +16,7 @@ from typing import Any, Literal
 
 import dspy
 
-from program.common.errors import InputError, one_line
+from program.common.errors import InputError, UnreadError, one_line
 from program.common.pool import map_unordered
 from program.common.request import Request
 from program.common.settings import WireSettings
@@ -260,7 +260,10 @@ class Work:
         self._ask, self._requests, self._write = make(), requests, write
 
     def __call__(self, item: str) -> str:
-        """Return the row of a request. Raises BudgetSpent or dspy.LMError where the whole job is to end."""
+        """Return the row of a request.
+
+        Raises BudgetSpent, UnreadError or dspy.LMError where the whole job is to end.
+        """
         return self._write(self._ask(self._requests.from_json(item)))
 
     def failed_row(self, item: str, error: str) -> str:
@@ -276,8 +279,8 @@ def completed_on_ray(
 
     Items are read to their end at first; `make` is called in each worker. The cluster is that of
     RAY_ADDRESS, else Ray is started on this machine. The budget in force and the gates of model
-    hosts are shared by all workers. Raises BudgetSpent or dspy.LMError as `Work` does, after what
-    was finished until then; InputError where Ray is not installed.
+    hosts are shared by all workers. Raises BudgetSpent, UnreadError or dspy.LMError as `Work` does,
+    after what was finished until then; InputError where Ray is not installed.
     """
     with _ray_held(cluster) as ray:
         tables = list(_tables(ray, items))
@@ -309,8 +312,10 @@ def completed_on_ray(
                 break
         if stopped:
             kind, _, reason = next(iter(stopped.values())).partition(" ")
-            if kind == "budget":
+            if kind == "BudgetSpent":
                 raise BudgetSpent(reason)
+            if kind == "UnreadError":
+                raise UnreadError(reason)
             raise dspy.LMError(reason)
 
 
@@ -334,9 +339,8 @@ class _RayWorker:
             with self._shared.budget:
                 for row, result in map_unordered(work, left, workers=self._threads):
                     results.append({**row, "result": result})
-        except (BudgetSpent, dspy.LMError) as error:
-            kind = "budget" if isinstance(error, BudgetSpent) else "model"
-            stopped = f"{kind} {one_line(error)}"
+        except (BudgetSpent, UnreadError, dspy.LMError) as error:
+            stopped = f"{type(error).__name__} {one_line(error)}"
             self._shared.ask("stop", stopped)
         self._shared.tell("end", block)
         if stopped:
