@@ -194,6 +194,8 @@ _AT_ONCE = 2000
 """Items of one object in Ray's store."""
 _TRIES = 3
 """So many times a row may take its worker with it, once its block is watched row by row."""
+_ENDS: dict[str, type[Exception]] = {"budget": BudgetSpent, "unread": UnreadError, "model": dspy.LMError}
+"""What ends a job, by its name in a result."""
 _STOP = -1
 """In place of a row's place: why a worker begins nothing else."""
 _ERROR_LENGTH = 200
@@ -312,11 +314,7 @@ def completed_on_ray(
                 break
         if stopped:
             kind, _, reason = next(iter(stopped.values())).partition(" ")
-            if kind == "BudgetSpent":
-                raise BudgetSpent(reason)
-            if kind == "UnreadError":
-                raise UnreadError(reason)
-            raise dspy.LMError(reason)
+            raise _ENDS[kind](reason)
 
 
 class _RayWorker:
@@ -339,8 +337,9 @@ class _RayWorker:
             with self._shared.budget:
                 for row, result in map_unordered(work, left, workers=self._threads):
                     results.append({**row, "result": result})
-        except (BudgetSpent, UnreadError, dspy.LMError) as error:
-            stopped = f"{type(error).__name__} {one_line(error)}"
+        except tuple(_ENDS.values()) as error:
+            kind = next(name for name, each in _ENDS.items() if isinstance(error, each))
+            stopped = f"{kind} {one_line(error)}"
             self._shared.ask("stop", stopped)
         self._shared.tell("end", block)
         if stopped:
