@@ -19,7 +19,7 @@ from tests.test_serving import post
 
 pytestmark = pytest.mark.usefixtures("undrawn", "coarse", "untraced", "unlogged")
 
-UNUSABLE = ["wrong_schema", "empty_choices"]
+UNUSABLE = ["wrong_schema", "refusal"]
 MOST_REQUESTS = 15
 
 
