@@ -48,8 +48,8 @@ class Tracked:
 
     @property
     def failed(self) -> bool:
-        """Whether a test sample could not be assessed."""
-        return bool(self.result.uncompiled.failed or self.result.compiled.failed)
+        """Whether a test sample could not be assessed, or all were on less than usual."""
+        return self.result.uncompiled.is_incomplete or self.result.compiled.is_incomplete
 
     def summary(self) -> dict[str, Any]:
         """Return what `--json` prints."""

@@ -16,7 +16,7 @@ from data.splits import group_of
 from optimizers.demos import LabelledDemo, distortion_truth, labelled_demos, plan_by_rule
 from optimizers.student import EvidenceByInput, inputs_key, role_of
 from program.agent.loop import AgenticIQA
-from program.agent.state import AssessmentState
+from program.agent.state import AssessmentState, SummarizerOutput
 from program.common.errors import InputError
 from program.common.pool import in_order
 from program.common.request import ARGUMENTS, DEFAULT_QUERY
@@ -137,6 +137,12 @@ class Gathering(Asking[Evidence | str | None]):
         with dspy.context(trace=[]):
             state = self.program(**example.inputs()).state
             return state, [(names[id(p)], dict(inputs)) for p, inputs, _ in dspy.settings.trace if id(p) in names]
+
+    def answer_in(self, row: Evidence | str | None) -> SummarizerOutput | None:
+        """Return the program's answer to a sample; None where it was not asked."""
+        if not isinstance(row, tuple):
+            return None
+        return row[0].summarizer_result
 
     def failed_row(self, request: Sample, error: str) -> str:
         """Return why a sample has no evidence."""

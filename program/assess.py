@@ -8,7 +8,8 @@ from pathlib import Path
 from program.common import cli
 
 _CODES = (
-    "exit codes: 0 all judged; 1 an image failed, or got no score where --min-score asks for one; "
+    "exit codes: 0 all judged; 1 an image failed, or got no score where --min-score asks for one, or all are "
+    "degraded, or the model could not be understood; "
     "2 cannot run; 3 a score is below --min-score, or a fault one of --fail-on; 4 none surely is, and a score "
     "is not surely above (--sure)"
 )

@@ -114,7 +114,7 @@ def _evaluate(arguments: argparse.Namespace) -> int:
         run.show()
     if samples.doubt:
         sys.stderr.write(f"{samples.doubt}\n")
-    return cli.EXIT_PROBLEMS if record.failed else 0
+    return cli.EXIT_PROBLEMS if record.is_incomplete else 0
 
 
 if __name__ == "__main__":

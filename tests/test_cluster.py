@@ -14,6 +14,7 @@ import pytest
 
 from program import assess
 from program.batch.command import Judging
+from program.common.errors import UnreadError
 from program.common.request import Request
 from program.common.settings import WireSettings, load_settings
 from program.lms.limits import BudgetSpent, current_budget, gate_for
@@ -121,6 +122,8 @@ class Rows:
             raise BudgetSpent("budget: 3 model calls are spent")
         if item == "down":
             raise dspy.LMError("no answer")
+        if item == "unread":
+            raise UnreadError("no answer could be read")
         return item.upper()
 
     def failed_row(self, item, error):
@@ -154,6 +157,7 @@ def test_a_block_has_a_row_for_each_item_or_says_why_not(block):
     # Whoever asks now begins nothing.
     assert [row["place"] for row in block(limits, "x")(["a"])] == [-1]
     assert block(Limits())(["down"])[0]["result"] == "model no answer"
+    assert block(Limits())(["unread"])[0]["result"] == "unread no answer could be read"
 
 
 def test_an_item_that_kills_its_worker_again_and_again_is_given_up(block):

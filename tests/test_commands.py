@@ -66,7 +66,7 @@ def test_a_gallery_says_what_it_holds(scenario, transcript) -> None:
 
 def test_what_an_answer_lacks_is_told_in_a_sentence(tmp_path, capsys) -> None:
     Image.new("RGB", (1, 1)).save(tmp_path / "one.png")
-    assert assess.main([str(tmp_path / "one.png")]) == 0
+    assert assess.main([str(tmp_path / "one.png")]) == 1
     end = capsys.readouterr().out.splitlines()[-1]
     assert end == "The answer rests on less than usual: every tool of the plan failed."
 

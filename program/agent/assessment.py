@@ -79,6 +79,7 @@ def _pictures(result: "Assessment") -> dict[str, str]:
 
 _STRENGTHS = {"slight": "slight", "moderate": "moderate", "severe": "strong", "extreme": "strong"}
 """A photographer's words for the paper's severities."""
+_STATUS_WORDS = {"degraded": "The answer rests on less than usual", "failed": "There is no usable answer"}
 _SURELY_SHARP, _SURELY_BLURRED = 0.6, 0.4
 """From which probability on, and up to which, a subject is called sharp or not."""
 _LISTED = ("final_answer", "level", "quality_score", "quality_reasoning", "status", "error")
@@ -142,7 +143,7 @@ class Assessment(SummarizerOutput, dspy.Prediction):
         return dict(self.items())
 
     def __str__(self) -> str:
-        return "\n".join(filter(None, (self.headline, self.summary)))
+        return "\n".join(filter(None, (self.headline, self.summary, self.shortfall)))
 
     @property
     def images(self) -> "tuple[ImageRef, ImageRef | None]":
@@ -174,6 +175,14 @@ class Assessment(SummarizerOutput, dspy.Prediction):
         if self.rating is not None:
             return score_line(self.rating, self.score_interval, chinese=chinese)
         return answer_line(str(self.final_answer), self.option, self.guess, chinese=chinese)
+
+    @property
+    def shortfall(self) -> str:
+        """What the answer lacks and why, in a sentence; empty where it lacks nothing."""
+        if self.status == "ok":
+            return ""
+        fault = f": {self.error.rstrip('.')}" if self.error else ""
+        return f"{_STATUS_WORDS[self.status]}{fault}."
 
     @property
     def option(self) -> str | None:

@@ -29,6 +29,8 @@ _LEAST_SHARE = 0.5
 """Of the best tool's agreement with people: a tool that a model picks must reach this share, or the best one
 measures instead."""
 
+_NOT_ASKED = "not asked, as the answers before could not be read"
+
 
 class _View(NamedTuple):
     """What the model looks at in one question: an image (or a region's crop) and the regions it stands for."""
@@ -55,6 +57,8 @@ class _Work:
     boxes: dict[str, Box]
     is_brief: bool = False
     """Whether the question costs a language model one word, and so none on the choice of tools."""
+    wordings: int | None = None
+    """In how many wordings the model is asked; None: in all of them."""
     findings: dict[str, list[Finding]] = field(default_factory=dict)
     distortions: dict[str, list[str]] = field(default_factory=dict)
     scores: dict[str, dict[str, tuple[str, float]]] = field(default_factory=dict)
@@ -116,7 +120,8 @@ class Executor(dspy.Module):
             return ExecutorOutput()
         boxes = {region: box for region, box in (state.regions or {}).items() if region in plan.query_scope}
         is_brief = self.resources.one_word(state.reading)
-        work = _Work(plan, state.query, image, reference, avoid, boxes, is_brief)
+        wordings = self.resources.wordings("executor", state)
+        work = _Work(plan, state.query, image, reference, avoid, boxes, is_brief, wordings)
         with stage("executor"):
             self._locate(work)
             if state.plan_error is not None:
@@ -222,13 +227,15 @@ class Executor(dspy.Module):
         Then the step (if it has a name) failed, too. Where the model does not look itself, the embedded expert does.
         """
         (name,) = form.example
-        lm = self.resources.lm("executor")
+        lm, wordings = self.resources.lm("executor"), work.wordings
         if "image" in inputs and self.resources.distortion_model is not lm:
             lm = self.resources.distortion_model
             predictor = dspy.Predict(predictor.signature)  # its demos are the model's, and the expert's words its own
-        answer = ask(predictor, inputs, form, lambda p: p[name], lm=lm)
+            wordings = None
+        answer = ask(predictor, inputs, form, lambda p: p[name], lm=lm, wordings=wordings)
         if answer.value is None and step is not None:
-            work.note("step failed", step=step, error=answer.errors[-1])
+            error = answer.errors[-1] if answer.errors else _NOT_ASKED
+            work.note("step failed", step=step, error=error)
             work.failed_steps.append(step)
         return answer.value
 
@@ -255,7 +262,7 @@ class Executor(dspy.Module):
             present = work.distortions.get(region, ())
             wanted[region] = [category for category in DISTORTION_CATEGORIES if category in present]
         choices: Sequence[Any] = ()
-        if not work.is_brief:
+        if not work.is_brief and work.wordings is None:
             inputs = {"distortion_set": compact_json(wanted), "tools": _listed(ready, wanted)}
             choices = self._ask(work, "tool selection", self.select_tools, inputs, questions.TOOL_CHOICE) or ()
         picked = {(c.region, c.distortion): c.tool for c in reversed(choices)}  # of two for one, the first

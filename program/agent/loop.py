@@ -19,6 +19,7 @@ from program.agent.resources import Resources, cast_as
 from program.agent.state import AssessmentState, ExecutorOutput, SummarizerOutput, ToolLog, of_same_pixels
 from program.agent.summarizer import Summarizer
 from program.common.backends import Usage
+from program.common.cache import forget_answers, noted_answers
 from program.common.errors import ImagesRefused, InputError
 from program.common.files import check_text
 from program.common.request import DEFAULT_QUERY
@@ -76,7 +77,11 @@ class AgenticIQA(ProgramModule):
         with meter() as usage, wire_scope(settings), cast_as(self._models_set()):
             if original is None and self.resources.known_traits("summarizer").embedded:
                 _look(state, test, self.resources.viewer)
-            result, state = self._answered(state, test, original, usage)
+            with noted_answers() as noted:
+                result, state = self._answered(state, test, original, usage)
+            self.resources.note_answer(unread=result.is_unread)
+            if result.is_unread:
+                forget_answers(noted)
             if note := self.resources.sight_note:
                 state.image_notes = [*state.image_notes, note]
         usage.replans = state.iteration_count

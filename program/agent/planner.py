@@ -66,7 +66,8 @@ class Planner(dspy.Module):
                 inputs["previous_plan"] = state.plan and state.plan.model_dump_json()
             with stage("planner"):
                 lm = self.resources.lm("planner")
-                answer = ask(self.plan, inputs, PLAN, lambda p: p.plan, lm=lm)
+                wordings = self.resources.wordings("planner", state)
+                answer = ask(self.plan, inputs, PLAN, lambda p: p.plan, lm=lm, wordings=wordings)
             plan = answer.value
             if plan is None:
                 error = answer.errors[-1]

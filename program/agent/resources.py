@@ -15,6 +15,7 @@ from dspy import lm15
 from dspy.utils.exceptions import LMConfigurationError
 
 from program.agent.query import QueryReading, QueryType
+from program.agent.state import AssessmentState
 from program.common.backends import SERVER_PROVIDERS, BackendSettings, ImageLimits, RoleSettings
 from program.common.cache import use_lm_cache
 from program.common.errors import ModelError
@@ -230,6 +231,8 @@ class Resources:
         self._given_lm = lm
         self._built: dict[Role, dspy.LM] = {}
         self._lock = threading.Lock()
+        self._unread: set[str] = set()
+        """Models of which the last answer could not be read."""
 
     def __deepcopy__(self, memo: dict[int, Any]) -> "Resources":
         return self
@@ -264,6 +267,24 @@ class Resources:
     def traits(self, role: Role) -> ModelTraits:
         """Return what the model of a role can do; its service is asked where it never was."""
         return traits_of(self.lm(role))
+
+    def note_answer(self, *, unread: bool) -> None:
+        """Take down whether the Summarizer's model was understood in its last answer."""
+        model = str(self.lm("summarizer").model)
+        if unread:
+            self._unread.add(model)
+        else:
+            self._unread.discard(model)
+
+    def wordings(self, role: Role, state: AssessmentState) -> int | None:
+        """Return in how many wordings a model is asked what an answer can do without; None: in all.
+
+        One that was not understood, in the plan or in its last answer, is asked once; in both, no more.
+        """
+        if self.known_traits(role).embedded:
+            return None
+        doubts = (state.plan_error is not None) + (str(self.lm(role).model) in self._unread)
+        return (None, 1, 0)[doubts]
 
     @cached_property
     def expert(self) -> dspy.LM:

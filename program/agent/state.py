@@ -35,6 +35,8 @@ from signatures.schemas import (
 logger = logging.getLogger(__name__)
 
 HISTORY_LIMIT = 10
+UNREAD = ("tools alone", "nothing")
+"""What an answer was read from where no reply of a language model could be read."""
 Status = Literal["ok", "degraded", "failed"]
 BeliefSource = Literal["probabilities", "logprobs", "classification"]
 _Text = Annotated[str, StringConstraints(strict=True, strip_whitespace=True, min_length=1)]
@@ -132,6 +134,11 @@ class ExecutorOutput(Record):
         return worst
 
     @property
+    def unread_steps(self) -> list[str]:
+        """The steps in which the model gave nothing usable."""
+        return [step for step in self.failed_steps if step != "tools"]
+
+    @property
     def is_empty(self) -> bool:
         """Whether no stage gave anything to rest an answer on."""
         return not self.distortion_analysis and not self.quality_scores
@@ -179,8 +186,8 @@ class ExecutorOutput(Record):
         'the model gave no usable plan; every tool of the plan failed'
         """
         parts = []
-        if steps := [step for step in self.failed_steps if step != "tools"]:
-            parts.append(f"the model gave no usable {' and no usable '.join(steps)}")
+        if self.unread_steps:
+            parts.append(f"the model gave no usable {' and no usable '.join(self.unread_steps)}")
         if "tools" in self.failed_steps:
             parts.append("every tool of the plan failed")
         return "; ".join(parts)
@@ -286,11 +293,16 @@ class SummarizerOutput(Rating):
     error: str | None = None
     """What went wrong, in one line."""
     attempt: str | None = None
-    """What the answer was read from: "first call", "second call", "third call", "text" or "tools alone"."""
+    """What the answer was read from: "first call", "second call", "third call", "text", "tools alone" or "nothing"."""
     query_type: QueryType | None = None
     """What kind of question it was taken for."""
     query_rule: str | None = None
     """The rule that told the kind."""
+
+    @property
+    def is_unread(self) -> bool:
+        """Whether a language model was asked for the answer, and none of its replies could be read."""
+        return self.attempt in UNREAD
 
     @property
     def rating(self) -> float | None:

@@ -219,8 +219,8 @@ class Summarizer(dspy.Module):
     def names_distortions(self, state: AssessmentState) -> bool:
         """Return whether the question for the score asks for the distortions too, in place of one before it.
 
-        Only for an IQA question about the whole image, to a model that reads images, plays both roles, and has no demos
-        without findings.
+        Only for an IQA question about the whole image, to a model that reads images, plays both roles, was understood
+        before, and has no demos without findings.
         """
         plan = state.plan
         if plan is None or plan.query_type != "IQA":
@@ -228,6 +228,9 @@ class Summarizer(dspy.Module):
         if not plan.distortion_detection or plan.query_scope != [GLOBAL]:
             return False
         if state.reading.type is not QueryType.SCORING or not self.resources.answers_with_distortions:
+            return False
+        is_known_to = self.resources.traits("executor").answers_at_once
+        if not is_known_to and self.resources.wordings("executor", state) is not None:
             return False
         demos = predict_of(self.score if self.scoring_way() == "probabilities" else self.classify).demos
         return not demos or any(demo.get("findings") is not None for demo in demos)
@@ -248,8 +251,20 @@ class Summarizer(dspy.Module):
 
         answer = ask(predictor, inputs, form, check, lm=self.resources.lm("summarizer"))
         if answer.value is None:
-            return failed_answer(answer)
+            return self._failed(answer)
         return answer.value.model_copy(update={"attempt": answer.attempt})
+
+    def _failed(self, answer: Answer[Any]) -> SummarizerOutput:
+        """Return the answer to a question that no call answered."""
+        logger.error("all calls failed (%s). Full output: %s", "; ".join(answer.errors), answer.raw)
+        return SummarizerOutput(
+            final_answer=UNDETERMINED,
+            quality_reasoning=PARSING_FAILED,
+            summary=PARSING_FAILED,
+            status="failed",
+            error=last_error(answer),
+            attempt=None if self._judge.embedded else "nothing",
+        )
 
     def _completed(self, answer: SummarizerOutput, case: _Case) -> SummarizerOutput:
         """Return an answer with what its evidence lacks, and with the tools' score beside questions."""
@@ -259,7 +274,10 @@ class Summarizer(dspy.Module):
             "used_evidence": evidence.basis(), "query_type": case.reading.type, "query_rule": case.reading.rule,
         }  # fmt: skip
         gap = _gap(answer, state)
-        if gap and state.iteration_count < state.max_replan_iterations:
+        is_unread = answer.is_unread or bool(evidence.unread_steps)
+        if gap and is_unread:  # a model that cannot be understood is not asked for another plan
+            fields |= {"unresolved_gap": gap}
+        elif gap and state.iteration_count < state.max_replan_iterations:
             logger.info("need_replan=true, iteration %d: %s", state.iteration_count, gap)
             fields |= {"need_replan": True, "replan_reason": gap, "unresolved_gap": None}
         elif gap:
@@ -307,10 +325,10 @@ class Summarizer(dspy.Module):
             masses = case.fusion.extract_vlm_probabilities(str(level), mode="classification")
             return self._fused(case, LevelBelief(masses, reasoning, "classification"), "text")
         if not case.tools.scores:
-            return failed_answer(answer)
+            return self._failed(answer)
         logger.error("level probabilities failed on all calls; tools alone. Full output: %s", answer.raw)
         nothing = LevelBelief(None, ended(note("tools alone", query), query), None)
-        fused = self._fused(case, nothing, "tools alone")
+        fused = self._fused(case, nothing, None if self._judge.embedded else "tools alone")
         return fused.model_copy(update={"status": "degraded", "error": last_error(answer)})
 
     def _fused(self, case: _Case, belief: LevelBelief, attempt: str | None) -> SummarizerOutput:
@@ -532,18 +550,6 @@ def reasoning_of(prediction: dspy.Prediction) -> str:
     if text in {"", "None", "null"}:
         raise ValueError("quality_reasoning is empty")
     return text
-
-
-def failed_answer(answer: Answer[Any]) -> SummarizerOutput:
-    """Return the answer to a question that no call answered."""
-    logger.error("all calls failed (%s). Full output: %s", "; ".join(answer.errors), answer.raw)
-    return SummarizerOutput(
-        final_answer=UNDETERMINED,
-        quality_reasoning=PARSING_FAILED,
-        summary=PARSING_FAILED,
-        status="failed",
-        error=last_error(answer),
-    )
 
 
 def last_error(answer: Answer[Any]) -> str:

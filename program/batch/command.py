@@ -173,13 +173,14 @@ def _tally(arguments: argparse.Namespace) -> Tally:
 
 
 def _exit_code(tally: Tally) -> int:
-    """Return what --min-score, --sure and --fail-on say, else whether all were answered."""
+    """Return what --min-score, --sure and --fail-on say, else whether all were answered, and any in full."""
     if tally.counts["below"] or tally.counts["faulty"]:
         return EXIT_BELOW_MINIMUM
     if tally.counts["not sure"]:
         return EXIT_NOT_SURE
     unscored = tally.minimum is not None and tally.counts["scored"] < tally.counts["images"]
-    if unscored or tally.counts["failed"]:
+    all_degraded = 0 < tally.counts["degraded"] == tally.counts["images"]
+    if unscored or all_degraded or tally.counts["failed"]:
         return EXIT_PROBLEMS
     return 0
 

@@ -250,7 +250,7 @@ class Tally:
     ) -> None:
         self.minimum, self.sure, self._sum, self.limits = minimum, sure, 0.0, limits or {}
         self.counts: Counter[str] = Counter()
-        """Images, scored, answered, failed, lm_calls; below, not sure and faulty by the gate; under
+        """Images, scored, answered, degraded, failed, lm_calls; below, not sure and faulty by the gate; under
         the minimum."""
         self.levels: Counter[str] = Counter()
         self.cost_usd = 0.0
@@ -265,6 +265,7 @@ class Tally:
         answered = row.answer is not None and not failed
         # Whole numbers: an empty Counter takes over what it is given, and "False failed" is no count.
         self.counts.update(images=1, scored=int(row.score is not None), answered=int(answered), failed=int(failed))
+        self.counts["degraded"] += row.status == "degraded"
         self.counts.update(lm_calls=row.lm_calls or 0, faulty=int(bool(faults_beyond(row, self.limits))))
         if row.level:
             self.levels[row.level] += 1
@@ -290,7 +291,7 @@ class Tally:
     def summary(self) -> dict[str, Any]:
         """Return the batch in figures as JSON has them; of the errors the first thousand."""
         return {
-            **{name: self.counts[name] for name in ("images", "scored", "answered", "failed")},
+            **{name: self.counts[name] for name in ("images", "scored", "answered", "degraded", "failed")},
             "mean_score": self.mean_score,
             "levels": dict(sorted(self.levels.items())),
             "below_minimum": None if self.minimum is None else self.counts["under"],
@@ -302,7 +303,6 @@ class Tally:
 
 
 _REASON_CHARS = 140
-_STATUS_WORDS = {"degraded": "The answer rests on less than usual", "failed": "There is no usable answer"}
 
 
 def show(result: Assessment, *, sources: bool = False) -> None:
@@ -323,9 +323,8 @@ def show(result: Assessment, *, sources: bool = False) -> None:
         chinese = is_chinese(result.state.query)
         line = score_line(result.quality_score, result.score_interval, chinese=chinese)
         console.print(f"{line}{by_tools}", highlight=False)
-    if result.status != "ok":
-        fault = f": {result.error.rstrip('.')}" if result.error else ""
-        console.print(f"[yellow]{_escaped(f'{_STATUS_WORDS[result.status]}{fault}.')}[/yellow]")
+    if result.shortfall:
+        console.print(f"[yellow]{_escaped(result.shortfall)}[/yellow]")
 
 
 def comparison_text(result: Comparison, names: Sequence[str]) -> str:
@@ -365,14 +364,16 @@ def show_summary(tally: Tally, out: str | None, left_out: str) -> None:
         parts.append(f"mean score {tally.mean_score:.2f}")
         words = {letter: LEVEL_WORDS[LETTERS.index(letter)] for letter in sorted(tally.levels)}
         parts.append(", ".join(f"{word} {tally.levels[letter]}" for letter, word in words.items()))
-    parts.append(f"{tally.counts['failed']} failed")
-    parts += _gate_parts(tally)
+    parts += _counts(tally)
     if out:
         parts.append(_escaped(out))
     console.print(" · ".join(parts), highlight=False)
 
 
-def _gate_parts(tally: Tally) -> Iterator[str]:
+def _counts(tally: Tally) -> Iterator[str]:
+    if tally.counts["degraded"]:
+        yield f"{tally.counts['degraded']} degraded"
+    yield f"{tally.counts['failed']} failed"
     if tally.minimum is not None:
         surely = "" if tally.sure is None else f" ({tally.counts['below']} surely)"
         yield f"{tally.counts['under']} below {tally.minimum:g}{surely}"

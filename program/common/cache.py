@@ -7,7 +7,9 @@ import logging
 import sqlite3
 import tempfile
 import zlib
-from collections.abc import Callable
+from collections.abc import Callable, Iterable, Iterator
+from contextlib import contextmanager
+from contextvars import ContextVar
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar
 
@@ -129,7 +131,44 @@ def _answer_cache() -> type["Cache"]:
             """Keep an answer."""
             super().put(request, without_keys(value), *ignored, **options)
 
+        def cache_key(self, request: dict[str, Any], *ignored: Any, **options: Any) -> str:
+            """Return the key of an answer, and note it where somebody wants to."""
+            key: str = super().cache_key(request, *ignored, **options)
+            if (noted := _NOTED.get()) is not None:
+                noted.append(key)
+            return key
+
+        def forget(self, key: str) -> None:
+            """Remove an answer."""
+            self.memory_cache.pop(key, None)
+            if self.enable_disk_cache:
+                self.disk_cache.delete(key)
+
     return AnswerCache
+
+
+_NOTED: ContextVar[list[str] | None] = ContextVar("noted_answers", default=None)
+
+
+@contextmanager
+def noted_answers() -> Iterator[list[str]]:
+    """Collect the keys of the models' answers that are looked up or kept inside the block."""
+    keys: list[str] = []
+    token = _NOTED.set(keys)
+    try:
+        yield keys
+    finally:
+        _NOTED.reset(token)
+
+
+def forget_answers(keys: Iterable[str]) -> None:
+    """Let models be asked again for these answers, as they could not be read; a user's own cache keeps them."""
+    import dspy
+
+    forget = getattr(vars(dspy).get("cache"), "forget", None)
+    if forget is not None:
+        for key in keys:
+            forget(key)
 
 
 def use_lm_cache(folder: Path) -> None:

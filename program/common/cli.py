@@ -22,7 +22,7 @@ from pathlib import Path
 from types import FrameType
 from typing import TYPE_CHECKING, Any, NoReturn, TypeVar
 
-from program.common.errors import InputError, fault_and_mend, showable
+from program.common.errors import InputError, UnreadError, fault_and_mend, showable
 from program.common.keys import redact, scrub, use_keys
 from program.common.terminal import showable_output
 
@@ -222,6 +222,9 @@ def _run(body: Callable[[], int], kept: str) -> int:
         code = body()
         sys.stdout.flush()
         return code
+    except UnreadError as error:
+        _complain("; ".join(filter(None, (str(error), kept))))
+        return EXIT_PROBLEMS
     except InputError as error:
         return _complain(str(error))
     except BrokenPipeError:  # who read our output has stopped, as `head` does

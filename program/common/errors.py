@@ -41,6 +41,10 @@ class EndpointError(ModelError):
     ends here."""
 
 
+class UnreadError(ModelError):
+    """Several answers in a row of a model could not be read: a run over many images ends here."""
+
+
 class ImagesRefused(ModelError):  # noqa: N818 (it says what happened)
     """A model turned out to read no images; the same question can be asked without."""
 

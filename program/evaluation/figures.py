@@ -185,7 +185,7 @@ def _parts(part: str, rows: Sequence[LabelledRow], seed: int) -> dict[str, PartF
 
 def _tally(rows: Sequence[LabelledRow]) -> dict[str, Any]:
     """Return the fields of a record that are counts and sums over its rows: samples by task, rungs, costs, pace."""
-    rungs = Counter(row.rung for row in rows if row.rung)
+    rungs = Counter(row.rung for row in rows if row.rung and row.status != "failed")
     spenders = [row.spent for row in rows if row.spent is not None]
     spent = _sums(spenders)
     beside = _sums(_cost(row.baseline_cost) for row in rows if row.baseline_cost is not None)

@@ -238,7 +238,8 @@ def show(record: EvaluationRecord, page: Path | None) -> None:
         console.print(f"\n{line}", highlight=False)
     spent = f", {record.lm_calls} model calls, {record.tokens or 0} tokens" if record.lm_calls else ""
     spent += f", {record.cost_usd:.4f} USD" if record.cost_usd is not None else ""
-    console.print(f"\n{len(record.rows)} samples in {record.wall_seconds:.1f} s{spent}", highlight=False)
+    degraded = f", {record.degraded} degraded" if record.degraded else ""
+    console.print(f"\n{len(record.rows)} samples in {record.wall_seconds:.1f} s{degraded}{spent}", highlight=False)
     if page is not None:
         console.print(f"report      {page}", highlight=False, soft_wrap=True)
 

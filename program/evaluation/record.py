@@ -85,8 +85,6 @@ class LabelledRow(Row):
     baseline_cost: Cost | None = None
     fitted: bool = False
     """Whether the program was fitted or chosen on it, or on others of its group."""
-    rung: str | None = None
-    """What the answer was read from, where the program says so."""
     seconds: float = 0.0
     tokens: int | None = None
     spent: dict[str, float] | None = None
@@ -104,12 +102,12 @@ class LabelledRow(Row):
         if error is None and labels["task"] == "scoring" and result.quality_score is None:
             error = f"answered {result.final_answer!r} where a score was asked"
         if error is not None:
-            return cls(**labels, **usage, status="failed", error=_one_line(error))
+            return cls(**labels, **usage, status="failed", error=_one_line(error), rung=result.attempt)
         probabilities = result.level_probabilities
         own = {
             "level_probabilities": {c: _rounded(p) for c, p in probabilities.items()} if probabilities else None,
             "beliefs": {name: b for name, b in _beliefs(result, eta).items() if b is not None},
-            "rung": result.attempt, "error": _one_line(result.error) if result.error else None,
+            "error": _one_line(result.error) if result.error else None,
             "quality_reasoning": result.quality_reasoning[:_MAX_REASONING],
             "evidence": result.used_evidence or result.state.evidence.basis(),
         }  # fmt: skip
@@ -424,6 +422,16 @@ class EvaluationRecord(Agreement):
         """Samples that failed, over all tasks."""
         return self.scoring.failed + self.mcq.failed + self.other.failed
 
+    @property
+    def degraded(self) -> int:
+        """Samples of which a part of the evidence, or the model's answer, is missing."""
+        return sum(row.status == "degraded" for row in self.rows)
+
+    @property
+    def is_incomplete(self) -> bool:
+        """Whether a sample failed, or all are degraded."""
+        return self.failed > 0 or 0 < self.degraded == len(self.rows)
+
     def failures(self) -> Iterator[tuple[str, str]]:
         """Yield id and reason of every sample that failed, in the samples' order."""
         return ((row.id, row.error or "") for row in self.rows if row.status == "failed") if self.failed else iter(())
@@ -431,7 +439,8 @@ class EvaluationRecord(Agreement):
     def summary(self) -> dict[str, Any]:
         """Return the record as JSON-ready values, without the rows but with why samples failed."""
         failures = [{"id": name, "error": error} for name, error in self.failures()]
-        return {**self.model_dump(mode="json", exclude={"rows"}), "failures": failures}
+        values = self.model_dump(mode="json", exclude={"rows"})
+        return {**values, "degraded": self.degraded, "failures": failures}
 
 
 def environment() -> Environment:

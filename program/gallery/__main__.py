@@ -9,7 +9,10 @@ from pathlib import Path
 from program.common import cli
 from program.common.errors import InputError
 
-_CODES = "exit codes: 0 done; 1 a picture, a sidecar or a copy failed (one line each); 2 cannot run"
+_CODES = (
+    "exit codes: 0 done; 1 a picture, a sidecar or a copy failed (one line each), all pictures are degraded, or "
+    "the model could not be understood; 2 cannot run"
+)
 _KEPT = "what was judged is kept, and the same command continues there"
 
 

@@ -263,19 +263,22 @@ def _tell(pictures: Sequence[Picture], out: Path, left_out: str, failed: int, *,
             failed += 1
     counts = Counter(picture.verdict for picture in pictures)
     unjudged = sum(picture.status == "error" for picture in pictures)
+    degraded = sum(picture.status == "degraded" for picture in pictures)
     groups = len({picture.group for picture in pictures} - {None})
     parts = [
         f"{len(pictures)} picture{'s' * (len(pictures) != 1)}", f"{groups} group{'s' * (groups != 1)}",
         f"{counts['keep']} keep", f"{counts['alternate']} alternate",
         f"{counts['reject']} reject", f"{counts['look'] - unjudged} not sure", f"{unjudged} failed",
     ]  # fmt: skip
+    if degraded:
+        parts.append(f"{degraded} degraded")
     states = Counter(picture.xmp_state for picture in pictures if picture.xmp_state in {"written", "merged", "kept"})
     if states:
         would = "would be " if dry else ""
         parts.append("sidecars: " + ", ".join(f"{count} {would}{state}" for state, count in sorted(states.items())))
     lines = filter(None, (left_out, " · ".join(parts), _line(str(out / "gallery.html"))))
     sys.stdout.writelines(f"{line}\n" for line in lines)
-    if failed or unjudged:
+    if failed or unjudged or 0 < degraded == len(pictures):
         return EXIT_PROBLEMS
     return 0
 

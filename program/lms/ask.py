@@ -13,6 +13,7 @@ import logging
 import threading
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from itertools import islice
 from typing import Annotated, Any, Generic, TypeVar, get_args
 from weakref import WeakKeyDictionary
 
@@ -77,6 +78,7 @@ def ask(
     lm: dspy.BaseLM | None = None,
     config: Mapping[str, Any] | None = None,
     calls: CallAllowance | None = None,
+    wordings: int | None = None,
 ) -> Answer[T]:
     """Ask a model up to three times until `check` accepts its answer.
 
@@ -84,6 +86,7 @@ def ask(
     images where the model reads none. Of the inputs, `FACTS` reach the embedded expert alone, as they
     are, and no trace. The second attempt adds "Return ONLY valid JSON", the third an example.
     `lm` None means DSPy's own setting. `calls` is shared by questions that are one, put in several ways.
+    `wordings` says in how many of the three it is put, where that is less.
 
     A transport fault (429, 5xx, a lost connection) repeats the call; all share `wire.attempts` calls.
     Raises LMError when the last of them met such a fault, or at once for what no repeat mends (a
@@ -104,11 +107,11 @@ def ask(
     example = dict.fromkeys(asked.output_fields.keys() - form.example.keys(), "...") | dict(form.example)
     key = _key(question)
     if key is None:
-        return _answered(question, asked, check, example)
+        return _answered(question, asked, check, example, wordings)
     with single_flight(key):  # another thread may be asking the same
         answer = _recalled(key, question, check)
         if answer is None:
-            answer = _answered(question, asked, check, example)
+            answer = _answered(question, asked, check, example, wordings)
             _keep(key, question, answer)
         return answer
 
@@ -224,12 +227,16 @@ def _is_watched(question: Question) -> bool:
 
 
 def _answered(
-    question: Question, asked: type[dspy.Signature], check: Check[T], example: Mapping[str, Any]
+    question: Question,
+    asked: type[dspy.Signature],
+    check: Check[T],
+    example: Mapping[str, Any],
+    wordings: int | None,
 ) -> Answer[T]:
     """Put a question until its answer passes the check, or no call is left."""
     errors: list[str] = []
     raw = ""
-    for attempt, signature, adapter in _wordings(question, asked, example):
+    for attempt, signature, adapter in islice(_wordings(question, asked, example), wordings):
         if question.calls.left == 0:
             break
         try:

@@ -146,7 +146,8 @@ class Journal(LineLog, Generic[R]):
     def resume(self) -> int:
         """Take in what an earlier run finished, and return how many requests; call it once, first.
 
-        Rows with an error are passed over: their requests are tried again. Begins the log where
+        Rows with an error are passed over, and those of which no reply of a model could be read: their
+        requests are tried again. Begins the log where
         there was none. Raises InputError for a log of other work, naming the first difference, for
         another file, and for a damaged line.
         """
@@ -207,7 +208,9 @@ class Journal(LineLog, Generic[R]):
         except (ValueError, KeyError, TypeError, RecursionError) as error:
             mend = f"{_AFRESH}, or {self._mend}"
             raise InputError(f"{self._name}, line {number}: damaged; {mend}") from error
-        return None if row.status == "error" else row.id
+        if row.status == "error" or row.is_unread:
+            return None
+        return row.id
 
     def _write(self, stamp: list[Any] | None, row: R) -> None:
         entry = {"stamp": stamp, "row": row.model_dump(mode="json", exclude_defaults=True)}

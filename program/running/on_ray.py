@@ -16,7 +16,7 @@ from typing import Any, Literal
 
 import dspy
 
-from program.common.errors import InputError, one_line
+from program.common.errors import InputError, UnreadError, one_line
 from program.common.pool import map_unordered
 from program.common.request import Request
 from program.common.settings import WireSettings
@@ -194,6 +194,8 @@ _AT_ONCE = 2000
 """Items of one object in Ray's store."""
 _TRIES = 3
 """So many times a row may take its worker with it, once its block is watched row by row."""
+_ENDS: dict[str, type[Exception]] = {"budget": BudgetSpent, "unread": UnreadError, "model": dspy.LMError}
+"""What ends a job, by its name in a result."""
 _STOP = -1
 """In place of a row's place: why a worker begins nothing else."""
 _ERROR_LENGTH = 200
@@ -260,7 +262,10 @@ class Work:
         self._ask, self._requests, self._write = make(), requests, write
 
     def __call__(self, item: str) -> str:
-        """Return the row of a request. Raises BudgetSpent or dspy.LMError where the whole job is to end."""
+        """Return the row of a request.
+
+        Raises BudgetSpent, UnreadError or dspy.LMError where the whole job is to end.
+        """
         return self._write(self._ask(self._requests.from_json(item)))
 
     def failed_row(self, item: str, error: str) -> str:
@@ -276,8 +281,8 @@ def completed_on_ray(
 
     Items are read to their end at first; `make` is called in each worker. The cluster is that of
     RAY_ADDRESS, else Ray is started on this machine. The budget in force and the gates of model
-    hosts are shared by all workers. Raises BudgetSpent or dspy.LMError as `Work` does, after what
-    was finished until then; InputError where Ray is not installed.
+    hosts are shared by all workers. Raises BudgetSpent, UnreadError or dspy.LMError as `Work` does,
+    after what was finished until then; InputError where Ray is not installed.
     """
     with _ray_held(cluster) as ray:
         tables = list(_tables(ray, items))
@@ -309,9 +314,7 @@ def completed_on_ray(
                 break
         if stopped:
             kind, _, reason = next(iter(stopped.values())).partition(" ")
-            if kind == "budget":
-                raise BudgetSpent(reason)
-            raise dspy.LMError(reason)
+            raise _ENDS[kind](reason)
 
 
 class _RayWorker:
@@ -334,8 +337,8 @@ class _RayWorker:
             with self._shared.budget:
                 for row, result in map_unordered(work, left, workers=self._threads):
                     results.append({**row, "result": result})
-        except (BudgetSpent, dspy.LMError) as error:
-            kind = "budget" if isinstance(error, BudgetSpent) else "model"
+        except tuple(_ENDS.values()) as error:
+            kind = next(name for name, each in _ENDS.items() if isinstance(error, each))
             stopped = f"{kind} {one_line(error)}"
             self._shared.ask("stop", stopped)
         self._shared.tell("end", block)

@@ -9,7 +9,7 @@ from typing import Any, Literal, Self, get_args
 from pydantic import ConfigDict, field_validator
 
 from program.agent.assessment import Assessment
-from program.agent.state import Columns, ExecutorOutput
+from program.agent.state import UNREAD, Columns, ExecutorOutput
 from program.common.backends import Record
 from program.common.keys import redact
 from program.common.request import Request
@@ -75,6 +75,9 @@ class Row(Columns, RowStart):
     """How the judged picture differs from the file (first frame, converted colours, transparency),
     and why a score is a guess."""
     error: str | None = None
+    rung: str | None = None
+    """What the answer was read from: `first call`, `second call`, `third call`, `text` (an answer in
+    other words), `tools alone` or `nothing`."""
     image: str | None = None
     """The file."""
     reference: str | None = None
@@ -100,6 +103,11 @@ class Row(Columns, RowStart):
         if isinstance(value, str):  # a file's name may hold bytes that are no UTF-8
             return value.encode("utf-8", "backslashreplace").decode()
         return value
+
+    @property
+    def is_unread(self) -> bool:
+        """Whether a language model was asked for the answer, and none of its replies could be read."""
+        return self.rung in UNREAD
 
     @property
     def faults(self) -> list[tuple[str, str]]:
@@ -129,6 +137,7 @@ class Row(Columns, RowStart):
             "tools": _tools_text(state.evidence),
             "reasoning": result.summary or str(result.final_answer),
             "notes": "; ".join(result.notes) or None,
+            "rung": result.attempt,
             "reference": asked["reference"] or state.reference_path,
             "query": state.query,
             "options": _options_text(result),

@@ -2,7 +2,8 @@
 
 One policy for all: a fault of one image (unreadable, refused by its rules, a bug) is its row's
 error and ends nothing. A spent budget, an address that answers no request and a model service that
-fails several times in a row end the run: the next thousand images would fail too. What was finished
+fails several times in a row, or cannot be understood, end the run: the next thousand images would
+fail too. What was finished
 until then is kept, and the same command goes on with it. `AgenticIQA.batch` and the service end on
 nothing: they give each caller its own exception.
 """
@@ -16,12 +17,14 @@ from typing import Any, Generic, Protocol, TypeAlias, TypeVar
 import dspy
 from dspy.utils.exceptions import is_retryable_lm_error
 
-from program.common.errors import EndpointError, ImageError, InputError
+from program.agent.state import SummarizerOutput
+from program.common.errors import EndpointError, ImageError, InputError, UnreadError
 from program.common.pool import map_unordered
 from program.common.pool import progress as progress_bar
 from program.common.request import Request
 from program.images.store import IMAGES
 from program.lms.limits import BudgetSpent
+from program.running.row import Row
 
 logger = logging.getLogger(__name__)
 
@@ -67,9 +70,23 @@ class Asking(Generic[R]):
     def __init__(self, program: Callable[..., Any]) -> None:
         self.program: Any = program
         self._faults = 0
+        self._end: Exception | None = None
 
     def __call__(self, request: Any) -> R:
-        """Return a request's row. Raises what ends a run: BudgetSpent, EndpointError, LMError."""
+        """Return a request's row.
+
+        Raises what ends a run: BudgetSpent, EndpointError, LMError, UnreadError. After it nothing
+        else is begun.
+        """
+        if self._end is not None:
+            raise self._end
+        try:
+            return self._row_or_end(request)
+        except (BudgetSpent, EndpointError, dspy.LMError, UnreadError) as error:
+            self._end = error
+            raise
+
+    def _row_or_end(self, request: Any) -> R:
         if request.error or request.image is None:
             return self.failed_row(request, request.error or "names no image")
         try:
@@ -93,8 +110,23 @@ class Asking(Generic[R]):
             logger.info("%s failed", request.id, exc_info=True)
             fault = f"could not be judged ({type(error).__name__}: {error})"
             return self.failed_row(request, f"image {request.id!r}: {fault}")
-        self._faults = 0
+        self._count(row)
         return row
+
+    def _count(self, row: R) -> None:
+        """Count an answer that could not be read like a fault of the service; UnreadError for the last."""
+        answer = self.answer_in(row)
+        if answer is None or not answer.is_unread:
+            self._faults = 0
+            return
+        self._faults += 1
+        if self._faults >= _MODEL_FAULTS:
+            fault = f"no answer could be read, {_MODEL_FAULTS} times in a row ({answer.error})"
+            raise UnreadError(f"language model: {fault}")
+
+    def answer_in(self, row: R) -> Row | SummarizerOutput | None:
+        """Return what a row says of the program's answer; None where it was not asked."""
+        return row if isinstance(row, Row) else None
 
     def row(self, request: Any) -> R:
         """Ask the program, and return what is kept of its answer."""
