@@ -47,7 +47,7 @@ KEYS = (
     "preferred_over", "distortion", "group", "split", "regions", "metadata",
 )  # fmt: skip
 """Of a manifest's lines, in the order in which they are written."""
-_UNLABELLED_KEYS = ("id", "image", "reference", "query", "options", "distortion", "group", "split", "regions", "metadata")
+_NO_LABELS = ("id", "image", "reference", "query", "options", "distortion", "group", "split", "regions", "metadata")
 LABELS = (
     '"mos" (another column: --columns mos=NAME), or "options" with an "answer"; of several raters\' columns give '
     "--raters NAME,NAME"
@@ -352,7 +352,7 @@ def _sample(row: Any, folder: Place | None, layout: Layout) -> Sample:
     """Return the sample of a row, its images seen from the manifest's folder; None: of a streamed dataset."""
     if not isinstance(row, dict):
         raise ValueError(f"holds {_shortened(row)}, not an object; write it as {{...}}")
-    keys = KEYS if layout.labels else _UNLABELLED_KEYS
+    keys = KEYS if layout.labels else _NO_LABELS
     fields = {key: value for key, value in row.items() if key in keys and value is not None}
     if layout.mos_range is not None:
         fields["mos_range"] = layout.mos_range

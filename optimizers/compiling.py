@@ -123,8 +123,7 @@ class Round:
             search = Search(
                 recipe.name, base, names, train, validation, job.budget(recipe.name),
                 Objective(job.settings.optimizers.weights), job.settings.seed, job.settings.compile.workers,
-                embedded=base.program.resources.known_traits("summarizer").embedded,
-                reflection=job.reflection if recipe.reflects else None,
+                learner=job.learner, reflection=job.reflection if recipe.reflects else None,
                 answer_part=job.answer_part, teacher=job.teacher(names) if recipe.bootstraps else None,
                 log=self.log_score, advance=advance,
             )  # fmt: skip

@@ -12,6 +12,7 @@ from data.catalogue import resolve_dataset
 from data.manifest import LABELS, Layout, Sample, Split, check_scale, left_out, manifest_sha256, read_manifest
 from data.splits import FRACTIONS, check_contents, check_leaks, group_of, joined_by_content, plan_folds, plan_splits
 from optimizers.examples import choose_samples
+from optimizers.learner import EXPERT, LANGUAGE_MODEL, Learner, learner_of
 from optimizers.recipes import Recipe, recipe_named, recipe_names
 from optimizers.student import Student, metered_lm
 from program.agent.loop import AgenticIQA
@@ -71,10 +72,10 @@ class Job:
     """A model given from Python, which plays every role."""
 
     @cached_property
-    def embedded(self) -> bool:
-        """Whether the embedded expert plays all roles to optimize: at no cost, and by no wording."""
+    def learner(self) -> Learner:
+        """What plays the roles to optimize."""
         resources = Resources(self.settings, self.lm)
-        return all(resources.known_traits(role).embedded for role in ROLES if role in self.roles)
+        return learner_of(resources.known_traits(role) for role in ROLES if role in self.roles)
 
     @property
     def optimizer(self) -> str:
@@ -84,7 +85,7 @@ class Job:
     @property
     def needs_answers(self) -> bool:
         """Whether a recipe learns from what the uncompiled program answers on train; else that costs no call."""
-        return _rewrites(map(recipe_named, self.optimizers)) or self.embedded
+        return _rewrites(map(recipe_named, self.optimizers)) or not self.learner.is_paid
 
     @property
     def answer_part(self) -> AnswerPart:
@@ -132,7 +133,7 @@ class Job:
             role = summarizer.model_copy(update=sampling)
         lm = own_lm.copy(temperature=1.0) if own_lm is not None else lm_of(role, cache_dir=self.settings.kept_dir)
         traits = known_traits(lm)
-        if traits.embedded:
+        if "instructions" not in learner_of([traits]).takes:
             return None
         if own_lm is None and not traits.takes_references:
             raise InputError(
@@ -205,8 +206,8 @@ def prepare_job(
     request = optimizer or settings.compile.optimizer
     recipes = _recipes(request or "")
     chosen = roles if roles is not None else settings.compile.roles
-    answers_alone = resources.answers_alone or resources.known_traits("summarizer").embedded
-    optimized = _roles(chosen, ("summarizer",) if answers_alone else ROLES)
+    usual = EXPERT if resources.answers_alone else learner_of([resources.known_traits("summarizer")])
+    optimized = _roles(chosen, usual.roles)
     if resources.answers_alone and optimized != ("summarizer",):
         mend = "give --roles summarizer, or leave --score-only out"
         raise InputError(f"roles {', '.join(optimized)}: --score-only asks a model for answers alone; {mend}")
@@ -253,7 +254,7 @@ def _check_recipes(job: Job, recipes: Sequence[Recipe]) -> None:
     if job.teacher_lm is not None:
         lm_of(job.settings.with_model(job.teacher_lm).models.summarizer, cache_dir=None)
     for recipe in recipes:
-        recipe.check(job.roles, embedded=job.embedded, reflection=lambda: job.reflection)
+        recipe.check(job.roles, job.learner, reflection=lambda: job.reflection)
     every = [recipe_named(name) for name in recipe_names()]
     bootstrapping = [recipe.name for recipe in every if recipe.bootstraps]
     showing = [recipe.name for recipe in every if recipe.teaches == "demos"]
@@ -265,7 +266,7 @@ def _check_recipes(job: Job, recipes: Sequence[Recipe]) -> None:
 
 def _usual(job: Job, judge: str) -> str:
     """Return the names of the recipes where none was asked for."""
-    if not job.embedded:
+    if job.learner is LANGUAGE_MODEL:
         return "nearest,fusion"
     if judge != "people":
         # A rule is learned in words, which carry over; what a few photographs show does not.
@@ -302,8 +303,8 @@ def _with_enough(job: Job, recipes: list[Recipe], *, asked: bool) -> tuple[list[
                 notes.append(f"{recipe.name} is left out: there are {had}, it needs {needed}")
     if fitting:
         return fitting, replace(job, notes=tuple(notes))
-    if not job.embedded:
-        return _with_enough(job, _recipes("gepa"), asked=True)
+    if job.learner.fallback is not None:
+        return _with_enough(job, _recipes(job.learner.fallback), asked=True)
     counts = {"scored": scored, "answered": _least_of(job, "train", "mcq")}
     given = {kind: count for kind, count in counts.items() if count} or counts
     least = recipe_named("finetune").least

@@ -18,6 +18,7 @@ from typing import Any
 from pydantic import TypeAdapter
 
 from optimizers.job import Job
+from optimizers.learner import learner_of
 from optimizers.search import Candidate
 from optimizers.selection import CrossValidation, Verdict, best_baseline, label, leading_metric
 from optimizers.student import role_of
@@ -206,7 +207,7 @@ def prompts(before: AgenticIQA, after: AgenticIQA, asked: Collection[str]) -> di
         counted = [f"{len(demos)} demo{'s' * (len(demos) != 1)}"] if demos else []
         shown = "\n".join(["", "", f"{counted[0]}:", *demos]) if demos else ""
         changes = "; ".join([*(f"+ {line.removeprefix('- ')}" for line in added[name] if line.strip()), *counted])
-        is_sent = name in asked and not known_traits(lm).embedded
+        is_sent = name in asked and "instructions" in learner_of([known_traits(lm)]).takes
         if is_sent or (changes and (name in asked or not asked)):
             texts[name] = Prompt(f"{predictor.signature.instructions}{shown}", changes, lm.model)
     return texts
@@ -283,9 +284,6 @@ _FEW = 100
 """Training samples below which more of them are worth more than another recipe."""
 _AGREED, _COARSE = 0.85, 0.03
 """An SRCC above which little is left to learn, and half of an interval above which small gains cannot be told."""
-_UNTRIED_FOR_EXPERT: tuple[str, ...] = ("finetune,fusion", "rubric", "nearest")
-_UNTRIED: tuple[str, ...] = ("nearest,fusion", "rubric,gepa", "random-search", "bootstrap")
-"""Recipes that are worth a trial for a language model."""
 _ASKED = {"score": "scores", "classify": "levels", "answer": "questions", "explain": "explanations"}
 """What the Summarizer's predictors are asked for."""
 
@@ -345,11 +343,11 @@ def advice(job: Job) -> str:
     """Return in one line what has not been tried yet, the most promising first."""
     count = len(job.samples("train", job.optimizers))
     ways = [f"more labelled training samples ({count} now)"] if count < _FEW else []
-    recipes, last = _UNTRIED, "demos of a stronger model: --teacher-lm MODEL"
-    if job.embedded:
-        recipes, last = _UNTRIED_FOR_EXPERT, "a language model: --lm PROVIDER/MODEL"
-    ways += [f"--optimizer {names}" for names in recipes if not set(names.split(",")) <= set(job.optimizers)]
-    return f"to try next: {'; '.join([*ways, '--repeat 3 (other seeds)', last])}"
+    for names in job.learner.untried:
+        was_tried = set(names.split(",")) <= set(job.optimizers)
+        if not was_tried:
+            ways.append(f"--optimizer {names}")
+    return f"to try next: {'; '.join([*ways, '--repeat 3 (other seeds)', job.learner.beyond])}"
 
 
 def reasons(job: Job, before: EvaluationRecord, gains: Mapping[str, Figure]) -> str | None:

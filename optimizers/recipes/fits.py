@@ -24,6 +24,7 @@ from typing import NamedTuple
 import dspy
 import numpy as np
 
+from optimizers.learner import MOST_ASKED
 from optimizers.recipes import Bound, Recipe
 from optimizers.search import Array, Beliefs, Candidate, Search, beliefs, drawn, unseen
 from optimizers.selection import PLCC_STEP
@@ -43,8 +44,6 @@ ETAS = (0.0, 0.1, 0.2, 0.35, 0.5, 0.75, 1.0, 1.5, 2.0, 3.0, 4.0, 6.0)
 WEIGHTS = (0.0, 0.1, 0.25, 0.5, 0.75, 1.0, 1.5, 2.0, 3.0, 4.0)
 _LEAST_VALIDATION = 10
 """Scored samples that the choice needs."""
-MOST_ASKED = 150
-"""Training samples that a model is asked about anew where a call costs: two numbers and a map need no more."""
 _MARGIN = 0.002
 """What a grid point has to add to SRCC + PLCC to be preferred over the paper's values."""
 _MOST = 8
@@ -106,8 +105,8 @@ FINETUNE = Recipe(
 def unseen_beliefs(search: Search, program: AgenticIQA) -> Beliefs:
     """Return what a program fuses for samples of train that no demo shows, few where a call costs; nothing of few."""
     samples = unseen(program, search.train.examples)
-    if not search.embedded:
-        samples = drawn(samples, MOST_ASKED, search.seed)
+    if search.learner.most_asked is not None:
+        samples = drawn(samples, search.learner.most_asked, search.seed)
     return beliefs(search, program, samples) if len(samples) >= LEAST else Beliefs()
 
 

@@ -13,6 +13,7 @@ from typing import Literal
 import dspy
 import numpy as np
 
+from optimizers.learner import MOST_ASKED
 from optimizers.recipes import Bound, Recipe, fits
 from optimizers.search import Beliefs, Candidate, Search
 from optimizers.student import inputs_key
@@ -131,7 +132,7 @@ def _labelled(search: Search, *, answers_only: bool) -> tuple[list[Neighbour], l
 def _run(search: Search) -> list[Candidate]:
     program = search.base.program
     # The embedded expert's scores are for `finetune`, which reads more of an image.
-    reads_words = not search.embedded
+    reads_words = "instructions" in search.learner.takes
     photographs, views = _labelled(search, answers_only=not reads_words)
     if len(photographs) < fits.LEAST:
         label = "a label" if reads_words else "an answered question"
@@ -150,7 +151,7 @@ RECIPE = Recipe(
     name="nearest",
     run=_run,
     bound=lambda budget, sizes: Bound(
-        3 * sizes.train + min(sizes.train, fits.MOST_ASKED), asked=min(sizes.train, fits.MOST_ASKED)
+        3 * sizes.train + min(sizes.train, MOST_ASKED), asked=min(sizes.train, MOST_ASKED)
     ),
     teaches="evidence",
     takes_all="answers",
