@@ -15,6 +15,7 @@ from optimizers.selection import label, leading_metric
 from program.agent.saving import check_folder, copy_program, load
 from program.common.console import Console
 from program.common.errors import InputError
+from program.common.files import path_lock
 from program.common.keys import redact
 from program.evaluation.evaluating import run_samples
 from program.evaluation.figures import compare
@@ -170,14 +171,16 @@ def register_compiled(name: str, job: Job, record: EvaluationRecord, tracker: Tr
     data = record.dataset
     tags = {"data": data.name, "manifest_sha256": data.manifest_sha256 or "", "split": data.split or "all"}
     tags |= {f"test_{n}": f"{figure.value:.4f}" for n, figure in record.figures.items() if figure.value is not None}
-    before = find_champion(tracker, name)
-    version = register(tracker, run, name, tags)
-    if record.context.get("program") == "uncompiled" and job.optimizers != ("none",):
-        leads, why = False, "the uncompiled program; --optimizer none makes it one"
-    else:
-        leads, why = _beats(before, job, record) if before is not None else (True, "the first version of its name")
-    if leads:
-        promote(tracker, version, run)
+    # Of compiles that end together, each is compared with the champion that the one before left.
+    with nullcontext() if tracker.remote else path_lock(job.settings.mlruns_dir / "champion.lock"):
+        before = find_champion(tracker, name)
+        version = register(tracker, run, name, tags)
+        if record.context.get("program") == "uncompiled" and job.optimizers != ("none",):
+            leads, why = False, "the uncompiled program; --optimizer none makes it one"
+        else:
+            leads, why = _beats(before, job, record) if before is not None else (True, "the first version of its name")
+        if leads:
+            promote(tracker, version, run)
     return Registered(version.name, version.version, leads, why)
 
 

@@ -231,6 +231,24 @@ def test_a_killed_compile_leaves_its_best_and_repeats_no_call_when_resumed(
     assert before["requests"] < undisturbed <= asked <= undisturbed + 2
 
 
+@pytest.mark.slow
+def test_ctrl_c_in_a_trial_of_optunas_is_told_in_one_line(data, loopback, tmp_path) -> None:
+    (data / "small.yaml").write_text(SMALL.replace("trials: 2", "trials: 9"), "utf-8")
+    arguments = [sys.executable, "-m", "program.compile", *command(data, loopback(latency_s=0.1).base, "mipro")]
+    environment = {**os.environ, "PYTHONPATH": str(ROOT), "LITELLM_LOCAL_MODEL_COST_MAP": "True"}
+    log = data / "program" / "candidates.jsonl"
+    with subprocess.Popen(
+        arguments, cwd=tmp_path, env=environment, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE, text=True
+    ) as stopped:
+        while stopped.poll() is None and not (log.is_file() and log.read_text("utf-8").count("\n") > 1):
+            time.sleep(0.02)
+        stopped.send_signal(signal.SIGINT)
+        _, said = stopped.communicate(timeout=120)
+    assert stopped.returncode == 130, said
+    assert said.splitlines()[-1].startswith("interrupted; the best candidate so far is in ")
+    assert "Traceback" not in said
+
+
 def test_a_resumed_compile_refuses_other_data_seeds_and_budgets(whole, monkeypatch, capsys) -> None:
     done = whole("random-search")
     done.lead(monkeypatch)
