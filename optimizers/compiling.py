@@ -117,7 +117,7 @@ class Round:
         job = self.job
         train = train.of(job.samples("train", [recipe.name]))
         tasks = {"mcq" if e.get("answer") is not None else "scoring" for e in train.examples}
-        names = optimized_predictors(base.program, job.roles, sorted(tasks))
+        names = optimized_predictors(base.program, job.roles, tasks, train.asked)
         most = self.most_runs.get(recipe.name, 0)
         with progress(recipe.name, most, console=self.console) as advance:
             search = Search(

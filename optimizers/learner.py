@@ -23,8 +23,6 @@ class Learner:
     """Measured of the expert, on one core; assumed of a model."""
     most_asked: int | None
     """Training samples that it is asked about anew for a fit; None for all."""
-    fallback: str | None
-    """The recipe that takes as few samples as there are."""
     untried: tuple[str, ...]
     """Recipes that are worth a trial."""
     beyond: str
@@ -33,12 +31,12 @@ class Learner:
 
 EXPERT = Learner(
     takes=frozenset({"nothing", "rubric", "fusion", "evidence", "correction"}),
-    roles=("summarizer",), is_paid=False, seconds_per_call=0.005, most_asked=None, fallback=None,
+    roles=("summarizer",), is_paid=False, seconds_per_call=0.005, most_asked=None,
     untried=("finetune,fusion", "rubric", "nearest"), beyond="a language model: --lm PROVIDER/MODEL",
 )  # fmt: skip
 LANGUAGE_MODEL = Learner(
     takes=frozenset({"nothing", "demos", "instructions", "rubric", "fusion", "evidence"}),
-    roles=ROLES, is_paid=True, seconds_per_call=2.0, most_asked=MOST_ASKED, fallback="gepa",
+    roles=ROLES, is_paid=True, seconds_per_call=2.0, most_asked=MOST_ASKED,
     untried=("nearest,fusion", "rubric,gepa", "random-search", "bootstrap"),
     beyond="demos of a stronger model: --teacher-lm MODEL",
 )  # fmt: skip

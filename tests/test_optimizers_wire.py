@@ -21,8 +21,10 @@ import numpy as np
 import pytest
 from PIL import Image
 
+from data.manifest import read_manifest
 from optimizers import student
 from optimizers.command import compile_tracked
+from optimizers.examples import collect_examples
 from optimizers.job import prepare_job
 from optimizers.student import metered_lm
 from program.agent.loop import AgenticIQA
@@ -398,12 +400,18 @@ def test_roles_that_score_only_asks_nothing_are_not_optimized(data, loopback, ca
     assert asked["requests"] <= plan["expected_calls"]
 
 
-def test_where_the_embedded_expert_looks_no_wording_of_it_is_optimized(loopback) -> None:
-    for modalities, looks in ((("text", "image"), True), (("text",), False)):
-        server = loopback(modalities=modalities)
-        program = AgenticIQA(load_settings().with_model("openai/small-vlm", server.base))
-        names = student.optimized_predictors(program, ("executor", "summarizer"), ("scoring",))
-        assert ("executor.diagnose" in names, "executor.select_tools" in names) == (looks, True)
+@pytest.mark.parametrize(
+    ("modalities", "diagnosis", "looks"),
+    [(("text", "image"), "merged", True), (("text", "image"), "answer", False), (("text",), "merged", False)],
+)
+def test_a_predictor_that_no_sample_asks_is_not_optimized(data, loopback, modalities, diagnosis, looks) -> None:
+    # In the second the answer names the distortions; in the third the embedded expert does.
+    settings = load_settings(overrides={"assessment": {"diagnosis": diagnosis}})
+    program = AgenticIQA(settings.with_model("openai/small-vlm", loopback(modalities=modalities).base))
+    samples = list(read_manifest(data / "manifest.jsonl"))[:2]
+    asked = collect_examples(program, samples, workers=1).asked
+    names = student.optimized_predictors(program, ("executor", "summarizer"), ("scoring",), asked)
+    assert ("executor.diagnose" in names, "executor.select_tools" in names) == (looks, True)
 
 
 @pytest.mark.parametrize("optimizer", ["random-search", "mipro"])

@@ -55,9 +55,12 @@ def chosen_count(most: Neighbours, views: Sequence[View]) -> int:
                 frequent = Counter(each.answer for each in near[:count]).most_common(1)[0][0]
                 wrong = float(frequent != photograph.answer)
             errors.setdefault("answer" if label is None else "label", {}).setdefault(count, []).append(wrong)
-    means = [{count: float(np.mean(each)) for count, each in kind.items()} for kind in errors.values()]
-    shares = {count: sum(m[count] / (min(m.values()) or 1.0) for m in means) for count in COUNTS} if means else {}
-    return min(shares or COUNTS, key=lambda count: shares.get(count, 0.0))
+    shares = dict.fromkeys(COUNTS, 0.0)
+    for by_count in errors.values():
+        means = {count: float(np.mean(each)) for count, each in by_count.items()}
+        for count, mean in means.items():
+            shares[count] += mean / (min(means.values()) or 1.0)
+    return min(shares, key=shares.__getitem__)
 
 
 def _neighbour(example: dspy.Example, kind: str) -> Neighbour | None:

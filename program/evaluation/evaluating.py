@@ -260,10 +260,8 @@ def _recognized(
     same_data, of_group = False, dict[str, str]()
     for sample, marks in marked(samples):
         how = fitted_on.holds(marks)
-        if how == "group":
-            of_group[sample.id] = how
-        elif how is not None:
-            known[sample.id] = how
+        if how is not None:
+            (of_group if how == "group" else known)[sample.id] = how
         same_data = same_data or fitted_on.names_groups_of(marks)
         yield sample, marks
     if same_data:
