@@ -306,12 +306,13 @@ def _with_enough(job: Job, recipes: list[Recipe], *, asked: bool) -> tuple[list[
         return fitting, replace(job, notes=tuple(notes))
     if job.learner is LANGUAGE_MODEL:
         return _with_enough(job, _recipes("gepa"), asked=True)
-    least, needed, there = recipe_named("finetune").least, [], []
-    for kind, count in (("scored", scored), ("answered", _least_of(job, "train", "mcq"))):
-        if count:
-            needed.append(f"{least} {kind}")
+    least, wanted, there = recipe_named("finetune").least, list[str](), list[str]()
+    counts = {"scored": scored, "answered": _least_of(job, "train", "mcq")}
+    for kind, count in counts.items():
+        if count or not any(counts.values()):
+            wanted.append(f"{least} {kind}")
             there.append(str(count))
-    fault = f"learns from {' or '.join(needed)} training samples, and there are {' and '.join(there)}"
+    fault = f"learns from {' or '.join(wanted)} training samples, and there are {' and '.join(there)}"
     return recipes, replace(job, kept=f"the embedded expert {fault}")
 
 
@@ -395,7 +396,7 @@ def _drawn(job: Job, labelled: Sequence[Sample], notes: tuple[str, ...]) -> Job:
     fold_of = plan_folds(samples, FOLDS, seed=seed)
     folds = []
     for fold in range(FOLDS):
-        rest, held = [], []
+        rest, held = list[Sample](), list[Sample]()
         for sample in samples:
             (held if fold_of[group_of(sample)] == fold else rest).append(sample)
         folds.append({**_by_plan(rest, _TAUGHT, seed), "test": held})
@@ -432,7 +433,7 @@ def _without_missing(splits: Splits) -> tuple[str, ...]:
     """Take samples whose files are gone out of train; return a note on each split that has such. InputError if all."""
     notes = []
     for name, members in splits.items():
-        usable, lost = [], []
+        usable, lost = list[Sample](), list[Sample]()
         for sample in members:
             (usable if sample.missing_file is None else lost).append(sample)
         if not lost:

@@ -20,7 +20,7 @@ decided on validation.
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from itertools import product
 from operator import itemgetter
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import dspy
 import numpy as np
@@ -289,7 +289,7 @@ def _labelled(search: Search) -> Labelled:
     return Labelled(believed, severities, _columns([properties_of(view) for view in views], TRAITS), held.truth)
 
 
-def _columns(rows: Sequence[Mapping[str, float]], names: Iterable[str]) -> dict[str, Array]:
+def _columns(rows: Sequence[Mapping[Any, float]], names: Iterable[str]) -> dict[str, Array]:
     return {name: np.array([row[name] for row in rows]) for name in names}
 
 

@@ -146,9 +146,10 @@ class Surveyed(NamedTuple):
             fresh = [spec.name for spec in specs if data.names.isdisjoint(map(str.casefold, spec.trained_on))]
             for sample, by_tool in zip(data.samples, by_sample, strict=True):
                 about = (sample.human, sample.category, sample.authentic, sample.label_sd)
-                for name in by_tool.keys() & fresh:
-                    read = by_tool[name]
-                    rows.append((name, data.source, id(sample), read.raw, read.error, *about))
+                for name in fresh:
+                    if name in by_tool:
+                        read = by_tool[name]
+                        rows.append((name, data.source, id(sample), read.raw, read.error, *about))
         table = pd.DataFrame(rows, columns=list(_COLUMNS)).astype({"raw": float})
         return cls(table, specs, {data.source: data.provenance() for data, _ in measured}, skipped)
 
