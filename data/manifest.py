@@ -47,6 +47,7 @@ KEYS = (
     "preferred_over", "distortion", "group", "split", "regions", "metadata",
 )  # fmt: skip
 """Of a manifest's lines, in the order in which they are written."""
+_NO_LABELS = ("id", "image", "reference", "query", "options", "distortion", "group", "split", "regions", "metadata")
 LABELS = (
     '"mos" (another column: --columns mos=NAME), or "options" with an "answer"; of several raters\' columns give '
     "--raters NAME,NAME"
@@ -187,6 +188,8 @@ class Layout:
     remote: Collection[str] = ()
     """Kinds of address (s3, gs) that rows may name; without, they name files of this machine, or files below their
     manifest's own address."""
+    labels: bool = True
+    """Whether labels are read; else whatever stands in their place is passed over."""
 
     @classmethod
     def asked(cls, flags: Namespace) -> "Layout":
@@ -198,17 +201,17 @@ _AS_WRITTEN = Layout()
 _DIFFERENCE = "dmos"
 
 
-def misnamed_key(row: Mapping[str, Any], question: str) -> tuple[str, str] | None:
-    """Return the first key that was probably meant to be one of a manifest's which the row lacks, and what to do.
+def misnamed_key(row: Mapping[str, Any], question: str, keys: Collection[str] = KEYS) -> tuple[str, str] | None:
+    """Return the first key that was probably meant to be one of `keys` which the row lacks, and what to do.
 
     `question` asks for a misspelt one, with `{meant}` and `{key}` in it. A `dmos` is no misspelt `mos`: of most
     datasets it says how much worse an image is, of some (KADID-10k) how good.
     """
     for key in row:
         meant = None if key in KEYS else _close_field(key)
-        if meant is not None and meant not in row:
+        if meant in keys and meant not in row:
             return key, question.format(meant=meant, key=key)
-        if key.strip().casefold() == _DIFFERENCE and "mos" not in row:
+        if key.strip().casefold() == _DIFFERENCE and "mos" in keys and "mos" not in row:
             mend = f'name the score "mos" (--columns mos={key})'
             return key, f'{mend}, with "higher_is_better": false (--lower-is-better) where low scores are the good ones'
     return None
@@ -313,7 +316,7 @@ def scan_manifest(path: Place, layout: Layout = _AS_WRITTEN) -> Iterator[tuple[i
     folder = None if str(path).startswith(HUB) else folder_of(path)
     number = 0
     with closing(IdSet()) as ids:
-        for number, row in scan_rows(path, layout.columns, layout.raters):
+        for number, row in scan_rows(path, layout.columns, layout.raters, labels=layout.labels):
             try:
                 if isinstance(row, Exception):
                     raise row
@@ -362,7 +365,8 @@ def _sample(row: Any, folder: Place | None, layout: Layout) -> Sample:
     """Return the sample of a row, its images seen from the manifest's folder; None: of a streamed dataset."""
     if not isinstance(row, dict):
         raise ValueError(f"holds {_shortened(row)}, not an object; write it as {{...}}")
-    fields = {key: value for key, value in row.items() if key in KEYS and value is not None}
+    keys = KEYS if layout.labels else _NO_LABELS
+    fields = {key: value for key, value in row.items() if key in keys and value is not None}
     if layout.mos_range is not None:
         fields["mos_range"] = layout.mos_range
     if layout.lower_is_better:
@@ -370,7 +374,7 @@ def _sample(row: Any, folder: Place | None, layout: Layout) -> Sample:
     own = {key: value for key, value in row.items() if key not in KEYS}
     if {"other", "better"} <= own.keys():
         raise ValueError("is a pair; make a manifest of the pairs with python -m data.prepare pairs")
-    if wrong := misnamed_key(row, 'did you mean "{meant}"? (a key of your own goes in "metadata")'):
+    if wrong := misnamed_key(row, 'did you mean "{meant}"? (a key of your own goes in "metadata")', keys):
         raise ValueError(f"{_shortened(wrong[0])} is no key; {wrong[1]}")
     if own and isinstance(metadata := fields.get("metadata", {}), dict):
         fields["metadata"] = metadata | own

@@ -38,7 +38,8 @@ FOUND = frozenset({
 
 _TEXTS = ("id", "query", "answer", "distortion", "group", "split")
 _NUMBERS = ("mos", "mos_std")
-_JSON = ("options", "regions", "mos_range", "metadata", "higher_is_better")
+_JSON = ("options", "regions", "metadata")
+_JSON_LABELS = ("mos_range", "higher_is_better")
 _ASKED = ("image", "reference", "query", "options", "mos_range", "higher_is_better")
 """What the rows of several raters have in common."""
 _TITLES = 20
@@ -52,15 +53,20 @@ def is_manifest(source: str) -> bool:
     return source.casefold().endswith(tuple(_READERS)) or source.startswith(HUB)
 
 
-def scan_rows(source: Place, columns: Mapping[str, str], raters: Sequence[str] | None = None) -> Rows:
+def scan_rows(
+    source: Place, columns: Mapping[str, str], raters: Sequence[str] | None = None, *, labels: bool = True
+) -> Rows:
     """Yield number and row by fields of each row, or the ValueError that says why it is none.
 
     `columns` says by field which column holds it. `raters` averages several people's scores: those in
     the columns of these names, or, of no names, those of all rows of an image. Of the program's own
-    tables a row is what a person said in it, and of which image. Raises DataError when the source as a
-    whole cannot be read, lacks one of the columns, or has numbers that can be read in two ways.
+    tables a row is what a person said in it, and of which image. Without `labels` their cells are left
+    as they stand there. Raises DataError when the source as a whole cannot be read, lacks one of the
+    columns, or has numbers that can be read in two ways.
     """
     place = source if str(source).startswith(HUB) else place_of(source)
+    if not labels:
+        return _by_field(place, columns, (), _JSON)
     if raters is None:
         return _by_field(place, columns, _NUMBERS)
     if not raters:
@@ -69,7 +75,9 @@ def scan_rows(source: Place, columns: Mapping[str, str], raters: Sequence[str] |
     return _mean_of_columns(rows, raters)
 
 
-def _by_field(place: Place, columns: Mapping[str, str], numbers: Sequence[str]) -> Rows:
+def _by_field(
+    place: Place, columns: Mapping[str, str], numbers: Sequence[str], parsed: Sequence[str] = (*_JSON, *_JSON_LABELS)
+) -> Rows:
     name, header = str(place), [columns.get("image", "image")]
     is_json = _reader_of(name) in (_json_lines, _json_list)
     marks: dict[str, str] = {}
@@ -81,7 +89,7 @@ def _by_field(place: Place, columns: Mapping[str, str], numbers: Sequence[str]) 
         if isinstance(row, dict) and columns:
             row = _renamed(row, columns, name, strict=not is_json)
         if isinstance(row, dict) and not is_json:
-            row = _typed(number, row, numbers, marks)
+            row = _typed(number, row, numbers, parsed, marks)
         if isinstance(row, dict) and is_own:
             row = _said(row, columns, place)
         yield number, row
@@ -199,7 +207,9 @@ def _decimal_marks(rows: Rows, columns: Mapping[str, str], name: str) -> dict[st
     return {field: decimal_mark(texts, f"{where} {columns[field]!r}") for field, texts in cells.items()}
 
 
-def _typed(number: int, cells: Mapping[str, Any], numbers: Sequence[str], marks: Mapping[str, str]) -> Row:
+def _typed(
+    number: int, cells: Mapping[str, Any], numbers: Sequence[str], parsed: Sequence[str], marks: Mapping[str, str]
+) -> Row:
     """Return a table's cells as a row of numbers, texts and JSON, without the empty ones."""
     row: dict[str, Any] = {}
     for name, cell in cells.items():
@@ -209,7 +219,7 @@ def _typed(number: int, cells: Mapping[str, Any], numbers: Sequence[str], marks:
         try:
             if name in numbers:
                 value = number_of(value, marks.get(name, ""))
-            elif name in _JSON and isinstance(value, str):
+            elif name in parsed and isinstance(value, str):
                 value = json.loads(value)
         except (TypeError, ValueError):
             kind = "number" if name in numbers else "JSON value"

@@ -151,11 +151,8 @@ def _seed_folders(out: Path, first: int, count: int) -> list[Path]:
 
 
 def _registered(name: str, job: Job, record: EvaluationRecord, tracker: Tracker, run: RunHandle) -> Registered | None:
-    # Of two that end together the second is compared with the first.
-    turn = nullcontext() if tracker.remote else path_lock(job.settings.mlruns_dir / "registry.lock")
     try:
-        with turn:
-            return register_compiled(name, job, record, tracker, run)
+        return register_compiled(name, job, record, tracker, run)
     except Exception as error:  # border: MLflow, SQLAlchemy, the network and the disk each raise their own kinds
         logger.warning(
             "the program in %r is not registered as %r (%s); once it is corrected, run the same command with --resume",
@@ -174,14 +171,16 @@ def register_compiled(name: str, job: Job, record: EvaluationRecord, tracker: Tr
     data = record.dataset
     tags = {"data": data.name, "manifest_sha256": data.manifest_sha256 or "", "split": data.split or "all"}
     tags |= {f"test_{n}": f"{figure.value:.4f}" for n, figure in record.figures.items() if figure.value is not None}
-    before = find_champion(tracker, name)
-    version = register(tracker, run, name, tags)
-    if record.context.get("program") == "uncompiled" and job.optimizers != ("none",):
-        leads, why = False, "the uncompiled program; --optimizer none makes it one"
-    else:
-        leads, why = _beats(before, job, record) if before is not None else (True, "the first version of its name")
-    if leads:
-        promote(tracker, version, run)
+    # Of compiles that end together, each is compared with the champion that the one before left.
+    with nullcontext() if tracker.remote else path_lock(job.settings.mlruns_dir / "champion.lock"):
+        before = find_champion(tracker, name)
+        version = register(tracker, run, name, tags)
+        if record.context.get("program") == "uncompiled" and job.optimizers != ("none",):
+            leads, why = False, "the uncompiled program; --optimizer none makes it one"
+        else:
+            leads, why = _beats(before, job, record) if before is not None else (True, "the first version of its name")
+        if leads:
+            promote(tracker, version, run)
     return Registered(version.name, version.version, leads, why)
 
 

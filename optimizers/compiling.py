@@ -117,14 +117,13 @@ class Round:
         job = self.job
         train = train.of(job.samples("train", [recipe.name]))
         tasks = {"mcq" if e.get("answer") is not None else "scoring" for e in train.examples}
-        names = optimized_predictors(base.program, job.roles, sorted(tasks))
+        names = optimized_predictors(base.program, job.roles, tasks, train.asked)
         most = self.most_runs.get(recipe.name, 0)
         with progress(recipe.name, most, console=self.console) as advance:
             search = Search(
                 recipe.name, base, names, train, validation, job.budget(recipe.name),
                 Objective(job.settings.optimizers.weights), job.settings.seed, job.settings.compile.workers,
-                embedded=base.program.resources.known_traits("summarizer").embedded,
-                reflection=job.reflection if recipe.reflects else None,
+                learner=job.learner, reflection=job.reflection if recipe.reflects else None,
                 answer_part=job.answer_part, teacher=job.teacher(names) if recipe.bootstraps else None,
                 log=self.log_score, advance=advance,
             )  # fmt: skip

@@ -72,15 +72,13 @@ def showable_demos(program: AgenticIQA) -> None:
         predictor.lm = None
         inputs, outputs = predictor.signature.input_fields, predictor.signature.output_fields
         shown = {*inputs, *outputs, "findings"}
-        demos = [
-            dspy.Example(**{n: v for n, v in with_references(demo).items() if n in shown and v is not None})
-            for demo in predictor.demos
-        ]
-        # Which outputs a question asks for depends on how it is put: a level's word alone, say.
-        predictor.demos = [
-            demo for demo in demos
-            if ("image" not in inputs or "image" in demo) and any(name in demo for name in outputs)
-        ]  # fmt: skip
+        demos = []
+        for demo in map(with_references, predictor.demos):
+            fields = {name: value for name, value in demo.items() if name in shown and value is not None}
+            # Which outputs a question asks for depends on how it is put: a level's word alone, say.
+            if ("image" not in inputs or "image" in fields) and not fields.keys().isdisjoint(outputs):
+                demos.append(dspy.Example(**fields))
+        predictor.demos = demos
 
 
 def image_url(demo: Mapping[str, Any]) -> str | None:
@@ -166,14 +164,12 @@ def _known_findings(example: dspy.Example) -> list[DistortionFinding] | None:
     truth = example.get("distortion_truth")
     if truth is None:
         return None
-    return [
-        DistortionFinding(
-            region="Global", type=category, severity=severity,
-            explanation=f"{severity.capitalize()} {category.casefold()} over the whole image.",
-        )
-        for category, severity in truth.items()
-        if severity != "none"
-    ]  # fmt: skip
+    findings = []
+    for kind, severity in truth.items():
+        if severity != "none":
+            words = f"{severity.capitalize()} {kind.casefold()} over the whole image."
+            findings.append(DistortionFinding(region="Global", type=kind, severity=severity, explanation=words))
+    return findings
 
 
 def _diagnosed(example: dspy.Example, inputs: Inputs, resources: Resources) -> Label | None:
@@ -191,11 +187,11 @@ def _selected(example: dspy.Example, inputs: Inputs, resources: Resources) -> La
         ready = [registry.get(tool["name"]) for tool in listed]
     except InputError:
         return None
-    choices = [
-        ToolChoice(region=region, distortion=kind, tool=registry.best(None if kind == "Overall" else kind, ready).name)
-        for region, kinds in wanted.items()
-        for kind in kinds or ["Overall"]
-    ]
+    choices = []
+    for region, kinds in wanted.items():
+        for kind in kinds or ["Overall"]:
+            tool = registry.best(None if kind == "Overall" else kind, ready).name
+            choices.append(ToolChoice(region=region, distortion=kind, tool=tool))
     return " ".join(sorted({c.distortion for c in choices})), {"selected_tools": choices}
 
 

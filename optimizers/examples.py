@@ -6,7 +6,7 @@ from collections import Counter
 from collections.abc import Callable, Collection, Iterable, Sequence
 from contextlib import nullcontext
 from dataclasses import dataclass, field
-from operator import itemgetter
+from itertools import chain
 from typing import Any, TypeAlias
 
 import dspy
@@ -26,10 +26,8 @@ from program.running.runner import Asking
 
 logger = logging.getLogger(__name__)
 
-Questions: TypeAlias = list[tuple[str, dict[str, Any]]]
-"""What a run of the program asked: predictor and inputs, in order."""
-Evidence: TypeAlias = tuple[AssessmentState, Questions]
-"""What a run of the program ended with, and what it asked."""
+Evidence: TypeAlias = tuple[AssessmentState, list[tuple[str, dict[str, Any]]]]
+"""What a run of the program ended with, and what it asked: predictors with inputs, in order."""
 
 
 @dataclass
@@ -41,6 +39,8 @@ class ExampleSet:
     demos: dict[str, list[LabelledDemo]] = field(default_factory=dict)
     """By predictor: a question it was asked and the answer people, rules or measured strengths give."""
     gathered: EvidenceByInput = field(default_factory=dict)
+    asked: set[str] = field(default_factory=set)
+    """The predictors that were asked."""
     runs: int = 0
     """Program runs that this took."""
 
@@ -50,6 +50,7 @@ class ExampleSet:
         example = to_example(sample)
         inputs = example.inputs()
         self.gathered[inputs_key(inputs)] = state
+        self.asked.update(name for name, _ in questions)
         for demo in labelled_demos(sample, example, questions, program.resources, state):
             known = self.demos.setdefault(demo.predictor, [])
             if demo.key not in {each.key for each in known}:
@@ -61,11 +62,14 @@ class ExampleSet:
         """Return what this pass and others gave on some samples alone."""
         ids, parts = {sample.id for sample in samples}, (self, *others)
         demos: dict[str, list[LabelledDemo]] = {}
-        for name, demo in ((name, demo) for part in parts for name, some in part.demos.items() for demo in some):
-            # A plan says nothing of an image, and one stands for all that were asked alike.
-            if demo.sample in ids or role_of(name) == "planner":
-                demos.setdefault(name, []).append(demo)
-        return ExampleSet([e for part in parts for e in part.examples if e.id in ids], demos, self.gathered)
+        examples = []
+        for part in parts:
+            examples += [example for example in part.examples if example.id in ids]
+            for demo in chain(*part.demos.values()):
+                # A plan says nothing of an image, and one stands for all that were asked alike.
+                if demo.sample in ids or role_of(demo.predictor) == "planner":
+                    demos.setdefault(demo.predictor, []).append(demo)
+        return ExampleSet(examples, demos, self.gathered, self.asked)
 
     def agreement(self) -> Figure:
         """Return the SRCC of the uncompiled program's scores with the labels."""
@@ -86,12 +90,11 @@ def choose_samples(samples: Iterable[Sample], *, scoring: int | None, mcq: int |
     for task, count in (("scoring", scoring), ("mcq", mcq)):
         of_task = [sample for sample in pool if sample.task == task]
         random.Random(f"{seed}/{task}").shuffle(of_task)
-        turns: Counter[str] = Counter()
-        ranked = []  # the first of each distortion, then the second of each
+        turns, turn_of = Counter[str](), dict[str, int]()  # the first of each distortion, then the second of each
         for sample in of_task:
             turns[sample.distortion or ""] += 1
-            ranked.append((turns[sample.distortion or ""], sample))
-        chosen += [sample for _, sample in sorted(ranked, key=itemgetter(0))[:count]]
+            turn_of[sample.id] = turns[sample.distortion or ""]
+        chosen += sorted(of_task, key=lambda sample: turn_of[sample.id])[:count]
     return chosen
 
 

@@ -1,8 +1,9 @@
 """What to compile, checked before anything is asked of a model."""
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property
+from itertools import chain
 from pathlib import Path
 from typing import Any, TypeAlias, get_args
 
@@ -12,6 +13,7 @@ from data.catalogue import resolve_dataset
 from data.manifest import LABELS, Layout, Sample, Split, check_scale, left_out, manifest_sha256, read_manifest
 from data.splits import FRACTIONS, check_contents, check_leaks, group_of, joined_by_content, plan_folds, plan_splits
 from optimizers.examples import choose_samples
+from optimizers.learner import EXPERT, LANGUAGE_MODEL, Learner, learner_of
 from optimizers.recipes import Recipe, recipe_named, recipe_names
 from optimizers.student import Student, metered_lm
 from program.agent.loop import AgenticIQA
@@ -71,10 +73,10 @@ class Job:
     """A model given from Python, which plays every role."""
 
     @cached_property
-    def embedded(self) -> bool:
-        """Whether the embedded expert plays all roles to optimize: at no cost, and by no wording."""
+    def learner(self) -> Learner:
+        """What plays the roles to optimize."""
         resources = Resources(self.settings, self.lm)
-        return all(resources.known_traits(role).embedded for role in ROLES if role in self.roles)
+        return learner_of(resources.known_traits(role) for role in ROLES if role in self.roles)
 
     @property
     def optimizer(self) -> str:
@@ -84,7 +86,7 @@ class Job:
     @property
     def needs_answers(self) -> bool:
         """Whether a recipe learns from what the uncompiled program answers on train; else that costs no call."""
-        return _rewrites(map(recipe_named, self.optimizers)) or self.embedded
+        return _rewrites(map(recipe_named, self.optimizers)) or not self.learner.is_paid
 
     @property
     def answer_part(self) -> AnswerPart:
@@ -132,7 +134,7 @@ class Job:
             role = summarizer.model_copy(update=sampling)
         lm = own_lm.copy(temperature=1.0) if own_lm is not None else lm_of(role, cache_dir=self.settings.kept_dir)
         traits = known_traits(lm)
-        if traits.embedded:
+        if "instructions" not in learner_of([traits]).takes:
             return None
         if own_lm is None and not traits.takes_references:
             raise InputError(
@@ -148,7 +150,7 @@ class Job:
 
     def params(self) -> dict[str, Any]:
         """Return what tells this compile from others, in the few words of its MLflow run."""
-        samples = [sample for members in self.splits.values() for sample in members]
+        samples = [*self.splits["train"], *self.splits["validation"], *self.splits["test"]]
         return {
             **origin_params(self.dataset), "labels": labels_of(samples), "seed": self.settings.seed,
             "sizes": ", ".join(f"{name} {len(members)}" for name, members in self.splits.items()),
@@ -168,7 +170,7 @@ class Job:
         """Return the hashes of what the candidates depend on, by what they are called in a message."""
         # A model given from Python has its sampling in no settings.
         lms = [program.resources.lm(role) for role in ROLES]
-        sampling = [[lm.kwargs.get(name) for name in ("temperature", "max_tokens")] for lm in lms]
+        sampling = [[lm.kwargs.get("temperature"), lm.kwargs.get("max_tokens")] for lm in lms]
         optimizers = self.settings.optimizers
         whole = replace(self, share=1.0)  # who allows more calls goes on with the same search
         parts = {
@@ -205,8 +207,8 @@ def prepare_job(
     request = optimizer or settings.compile.optimizer
     recipes = _recipes(request or "")
     chosen = roles if roles is not None else settings.compile.roles
-    answers_alone = resources.answers_alone or resources.known_traits("summarizer").embedded
-    optimized = _roles(chosen, ("summarizer",) if answers_alone else ROLES)
+    usual = EXPERT if resources.answers_alone else learner_of([resources.known_traits("summarizer")])
+    optimized = _roles(chosen, usual.roles)
     if resources.answers_alone and optimized != ("summarizer",):
         mend = "give --roles summarizer, or leave --score-only out"
         raise InputError(f"roles {', '.join(optimized)}: --score-only asks a model for answers alone; {mend}")
@@ -220,7 +222,7 @@ def prepare_job(
     manifest = resolve_dataset(data, settings.cache_dir, progress=console is not None)
     job = _divided(job, manifest, replace(layout or Layout(), remote=settings.images.remote))
     # Whose labels these are: people's where any is.
-    judge = min(sample.judge for members in job.splits.values() for sample in members)
+    judge = min(sample.judge for sample in chain(*job.splits.values()))
     if request is None:
         recipes = _recipes(_usual(job, judge))
     if job.kept is None:
@@ -253,7 +255,7 @@ def _check_recipes(job: Job, recipes: Sequence[Recipe]) -> None:
     if job.teacher_lm is not None:
         lm_of(job.settings.with_model(job.teacher_lm).models.summarizer, cache_dir=None)
     for recipe in recipes:
-        recipe.check(job.roles, embedded=job.embedded, reflection=lambda: job.reflection)
+        recipe.check(job.roles, job.learner, reflection=lambda: job.reflection)
     every = [recipe_named(name) for name in recipe_names()]
     bootstrapping = [recipe.name for recipe in every if recipe.bootstraps]
     showing = [recipe.name for recipe in every if recipe.teaches == "demos"]
@@ -265,7 +267,7 @@ def _check_recipes(job: Job, recipes: Sequence[Recipe]) -> None:
 
 def _usual(job: Job, judge: str) -> str:
     """Return the names of the recipes where none was asked for."""
-    if not job.embedded:
+    if job.learner is LANGUAGE_MODEL:
         return "nearest,fusion"
     if judge != "people":
         # A rule is learned in words, which carry over; what a few photographs show does not.
@@ -302,15 +304,16 @@ def _with_enough(job: Job, recipes: list[Recipe], *, asked: bool) -> tuple[list[
                 notes.append(f"{recipe.name} is left out: there are {had}, it needs {needed}")
     if fitting:
         return fitting, replace(job, notes=tuple(notes))
-    if not job.embedded:
+    if job.learner is LANGUAGE_MODEL:
         return _with_enough(job, _recipes("gepa"), asked=True)
+    least, wanted, there = recipe_named("finetune").least, list[str](), list[str]()
     counts = {"scored": scored, "answered": _least_of(job, "train", "mcq")}
-    given = {kind: count for kind, count in counts.items() if count} or counts
-    least = recipe_named("finetune").least
-    needed = " or ".join(f"{least} {kind}" for kind in given)
-    there = " and ".join(map(str, given.values()))
-    kept = f"the embedded expert learns from {needed} training samples, and there are {there}"
-    return recipes, replace(job, kept=kept)
+    for kind, count in counts.items():
+        if count or not any(counts.values()):
+            wanted.append(f"{least} {kind}")
+            there.append(str(count))
+    fault = f"learns from {' or '.join(wanted)} training samples, and there are {' and '.join(there)}"
+    return recipes, replace(job, kept=f"the embedded expert {fault}")
 
 
 def upside_down(job: Job, agreement: Figure | None) -> str | None:
@@ -354,13 +357,14 @@ def _divided(job: Job, manifest: Place, layout: Layout) -> Job:
 
 
 def _as_given(job: Job, labelled: Sequence[Sample], manifest: Place, notes: tuple[str, ...]) -> Job:
-    splits = {name: [s for s in labelled if s.split == name] for name in _SPLITS}
-    if empty := [name for name, members in splits.items() if not members]:
+    splits = _by_name(labelled, lambda sample: sample.split)
+    if not all(splits.values()):
+        empty = ", ".join(name for name, members in splits.items() if not members)
         raise InputError(
-            f"manifest {str(manifest)!r}: no labelled sample in split {', '.join(empty)}; give each sample a "
+            f"manifest {str(manifest)!r}: no labelled sample in split {empty}; give each sample a "
             '"split" of train, validation or test, or none at all'
         )
-    if without := sum(sample.split is None for sample in labelled):
+    if without := len(labelled) - sum(map(len, splits.values())):
         notes = (*notes, f"{without} of {len(labelled)} labelled rows have no split and are left out")
     photographs = _groups(splits["validation"])
     notes, kept = (*notes, *_without_missing(splits)), _constant([*splits["train"], *splits["validation"]])
@@ -385,15 +389,16 @@ def _drawn(job: Job, labelled: Sequence[Sample], notes: tuple[str, ...]) -> Job:
     if kept is not None:
         return replace(job, splits=dict.fromkeys(_SPLITS, samples), notes=notes, kept=kept)
     splits = _by_plan(samples, FRACTIONS, seed)
-    sizes = ", ".join(f"{len(splits[name])} {name}" for name in _SPLITS)
+    sizes = ", ".join(f"{len(members)} {name}" for name, members in splits.items())
     if count >= _ONE_SPLIT and _groups(splits["validation"]) >= MIN_GROUPS:
         notes = (*notes, f"no split in the data: {sizes}, drawn by group with seed {seed}")
         return replace(job, splits=splits, notes=notes)
     fold_of = plan_folds(samples, FOLDS, seed=seed)
     folds = []
     for fold in range(FOLDS):
-        rest = [sample for sample in samples if fold_of[group_of(sample)] != fold]
-        held = [sample for sample in samples if fold_of[group_of(sample)] == fold]
+        rest, held = list[Sample](), list[Sample]()
+        for sample in samples:
+            (held if fold_of[group_of(sample)] == fold else rest).append(sample)
         folds.append({**_by_plan(rest, _TAUGHT, seed), "test": held})
     note = f"no split in the data, {count} labels of {groups} photographs: cross-validation over {FOLDS} folds by group"
     splits = {**_by_plan(samples, _TAUGHT, seed), "test": samples}
@@ -402,7 +407,16 @@ def _drawn(job: Job, labelled: Sequence[Sample], notes: tuple[str, ...]) -> Job:
 
 def _by_plan(samples: Sequence[Sample], fractions: tuple[float, float, float], seed: int) -> Splits:
     split_of = plan_splits(samples, fractions=fractions, seed=seed).splits
-    return {name: [sample for sample in samples if split_of[group_of(sample)] == name] for name in _SPLITS}
+    return _by_name(samples, lambda sample: split_of[group_of(sample)])
+
+
+def _by_name(samples: Sequence[Sample], name_of: Callable[[Sample], str | None]) -> Splits:
+    splits: Splits = {"train": [], "validation": [], "test": []}
+    for sample in samples:
+        name = name_of(sample)
+        if name is not None:
+            splits[name].append(sample)
+    return splits
 
 
 def _constant(samples: Sequence[Sample]) -> str | None:
@@ -412,22 +426,25 @@ def _constant(samples: Sequence[Sample]) -> str | None:
 
 
 def _groups(samples: Sequence[Sample]) -> int:
-    return len({group_of(sample) for sample in samples})
+    return len(set(map(group_of, samples)))
 
 
 def _without_missing(splits: Splits) -> tuple[str, ...]:
     """Take samples whose files are gone out of train; return a note on each split that has such. InputError if all."""
     notes = []
     for name, members in splits.items():
-        lost = [sample for sample in members if sample.missing_file is not None]
+        usable, lost = list[Sample](), list[Sample]()
+        for sample in members:
+            (usable if sample.missing_file is None else lost).append(sample)
         if not lost:
             continue
         files = f"{lost[0].id!r} has no file {str(lost[0].missing_file)!r}"
         files += f", and {len(lost) - 1} more lack theirs" if len(lost) > 1 else ""
         kind = "training" if name == "train" else name
-        note = f"{len(members) - len(lost)} of {len(members)} {kind} samples usable: {files}"
-        if len(lost) == len(members):
+        note = f"{len(usable)} of {len(members)} {kind} samples usable: {files}"
+        if not usable:
             raise InputError(f"{note}; restore the files (python -m data.check lists all)")
         notes.append(note if name == "train" else f"{note}; they count as failed")
-    splits["train"] = [sample for sample in splits["train"] if sample.missing_file is None]
+        if name == "train":
+            splits[name] = usable
     return tuple(notes)

@@ -15,6 +15,7 @@ from PIL import Image
 
 from data.manifest import Sample
 from optimizers.job import Job
+from optimizers.learner import LANGUAGE_MODEL
 from optimizers.recipes import Sizes, recipe_named
 from optimizers.search import Candidate
 from program.agent.loop import AgenticIQA
@@ -27,8 +28,6 @@ from program.running.journal import LineLog
 
 _TOKENS_IN, _TOKENS_OUT = 1500, 200
 """Assumed of a call with an image and eight demos, for the cost."""
-_SECONDS_PER_CALL, _SECONDS_EMBEDDED = 2.0, 0.005
-"""Assumed: of a remote call; measured: of an embedded answer, on one core. Likewise below."""
 _SECONDS_IMAGE, _SECONDS_MEGAPIXEL, _MOST_MEGAPIXELS = 0.05, 0.7, 4.0
 """Of an image's tools and measurements; those of larger images are measured averaged down."""
 _LOOKED_AT = 16
@@ -76,7 +75,7 @@ class CallPlan:
             yield f"{phase.name:<24}{phase.runs:>8,} runs   {calls}"
         price = ", price unknown" if self.cost_usd is None else f", about {self.cost_usd:.2f} USD"
         calls = f"about {self.expected_calls:,}, at most {self.most_calls:,} model calls"
-        pace = f"if a call takes {_SECONDS_PER_CALL:g} s"
+        pace = f"if a call takes {LANGUAGE_MODEL.seconds_per_call:g} s"
         yield f"in all: {calls}, about {_time_words(self.seconds)} {pace}{price}"
 
     def left(self) -> str:
@@ -109,12 +108,12 @@ def call_plan(job: Job, *, seeds: int = 1, champion: bool = False) -> CallPlan:
     expected = sum(phase.expected for phase in phases)
     used = [*job.splits["test"]] if job.kept is not None else [*train, *validation, *job.splits["test"]]
     images = len({sample.image for sample in used})
-    is_free = job.embedded
-    seconds_per_call = _SECONDS_EMBEDDED if is_free else _SECONDS_PER_CALL / chosen.workers
+    learner = job.learner
+    seconds_per_call = learner.seconds_per_call / chosen.workers if learner.is_paid else learner.seconds_per_call
     return CallPlan(
-        tuple(phases), expected, sum(phase.most for phase in phases), paid=not is_free, images=images,
+        tuple(phases), expected, sum(phase.most for phase in phases), paid=learner.is_paid, images=images,
         seconds=_SECONDS_AROUND + images * _seconds_of_image(used) / chosen.workers + expected * seconds_per_call,
-        cost_usd=None if is_free else _cost(job, expected),
+        cost_usd=_cost(job, expected) if learner.is_paid else None,
     )  # fmt: skip
 
 
@@ -152,7 +151,7 @@ def _searches(job: Job, train: int, validation: int) -> list[Phase]:
     one, one_most = (1, job.settings.wire.attempts) if job.roles == ("summarizer",) else (full, full_most)
     tasks = {sample.task for sample in job.splits["train"]}
     predictors = {"planner": 1, "executor": _diagnoses(job) + 1, "summarizer": len(tasks)}
-    sizes = Sizes(train, validation, sum(predictors[role] for role in job.roles), job.embedded)
+    sizes = Sizes(train, validation, sum(predictors[role] for role in job.roles), not job.learner.is_paid)
     phases, ranked = [], validation
     for recipe in map(recipe_named, job.optimizers):
         bound = recipe.bound(job.budget(recipe.name), sizes)

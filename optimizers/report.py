@@ -18,6 +18,7 @@ from typing import Any
 from pydantic import TypeAdapter
 
 from optimizers.job import Job
+from optimizers.learner import learner_of
 from optimizers.recipes import recipe_named
 from optimizers.search import Candidate
 from optimizers.selection import CrossValidation, Verdict, best_baseline, label, leading_metric
@@ -207,7 +208,7 @@ def prompts(before: AgenticIQA, after: AgenticIQA, asked: Collection[str]) -> di
         counted = [f"{len(demos)} demo{'s' * (len(demos) != 1)}"] if demos else []
         shown = "\n".join(["", "", f"{counted[0]}:", *demos]) if demos else ""
         changes = "; ".join([*(f"+ {line.removeprefix('- ')}" for line in added[name] if line.strip()), *counted])
-        is_sent = name in asked and not known_traits(lm).embedded
+        is_sent = name in asked and "instructions" in learner_of([known_traits(lm)]).takes
         if is_sent or (changes and (name in asked or not asked)):
             texts[name] = Prompt(f"{predictor.signature.instructions}{shown}", changes, lm.model)
     return texts
@@ -284,10 +285,6 @@ _FEW = 100
 """Training samples below which more of them are worth more than another recipe."""
 _AGREED, _COARSE = 0.85, 0.03
 """An SRCC above which little is left to learn, and half of an interval above which small gains cannot be told."""
-_UNTRIED_FOR_EXPERT: Mapping[str, str] = {"finetune,fusion": "scoring", "rubric": "scoring", "nearest": "mcq"}
-"""Recipes that are worth a trial for the embedded expert, with the task that they learn from."""
-_UNTRIED: tuple[str, ...] = ("nearest,fusion", "rubric,gepa", "random-search", "bootstrap")
-"""Recipes that are worth a trial for a language model."""
 _ASKED = {"score": "scores", "classify": "levels", "answer": "questions", "explain": "explanations"}
 """What the Summarizer's predictors are asked for."""
 
@@ -348,15 +345,12 @@ def advice(job: Job) -> str:
     samples = job.samples("train", job.optimizers)
     count = len(samples)
     ways = [f"more labelled training samples ({count} now)"] if count < _FEW else []
-    recipes, last = [*_UNTRIED], "demos of a stronger model: --teacher-lm MODEL"
-    if job.embedded:
-        recipes, last = [], "a language model: --lm PROVIDER/MODEL"
-        for names, task in _UNTRIED_FOR_EXPERT.items():
-            least = recipe_named(names.partition(",")[0]).least
-            if sum(sample.task == task for sample in samples) >= least:
-                recipes.append(names)
-    ways += [f"--optimizer {names}" for names in recipes if not set(names.split(",")) <= set(job.optimizers)]
-    return f"to try next: {'; '.join([*ways, '--repeat 3 (other seeds)', last])}"
+    for names, task in job.learner.untried.items():
+        was_tried = set(names.split(",")) <= set(job.optimizers)
+        labels = sum(task in {None, sample.task} for sample in samples)
+        if not was_tried and labels >= recipe_named(names.partition(",")[0]).least:
+            ways.append(f"--optimizer {names}")
+    return f"to try next: {'; '.join([*ways, '--repeat 3 (other seeds)', job.learner.beyond])}"
 
 
 def reasons(job: Job, before: EvaluationRecord, gains: Mapping[str, Figure]) -> str | None:

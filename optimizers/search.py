@@ -14,6 +14,7 @@ from numpy.typing import NDArray
 
 from optimizers.demos import image_url, showable_demos
 from optimizers.examples import ExampleSet
+from optimizers.learner import LANGUAGE_MODEL, Learner
 from optimizers.objectives import Objective
 from optimizers.student import EvidenceReplay, Student, role_of
 from program.agent.loop import AgenticIQA
@@ -66,8 +67,7 @@ class Search(BaseCallback):
     objective: Objective
     seed: int
     workers: int
-    embedded: bool = False
-    """Whether the embedded expert gives the answers, at no cost."""
+    learner: Learner = LANGUAGE_MODEL
     reflection: dspy.BaseLM | None = None
     """The language model that writes instructions."""
     answer_part: AnswerPart = "whole"

@@ -3,7 +3,7 @@
 import json
 import logging
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import replace
 from typing import Any, cast
 
@@ -38,13 +38,14 @@ def role_of(predictor: str) -> Role:
     return cast("Role", predictor.partition(".")[0])
 
 
-def optimized_predictors(program: AgenticIQA, roles: Sequence[str], tasks: Sequence[str]) -> tuple[str, ...]:
-    """Return the predictors of these roles that the settings and the data ("scoring", "mcq") put to use."""
-    resources = program.resources
-    used = {"planner.plan", "executor.select_tools"}
-    if resources.distortion_model is resources.lm("executor"):  # the embedded expert, in its place, goes by no wording
-        is_separate = resources.settings.assessment.diagnosis == "separate"
-        used |= {"executor.detect", "executor.analyse"} if is_separate else {"executor.diagnose"}
+def optimized_predictors(
+    program: AgenticIQA, roles: Sequence[str], tasks: Collection[str], asked: Iterable[str]
+) -> tuple[str, ...]:
+    """Return the predictors of these roles that are put to use: what samples of these tasks ("scoring", "mcq") `asked`.
+
+    Of the Summarizer's those that an answer to keep asks, as a fit needs none.
+    """
+    used = {name for name in asked if role_of(name) != "summarizer"}
     if "scoring" in tasks:
         used.add("summarizer.score" if program.summarizer.scoring_way() == "probabilities" else "summarizer.classify")
     if "mcq" in tasks:

@@ -125,6 +125,21 @@ def test_images_of_a_fitted_group_or_reference_count_as_fitted(taught, rows, tmp
     assert record["srcc"]["n"] == 14
 
 
+def test_a_group_of_another_table_with_the_same_name_is_no_fitted_one(taught, rows, tmp_path, capsys, encoded):
+    others = []
+    for number, row in enumerate(rows[:3]):
+        (tmp_path / f"{number}.png").write_bytes(encoded(900 + number))
+        others.append({"image": f"{number}.png", "mos": number + 2, "group": row["group"]})
+    manifest = write_lines(tmp_path / "others.jsonl", others)
+    record = _record(capsys, manifest, taught / "taught", "--split", "all")
+    assert record["fitted"] == {"samples": 0, "by_group": 0, "left_out": False, "drawn": False}
+    assert record["scoring"]["asked"] == 3
+    # Beside one of the photographs that it knows, in its group, the same names are the same groups.
+    manifest = write_lines(tmp_path / "more.jsonl", [rows[0], *others])
+    record = _record(capsys, manifest, taught / "taught", "--split", "all", "--include-fitted")
+    assert record["fitted"] == {"samples": 4, "by_group": 3, "left_out": False, "drawn": False}
+
+
 def test_a_program_without_that_file_is_evaluated_without_a_claim(taught, rows, tmp_path, capsys):
     old = Path(shutil.copytree(taught / "taught", tmp_path / "old"))
     document = json.loads((old / "program.json").read_text("utf-8"))

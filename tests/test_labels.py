@@ -12,7 +12,7 @@ import pytest
 
 from data import check
 from data.manifest import Layout, read_manifest
-from program import calibrate, evaluate
+from program import assess, calibrate, evaluate
 from program import compile as compile_command
 from tests.scenarios import SMALL_COMPILE
 from tests.tables import as_lines
@@ -163,6 +163,26 @@ def test_a_column_that_can_be_read_in_two_ways_is_refused_with_both(tmp_path, ca
     readings = "2.5 or 2500" if cells[0] == "2,500" else "1.9 or 1900"
     said = refusal(command, path, capsys, "--mos-range", "0,3000")
     assert f"column 'mos' holds \"{cells[0]}\", which is {readings}; " in said
+
+
+@pytest.mark.spec("issue-68/numbers-with-separators")
+@pytest.mark.parametrize(
+    ("header", "first", "second"),
+    [
+        ("image;mos", "1,900", "2,350"),
+        ("image;mos", "good", "112"),
+        ("image;dmos", "1", "2"),
+        ("image;mos;mos_range", "3;[5", "4;[1, 0]"),
+        ("image;answer;options", "E;", 'F;"[""sharp"", ""noisy""]"'),
+    ],
+)
+def test_labels_that_are_not_used_refuse_no_table(tmp_path, capsys, encoded, header, first, second):
+    path = table(tmp_path / "t.csv", header, f"a.png;{first}", f"b.png;{second}")
+    for name in ("a.png", "b.png"):
+        (tmp_path / name).write_bytes(encoded())
+    assert assess.main([str(path), "--out", str(tmp_path / "out.jsonl")]) == 0, capsys.readouterr()
+    rows = [json.loads(line) for line in (tmp_path / "out.jsonl").read_text("utf-8").splitlines()]
+    assert [row["status"] for row in rows] == ["ok", "ok"]
 
 
 @pytest.mark.spec("issue-68/numbers-with-separators")

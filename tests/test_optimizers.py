@@ -201,7 +201,8 @@ def test_inlined_images_become_references_to_the_same_bytes(tmp_path, picture) -
 
 def test_optimizers_see_the_taught_predictors_and_no_other() -> None:
     program = AgenticIQA(load_settings())
-    names = optimized_predictors(program, ("executor", "summarizer"), ("scoring",))
+    asked = {"planner.plan", "executor.diagnose", "executor.select_tools", "summarizer.explain"}
+    names = optimized_predictors(program, ("executor", "summarizer"), ("scoring",), asked)
     assert names == ("executor.diagnose", "executor.select_tools", "summarizer.score")
     student = Student(program, names)
     assert [n for n, _ in student.named_predictors()] == list(names)

@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 import yaml
 
-from optimizers import command, selection
+from optimizers import selection
 from optimizers.command import compile_tracked
 from optimizers.job import prepare_job
 from optimizers.recipes import fits
@@ -229,13 +229,6 @@ def test_the_uncompiled_program_leads_only_where_it_was_asked_for(
     few_photographs, tmp_path, monkeypatch, optimizer, leads, capfd
 ):
     monkeypatch.setattr(fits, "FUSION", replace(fits.FUSION, run=lambda search: []))
-    locked, lock = [], command.path_lock
-
-    def lock_and_note(path):
-        locked.append(path.name)
-        return lock(path)
-
-    monkeypatch.setattr(command, "path_lock", lock_and_note)
     words = ["--data", str(few_photographs), "--optimizer", optimizer, "--out", str(tmp_path / "out")]
     assert compile_command([*words, "--register", "plain", "--json"]) == 0
     out, err = capfd.readouterr()
@@ -243,7 +236,6 @@ def test_the_uncompiled_program_leads_only_where_it_was_asked_for(
     assert told["chosen"] == "uncompiled"
     assert (told["registered"]["champion"], told["registered"]["version"]) == (leads, 1)
     assert leads or "--optimizer none" in told["registered"]["why"]
-    assert locked == ["registry.lock"]  # of two compiles that end together the second meets the first's version
     assert "Warning" not in err
 
 

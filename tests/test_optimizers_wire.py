@@ -22,8 +22,10 @@ import numpy as np
 import pytest
 from PIL import Image
 
+from data.manifest import read_manifest
 from optimizers import student
 from optimizers.command import compile_tracked
+from optimizers.examples import collect_examples
 from optimizers.job import prepare_job
 from optimizers.student import metered_lm
 from program.agent.loop import AgenticIQA
@@ -232,6 +234,24 @@ def test_a_killed_compile_leaves_its_best_and_repeats_no_call_when_resumed(
     assert before["requests"] < undisturbed <= asked <= undisturbed + 2
 
 
+@pytest.mark.slow
+def test_ctrl_c_in_a_trial_of_optunas_is_told_in_one_line(data, loopback, tmp_path) -> None:
+    (data / "small.yaml").write_text(SMALL.replace("trials: 2", "trials: 9"), "utf-8")
+    arguments = [sys.executable, "-m", "program.compile", *command(data, loopback(latency_s=0.1).base, "mipro")]
+    environment = {**os.environ, "PYTHONPATH": str(ROOT), "LITELLM_LOCAL_MODEL_COST_MAP": "True"}
+    log = data / "program" / "candidates.jsonl"
+    with subprocess.Popen(
+        arguments, cwd=tmp_path, env=environment, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE, text=True
+    ) as stopped:
+        while stopped.poll() is None and not (log.is_file() and log.read_text("utf-8").count("\n") > 1):
+            time.sleep(0.02)
+        stopped.send_signal(signal.SIGINT)
+        _, said = stopped.communicate(timeout=120)
+    assert stopped.returncode == 130, said
+    assert said.splitlines()[-1].startswith("interrupted; the best candidate so far is in ")
+    assert "Traceback" not in said
+
+
 def test_a_resumed_compile_refuses_other_data_seeds_and_budgets(whole, monkeypatch, capsys) -> None:
     done = whole("random-search")
     done.lead(monkeypatch)
@@ -384,12 +404,18 @@ def test_roles_that_score_only_asks_nothing_are_not_optimized(data, loopback, ca
     assert asked["requests"] <= plan["expected_calls"]
 
 
-def test_where_the_embedded_expert_looks_no_wording_of_it_is_optimized(loopback) -> None:
-    for modalities, looks in ((("text", "image"), True), (("text",), False)):
-        server = loopback(modalities=modalities)
-        program = AgenticIQA(load_settings().with_model("openai/small-vlm", server.base))
-        names = student.optimized_predictors(program, ("executor", "summarizer"), ("scoring",))
-        assert ("executor.diagnose" in names, "executor.select_tools" in names) == (looks, True)
+@pytest.mark.parametrize(
+    ("modalities", "diagnosis", "looks"),
+    [(("text", "image"), "merged", True), (("text", "image"), "answer", False), (("text",), "merged", False)],
+)
+def test_a_predictor_that_no_sample_asks_is_not_optimized(data, loopback, modalities, diagnosis, looks) -> None:
+    # In the second the answer names the distortions; in the third the embedded expert does.
+    settings = load_settings(overrides={"assessment": {"diagnosis": diagnosis}})
+    program = AgenticIQA(settings.with_model("openai/small-vlm", loopback(modalities=modalities).base))
+    samples = list(read_manifest(data / "manifest.jsonl"))[:2]
+    asked = collect_examples(program, samples, workers=1).asked
+    names = student.optimized_predictors(program, ("executor", "summarizer"), ("scoring",), asked)
+    assert ("executor.diagnose" in names, "executor.select_tools" in names) == (looks, True)
 
 
 @pytest.mark.parametrize("optimizer", ["random-search", "mipro"])

@@ -89,7 +89,7 @@ def register(base, settings, logged, monkeypatch):
         monkeypatch.setattr("optimizers.command.run_samples", lambda *_, **__: rival)
         return register_compiled(name, job, record, tracker, logged["run"])
 
-    one.tracker = tracker
+    one.tracker, one.job, one.run = tracker, job, logged["run"]
     return one
 
 
@@ -108,6 +108,34 @@ def test_a_champion_is_dethroned_only_by_a_paired_interval_above_zero(register):
     worse = register("rivals", _record(poor), rival=_record(good))
     assert not worse.champion
     assert find_champion(register.tracker, "rivals").version == 3
+
+
+def test_of_two_that_end_together_the_second_is_compared_with_what_the_first_left(register, monkeypatch):
+    rng = np.random.default_rng(1)
+    truth = np.linspace(1, 5, 60)
+    poor, good, between = truth + rng.normal(0, 2.0, 60), truth + rng.normal(0, 0.2, 60), truth + rng.normal(0, 0.5, 60)
+    register("crowded", _record(poor))
+    rivals = {"models:/crowded/1": _record(poor), "models:/crowded/2": _record(good)}
+    late = []
+
+    def end_too():
+        late.append(register_compiled("crowded", register.job, _record(between), register.tracker, register.run))
+
+    second = threading.Thread(target=end_too)
+
+    def judge(rival, *_, **__):
+        if not second.ident:
+            second.start()
+            second.join(0.5)
+        return rivals[rival]
+
+    monkeypatch.setattr("optimizers.command.load", lambda uri, settings: uri)
+    monkeypatch.setattr("optimizers.command.run_samples", judge)
+    first = register_compiled("crowded", register.job, _record(good), register.tracker, register.run)
+    second.join()
+    assert (first.champion, first.version) == (True, 2)
+    assert not late[0].champion
+    assert "against version 2" in late[0].why
 
 
 @pytest.fixture

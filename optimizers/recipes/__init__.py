@@ -10,6 +10,7 @@ from dataclasses import dataclass
 from importlib import import_module
 from typing import Literal
 
+from optimizers.learner import Learner
 from optimizers.search import Candidate, Search
 from program.common import load_offers, offers
 from program.common.errors import InputError, did_you_mean
@@ -66,19 +67,19 @@ class Recipe:
     least_validation: int = 0
     """Scoring samples of validation that it needs."""
 
-    def check(self, roles: Sequence[str], *, embedded: bool, reflection: Callable[[], object | None]) -> None:
-        """Raise InputError where it cannot optimize these roles, or lacks what it needs on this machine.
+    def check(self, roles: Sequence[str], learner: Learner, *, reflection: Callable[[], object | None]) -> None:
+        """Raise InputError where it cannot teach these roles, or lacks what it needs on this machine.
 
-        `embedded`: whether the embedded expert is compiled; `reflection` gives the model that writes.
+        `reflection` gives the model that writes.
         """
         if "summarizer" not in roles and self.teaches in {"rubric", "fusion", "evidence"}:
             raise InputError(f"optimizer {self.name!r}: changes the Summarizer alone; give it with --roles, too")
-        if embedded and self.teaches in {"demos", "instructions"}:
+        if self.teaches not in learner.takes:
             raise InputError(
                 f"optimizer {self.name!r}: gives demos or instructions, of which the embedded expert reads a rubric "
                 "only; use rubric or finetune,fusion (nearest for questions), or give a language model with --lm"
             )
-        if self.expert_only and not embedded:
+        if self.expert_only and "correction" not in learner.takes:
             raise InputError(
                 f"optimizer {self.name!r}: corrects the embedded expert alone; use nearest for a language model"
             )

@@ -18,12 +18,14 @@ decided on validation.
 """
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from itertools import product
 from operator import itemgetter
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import dspy
 import numpy as np
 
+from optimizers.learner import MOST_ASKED
 from optimizers.recipes import Bound, Recipe
 from optimizers.search import Array, Beliefs, Candidate, Search, beliefs, drawn, unseen
 from optimizers.selection import PLCC_STEP
@@ -43,8 +45,6 @@ ETAS = (0.0, 0.1, 0.2, 0.35, 0.5, 0.75, 1.0, 1.5, 2.0, 3.0, 4.0, 6.0)
 WEIGHTS = (0.0, 0.1, 0.25, 0.5, 0.75, 1.0, 1.5, 2.0, 3.0, 4.0)
 _LEAST_VALIDATION = 10
 """Scored samples that the choice needs."""
-MOST_ASKED = 150
-"""Training samples that a model is asked about anew where a call costs: two numbers and a map need no more."""
 _MARGIN = 0.002
 """What a grid point has to add to SRCC + PLCC to be preferred over the paper's values."""
 _MOST = 8
@@ -61,16 +61,20 @@ def fitted_corrections(
     The reading is the expert's, or with `of_tools` the tools' mean.
     """
     viewer, corrections = search.base.program.resources.viewer, {}
-    scored = [example for example in search.train.examples if example.get("quality") is not None]
-    for kind in ("nr", "fr"):
-        examples = [example for example in scored if (example.get("reference") is None) == (kind == "nr")]
+    by_kind: dict[str, list[dspy.Example]] = {"nr": [], "fr": []}
+    for example in search.train.examples:
+        if example.get("quality") is not None:
+            by_kind["nr" if example.get("reference") is None else "fr"].append(example)
+    for kind, examples in by_kind.items():
+        if len(examples) < LEAST:
+            continue
         labels = Labels(of_tools=of_tools)
-        for example in examples if len(examples) >= LEAST else ():
+        for example in examples:
             search.advance()
             view = viewer.view(example.image, example.get("reference"))
             label = min(5.0, max(1.0, float(example.quality)))
             labels.add(view, reading(example, view), label, example.group)
-        if len(examples) >= LEAST and (correction := labels.correction(search.seed)) is not None:
+        if (correction := labels.correction(search.seed)) is not None:
             corrections[kind] = correction
     return corrections
 
@@ -106,8 +110,8 @@ FINETUNE = Recipe(
 def unseen_beliefs(search: Search, program: AgenticIQA) -> Beliefs:
     """Return what a program fuses for samples of train that no demo shows, few where a call costs; nothing of few."""
     samples = unseen(program, search.train.examples)
-    if not search.embedded:
-        samples = drawn(samples, MOST_ASKED, search.seed)
+    if search.learner.most_asked is not None:
+        samples = drawn(samples, search.learner.most_asked, search.seed)
     return beliefs(search, program, samples) if len(samples) >= LEAST else Beliefs()
 
 
@@ -184,11 +188,13 @@ def best_on_grid(
     plain: ScoreFusion, train: Beliefs, etas: Sequence[float], weights: Sequence[float]
 ) -> tuple[float, float]:
     """Return the eta and model weight whose fused scores agree best with people; the plain ones unless others gain."""
-    least = _agreement(train, plain) + _MARGIN
-    pairs = [(eta, weight) for eta in etas for weight in weights if eta or weight]
-    agreements = {pair: _agreement(train, plain, *pair) for pair in pairs}
-    best, agreement = max(agreements.items(), key=itemgetter(1))
-    return best if agreement > least else (plain.eta, plain.model_weight)
+    best, most = (plain.eta, plain.model_weight), _agreement(train, plain) + _MARGIN
+    for eta, weight in product(etas, weights):
+        if eta or weight:
+            agreement = _agreement(train, plain, eta, weight)
+            if agreement > most:
+                best, most = (eta, weight), agreement
+    return best
 
 
 def _worth_it(plain: ScoreFusion, fused: tuple[float, float], held: Beliefs) -> tuple[float, float]:
@@ -250,8 +256,8 @@ def _best_added(images: Labelled, sentences: Sequence[str], offered: Iterable[st
 def _exchanged(images: Labelled, sentences: list[str]) -> list[str]:
     """Return as many sentences, of which no exchange of one for another lowers the error."""
     while True:
-        without = [[s for s in sentences if s != one] for one in sentences]
-        best = min((_best_added(images, rest, SENTENCES) for rest in without), key=images.error)
+        shorter = (sentences[:place] + sentences[place + 1 :] for place in range(len(sentences)))
+        best = min((_best_added(images, rest, SENTENCES) for rest in shorter), key=images.error)
         if images.error(best) >= images.error(sentences):
             return sentences
         sentences = best
@@ -278,13 +284,13 @@ def _labelled(search: Search) -> Labelled:
     held = Beliefs(each for each in judged if each.levels is not None)
     examples = [by_id[each.sample] for each in held]
     views = [program.resources.viewer.view(example.image, example.get("reference")) for example in examples]
-    traits = [properties_of(view) for view in views]
-    return Labelled(
-        np.array([expected_level(each.levels or {}) for each in held]),
-        {c: np.array([view.severities[c] for view in views]) for c in DISTORTION_CATEGORIES},
-        {name: np.array([of_view[name] for of_view in traits]) for name in TRAITS},
-        held.truth,
-    )
+    believed = np.array([expected_level(each.levels or {}) for each in held])
+    severities = _columns([view.severities for view in views], DISTORTION_CATEGORIES)
+    return Labelled(believed, severities, _columns([properties_of(view) for view in views], TRAITS), held.truth)
+
+
+def _columns(rows: Sequence[Mapping[Any, float]], names: Iterable[str]) -> dict[str, Array]:
+    return {name: np.array([row[name] for row in rows]) for name in names}
 
 
 def _rubric(search: Search) -> list[Candidate]:

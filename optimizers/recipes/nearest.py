@@ -13,6 +13,7 @@ from typing import Literal
 import dspy
 import numpy as np
 
+from optimizers.learner import MOST_ASKED
 from optimizers.recipes import Bound, Recipe, fits
 from optimizers.search import Beliefs, Candidate, Search
 from optimizers.student import inputs_key
@@ -54,9 +55,12 @@ def chosen_count(most: Neighbours, views: Sequence[View]) -> int:
                 frequent = Counter(each.answer for each in near[:count]).most_common(1)[0][0]
                 wrong = float(frequent != photograph.answer)
             errors.setdefault("answer" if label is None else "label", {}).setdefault(count, []).append(wrong)
-    means = [{count: float(np.mean(each)) for count, each in kind.items()} for kind in errors.values()]
-    shares = {count: sum(m[count] / (min(m.values()) or 1.0) for m in means) for count in COUNTS} if means else {}
-    return min(shares or COUNTS, key=lambda count: shares.get(count, 0.0))
+    shares = dict.fromkeys(COUNTS, 0.0)
+    for by_count in errors.values():
+        means = {count: float(np.mean(each)) for count, each in by_count.items()}
+        for count, mean in means.items():
+            shares[count] += mean / (min(means.values()) or 1.0)
+    return min(shares, key=shares.__getitem__)
 
 
 def _neighbour(example: dspy.Example, kind: str) -> Neighbour | None:
@@ -131,7 +135,7 @@ def _labelled(search: Search, *, answers_only: bool) -> tuple[list[Neighbour], l
 def _run(search: Search) -> list[Candidate]:
     program = search.base.program
     # The embedded expert's scores are for `finetune`, which reads more of an image.
-    reads_words = not search.embedded
+    reads_words = "instructions" in search.learner.takes
     photographs, views = _labelled(search, answers_only=not reads_words)
     if len(photographs) < fits.LEAST:
         label = "a label" if reads_words else "an answered question"
@@ -150,7 +154,7 @@ RECIPE = Recipe(
     name="nearest",
     run=_run,
     bound=lambda budget, sizes: Bound(
-        3 * sizes.train + min(sizes.train, fits.MOST_ASKED), asked=min(sizes.train, fits.MOST_ASKED)
+        3 * sizes.train + min(sizes.train, MOST_ASKED), asked=min(sizes.train, MOST_ASKED)
     ),
     teaches="evidence",
     takes_all="answers",

@@ -204,12 +204,10 @@ _Hashes = Annotated[frozenset[str], PlainSerializer(sorted)]
 
 
 class Marks(Frozen):
-    """Hashes by which samples are known again: of their images, and of what they show.
-
-    Groups are hashes of a reference's bytes, or, without a reference, of a group's name.
-    """
+    """SHA-256 hashes by which samples are known again: of images' bytes, of references', and of groups' names."""
 
     images: _Hashes = frozenset()
+    references: _Hashes = frozenset()
     groups: _Hashes = frozenset()
 
 
@@ -225,19 +223,23 @@ class FittedOn(_Learned):
         """Read the images of each split; one that cannot be read is left out."""
         marks = {}
         for name, samples in splits.items():
-            each = [own for _, own in marked(samples)]
-            images = frozenset().union(*(own.images for own in each))
-            groups = frozenset().union(*(own.groups for own in each))
-            marks[name] = Marks(images=images, groups=groups)
+            each = [own.model_dump() for _, own in marked(samples)]
+            marks[name] = Marks(**{key: frozenset().union(*(own[key] for own in each)) for key in Marks.model_fields})
         return cls(**marks)
 
-    def holds(self, marks: Marks) -> Literal["image", "group"] | None:
-        """Tell how a sample is known from train or validation: by its image, or only by what it shows."""
+    def holds(self, marks: Marks) -> Literal["image", "reference", "group"] | None:
+        """Tell how a sample is known from train or validation: by its image, what it shows, or a group's name alone."""
         images = self.train.images | self.validation.images
         if marks.images & images:
             return "image"
-        shown = images | self.train.groups | self.validation.groups
-        return "group" if (marks.images | marks.groups) & shown else None
+        if (marks.images | marks.references) & (images | self.train.references | self.validation.references):
+            return "reference"
+        return "group" if marks.groups & (self.train.groups | self.validation.groups) else None
+
+    def names_groups_of(self, marks: Marks) -> bool:
+        """Tell whether a sample is known with its group: in data that holds it, groups of one name are the same."""
+        splits = (self.train, self.validation, self.test)
+        return any(marks.images & split.images and marks.groups & split.groups for split in splits)
 
 
 def marked(samples: Iterable[_Request]) -> Iterator[tuple[_Request, Marks]]:
@@ -252,10 +254,8 @@ def marked(samples: Iterable[_Request]) -> Iterator[tuple[_Request, Marks]]:
             return None
 
     for sample in samples:
-        images = {sha256(sample.image)}
-        groups: set[str | None] = set()
-        if sample.reference is not None:  # its name may be that of another data set's, too
-            groups = {sha256(sample.reference)}
-        elif sample.group is not None:
-            groups = {hashlib.sha256(sample.group.encode("utf-8", "surrogatepass")).hexdigest()}
-        yield sample, Marks(images=images - {None}, groups=groups - {None})
+        references = {sha256(sample.reference)} if sample.reference is not None else set()
+        groups = set()
+        if sample.group is not None:
+            groups.add(hashlib.sha256(sample.group.encode("utf-8", "surrogatepass")).hexdigest())
+        yield sample, Marks(images={sha256(sample.image)} - {None}, references=references - {None}, groups=groups)

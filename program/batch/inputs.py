@@ -71,7 +71,7 @@ class Items:
 
     def _of(self, source: str) -> Iterator[Request]:
         if is_manifest(source):
-            for number, sample in scan_manifest(source, Layout(self.columns, remote=self.remote)):
+            for number, sample in scan_manifest(source, Layout(self.columns, remote=self.remote, labels=False)):
                 if isinstance(sample, DataError):
                     yield Request(id=f"{readable(place_of(source))}:{number}", error=str(sample))
                 else:

@@ -393,6 +393,8 @@ def _set_up_logging(verbose: int) -> None:
         levels["urllib3.connectionpool"] = logging.ERROR
         # A line for every candidate, between the progress bars.
         levels |= dict.fromkeys(("dspy.evaluate", "dspy.teleprompt"), logging.WARNING)
+        # What ends a trial is told by who catches it.
+        levels["optuna.study"] = logging.ERROR
         # MIPRO gives the signatures of its own more than they take, and is warned of each.
         levels["dspy.predict"] = logging.ERROR
     for name, value in levels.items():

@@ -84,16 +84,14 @@ class LabelledSet(NamedTuple):
         if doubt := check_scale(manifest, layout):
             logger.warning("%s", doubt)
         # Several questions on one image are one image.
-        distinct = {
-            (s.image, s.reference): LabelledImage(
-                s.image, s.reference, s.quality, s.group,
-                category_named(s.distortion), s.distortion in AUTHENTIC,
+        distinct = {}
+        for s in read_manifest(manifest, layout):
+            if split in ("all", s.split) and s.quality is not None and not s.is_made_up:
                 # The quickstart's score of an image is KADID-10k's mean over others, and its deviation is among those.
-                s.metadata.get("label_std", 0.0) if name in GENERATED else 0.0,
-            )
-            for s in read_manifest(manifest, layout)
-            if split in ("all", s.split) and s.quality is not None and not s.is_made_up
-        }  # fmt: skip
+                deviation = s.metadata.get("label_std", 0.0) if name in GENERATED else 0.0
+                kind, is_authentic = category_named(s.distortion), s.distortion in AUTHENTIC
+                labelled = LabelledImage(s.image, s.reference, s.quality, s.group, kind, is_authentic, deviation)
+                distinct[s.image, s.reference] = labelled
         if not distinct:
             raise InputError(
                 f"dataset {name!r}: no sample with people's score in split {split!r}; choose another --split or dataset"
@@ -143,14 +141,15 @@ class Surveyed(NamedTuple):
         """Return the readings of datasets."""
         import pandas as pd
 
-        rows = [
-            (spec.name, data.source, id(sample), by_tool[spec.name].raw, by_tool[spec.name].error, sample.human,
-             sample.category, sample.authentic, sample.label_sd)
-            for data, by_sample in measured
-            for sample, by_tool in zip(data.samples, by_sample, strict=True)
-            for spec in specs
-            if spec.name in by_tool and not data.names & {name.casefold() for name in spec.trained_on}
-        ]  # fmt: skip
+        rows = []
+        for data, by_sample in measured:
+            fresh = [spec.name for spec in specs if data.names.isdisjoint(map(str.casefold, spec.trained_on))]
+            for sample, by_tool in zip(data.samples, by_sample, strict=True):
+                about = (sample.human, sample.category, sample.authentic, sample.label_sd)
+                for name in fresh:
+                    if name in by_tool:
+                        read = by_tool[name]
+                        rows.append((name, data.source, id(sample), read.raw, read.error, *about))
         table = pd.DataFrame(rows, columns=list(_COLUMNS)).astype({"raw": float})
         return cls(table, specs, {data.source: data.provenance() for data, _ in measured}, skipped)
 
@@ -361,8 +360,11 @@ def strength_of(library: str, readings: "pd.DataFrame") -> Strength | None:
     general = _measured(readings)
     if general is None:
         return None
-    every = {category: _measured(readings[readings.category == category]) for category in DISTORTION_CATEGORIES}
-    own = {category: strength for category, strength in every.items() if strength is not None}
+    own = {}
+    for category in DISTORTION_CATEGORIES:
+        strength = _measured(readings[readings.category == category])
+        if strength is not None:
+            own[category] = strength
     return Strength(library=library, sources=tuple(readings.source.unique()), general=general, by_category=own)
 
 

@@ -37,7 +37,9 @@ def figure_lines(record: EvaluationRecord) -> Iterator[tuple[str, Figure]]:
     """Yield every overall figure that the data has labels for, under its name for people."""
     details = record.details or Details()
     figures = record.figures | details.figures
-    yield from ((metric.title, figures[name]) for name, metric in METRICS.items() if name in figures)
+    for name, metric in METRICS.items():
+        if name in figures:
+            yield metric.title, figures[name]
     for kind, part in details.by_question_type.items():
         yield f"Accuracy ↑ of {kind!r} questions", part.figures["accuracy"]
 
@@ -104,12 +106,12 @@ def comparison_table(before: EvaluationRecord, after: EvaluationRecord, differen
         table.add_column(column, justify="right", no_wrap=True)
     table.add_column("difference")
     same = before.context.get("program_sha256") == after.context.get("program_sha256") is not None
-    for name in (name for name, metric in METRICS.items() if metric.word):
+    for name, metric in METRICS.items():
         old, new = before.figures.get(name), after.figures.get(name)
-        if old is not None or new is not None:
+        if metric.word and (old is not None or new is not None):
             cells = ("-" if figure is None else figure.value_text() for figure in (old, new))
             gain = Text("same program") if same else _gain_text(name, differences.get(name))
-            table.add_row(METRICS[name].word, *cells, gain)
+            table.add_row(metric.word, *cells, gain)
     seconds = [record.pace.get("model_seconds_per_image") for record in (before, after)]
     tokens = [record.pace.get("tokens_per_image") for record in (before, after)]
     for word, costs, form in (("tokens an image", tokens, ",.0f"), ("seconds an image", seconds, ".2f")):
@@ -350,9 +352,11 @@ def _bars(parts: Mapping[str, PartFigures], metric: str, title: str, limits: tup
     _style(axis)
     axis.set_title(f"{title} (n)", loc="left", fontsize=11, fontweight="bold", color=INK, pad=10)
     places = np.arange(len(shown))
-    values = np.array([figure.value or 0.0 for _, figure in shown])
-    lows = np.array([figure.low if figure.low is not None else figure.value or 0.0 for _, figure in shown])
-    highs = np.array([figure.high if figure.high is not None else figure.value or 0.0 for _, figure in shown])
+    bars = []
+    for _, figure in shown:
+        value = figure.value or 0.0
+        bars.append((value, value if figure.low is None else figure.low, value if figure.high is None else figure.high))
+    values, lows, highs = np.array(bars, dtype=float).reshape(-1, 3).T
     axis.barh(places, values, height=0.62, color=BLUE, alpha=0.85, zorder=2)
     axis.hlines(places, lows, highs, color=INK, linewidth=1.3, zorder=3)
     axis.set_yticks(places, [f"{plain(name)}  ({figure.n})" for name, figure in shown])

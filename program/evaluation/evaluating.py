@@ -26,7 +26,7 @@ from data.manifest import (
 )
 from data.splits import check_leaks
 from program.agent.assessment import Assessment
-from program.agent.labels import FittedOn, marked
+from program.agent.labels import FittedOn, Marks, marked
 from program.agent.loop import AgenticIQA
 from program.agent.module import digest
 from program.agent.saving import context_of
@@ -192,10 +192,7 @@ def _known_samples(
     samples = (sample for sample in read_manifest(manifest, layout) if not sample.is_bare)
     if has_splits:
         samples = (sample for sample in samples if split in {None, sample.split})
-    for sample, marks in marked(samples):
-        known = fitted_on.holds(marks)
-        if known is not None:
-            fitted[sample.id] = known
+    for sample, marks in _recognized(samples, fitted_on, fitted):
         if split is not None and marks.images & getattr(fitted_on, split).images:
             drawn.add(sample.id)
     if has_splits or not drawn:
@@ -249,16 +246,26 @@ def samples_of(
 
 
 def _fitted(known: Mapping[str, str], *, left_out: bool = False, drawn: bool = False) -> Fitted:
-    by_group = sum(how == "group" for how in known.values())
+    by_group = sum(how != "image" for how in known.values())
     return Fitted(samples=len(known), by_group=by_group, left_out=left_out, drawn=drawn)
 
 
-def _watched(samples: Iterable[Sample], fitted_on: FittedOn, known: dict[str, str]) -> Iterator[Sample]:
-    """Yield samples, and enter in `known` which of them a program was fitted on, and how that is known."""
+def _recognized(
+    samples: Iterable[Sample], fitted_on: FittedOn, known: dict[str, str]
+) -> Iterator[tuple[Sample, Marks]]:
+    """Yield samples with their marks, and enter in `known` which of them a program was fitted on, and how.
+
+    Those known by a group's name are entered in the end, if others show that it is the same data: many number theirs.
+    """
+    same_data, of_group = False, dict[str, str]()
     for sample, marks in marked(samples):
-        if how := fitted_on.holds(marks):
-            known[sample.id] = how
-        yield sample
+        how = fitted_on.holds(marks)
+        if how is not None:
+            (of_group if how == "group" else known)[sample.id] = how
+        same_data = same_data or fitted_on.names_groups_of(marks)
+        yield sample, marks
+    if same_data:
+        known |= of_group
 
 
 def evaluate(
@@ -292,7 +299,7 @@ def evaluate(
         data, settings, split, progress=progress, fitted_on=fitted_on, include_fitted=include_fitted
     )  # fmt: skip
     if fitted_on is not None and not isinstance(samples, ManifestSplit):
-        samples = _watched(samples, fitted_on, known)
+        samples = (sample for sample, _ in _recognized(samples, fitted_on, known))
     dataset = samples.dataset if isinstance(samples, ManifestSplit) else Dataset(name="samples")
     context = context_of(program, baselines=baselines)
     if checkpoint is None and dataset.manifest_sha256 is not None:

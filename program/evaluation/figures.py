@@ -3,7 +3,7 @@
 import math
 from collections import Counter, defaultdict
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from operator import attrgetter
+from operator import attrgetter, itemgetter
 from typing import Any
 
 import numpy as np
@@ -43,8 +43,11 @@ def summarize(
     wall_seconds: float = 0.0,
 ) -> EvaluationRecord:
     """Return the record over `rows`; figures are null where no row has such a label."""
-    names = [*headline("scoring"), *headline("mcq")]
-    figures = {name: figure for name in names if (figure := figure_of(name, rows, seed=seed)).asked}
+    figures = {}
+    for name in (*headline("scoring"), *headline("mcq")):
+        figure = figure_of(name, rows, seed=seed)
+        if figure.asked:
+            figures[name] = figure
     return EvaluationRecord(
         dataset=dataset or Dataset(), seed=seed, wall_seconds=wall_seconds, context=dict(context or {}),
         environment=environment(), rows=tuple(rows), **_tally(rows), **figures,
@@ -69,32 +72,35 @@ def compare(before: Sequence[LabelledRow], after: Sequence[LabelledRow], *, seed
     truth differs between the two.
     """
     others = {row.id: row for row in after if row.counts}
-    pairs = sorted(((row, others[row.id]) for row in before if row.counts and row.id in others), key=lambda p: p[0].id)
-    for first, second in pairs:
-        if (first.task, first.truth) != (second.task, second.truth):
+    pairs: defaultdict[str, tuple[list[LabelledRow], list[LabelledRow]]] = defaultdict(lambda: ([], []))
+    for row in _in_order(before):
+        other = others.get(row.id, row)
+        if (row.task, row.truth) != (other.task, other.truth):
             raise InputError(
-                f"sample {first.id!r}: its truth is {first.truth!r} in one and {second.truth!r} in the other; "
+                f"sample {row.id!r}: its truth is {row.truth!r} in one and {other.truth!r} in the other; "
                 "compare two runs over the same manifest"
             )
+        if row.id in others:
+            pairs[row.task][0].append(row)
+            pairs[row.task][1].append(other)
     differences: dict[str, Figure] = {}
     for task in ("scoring", "mcq"):
-        chosen = [pair for pair in pairs if pair[0].task == task]
-        if chosen:
-            used, truth, old = _predictions([first for first, _ in chosen])
-            _, _, new = _predictions([second for _, second in chosen])
-            groups = [row.group for row in used]
-            names = [name for name in headline(task) if METRICS[name].needs != "preferences"]
-            differences |= {n: paired_difference(n, truth, old, new, groups, seed=seed) for n in names}
-            gain = preference_gain(used, [second for _, second in chosen])
-            differences |= {"preference": gain} if gain.n else {}
+        (first, truth, old), (second, _, new) = map(_predictions, pairs[task])
+        groups = [row.group for row in first]
+        for name in headline(task) if first else ():
+            if METRICS[name].needs != "preferences":
+                differences[name] = paired_difference(name, truth, old, new, groups, seed=seed)
+        if (gain := preference_gain(first, second)).n:
+            differences["preference"] = gain
     return differences
 
 
 def details_of(rows: Sequence[LabelledRow], *, seed: int = 0) -> Details:
     """Return every further figure with its interval; parts smaller than two samples have none."""
-    names = [name for name, metric in METRICS.items() if not metric.headline]
-    fields: dict[str, Any] = {name: f for name in names if (f := figure_of(name, rows, seed=seed)).n}
-    fields |= {part: _parts(part, rows, seed) for part in _PARTS}
+    fields: dict[str, Any] = {part: _parts(part, rows, seed) for part in _PARTS}
+    for name, metric in METRICS.items():
+        if not metric.headline and (figure := figure_of(name, rows, seed=seed)).n:
+            fields[name] = figure
     used = _in_order(rows)
     fields["gate"] = _gate(used, seed)
     choices = [row for row in used if row.task == "mcq"]
@@ -114,18 +120,21 @@ def _predictions(rows: Sequence[LabelledRow]) -> _Inputs:
 
 
 def _levels(rows: Sequence[LabelledRow]) -> _Inputs:
-    used = [row for row in rows if row.level_probabilities]
-    # Of equally probable levels the lowest, as argmax does.
-    beliefs = [max(sorted((row.level_probabilities or {}).items()), key=lambda item: item[1]) for row in used]
-    levels = [nearest_level(float(row.truth or 0)) for row in used]
-    right = np.array([float(belief[0] == level) for belief, level in zip(beliefs, levels, strict=True)])
-    return used, right, np.array([probability for _, probability in beliefs])
+    used, right, sure = [], [], []
+    for row in rows:
+        if row.level_probabilities:
+            # Of equally probable levels the lowest, as argmax does.
+            level, probability = max(sorted(row.level_probabilities.items()), key=itemgetter(1))
+            used.append(row)
+            right.append(float(level == nearest_level(float(row.truth or 0))))
+            sure.append(probability)
+    return used, np.array(right), np.array(sure)
 
 
 def _opinions(rows: Sequence[LabelledRow]) -> _Inputs:
     used = [row for row in rows if row.mos_std is not None]
-    truth, predicted, spread = ([getattr(row, name) for row in used] for name in ("truth", "predicted", "mos_std"))
-    return used, [True] * len(used), outliers(truth, predicted, spread).tolist()
+    _, truth, predicted = _predictions(used)
+    return used, [True] * len(used), outliers(truth, predicted, [row.mos_std or 0.0 for row in used]).tolist()
 
 
 def _intervals(rows: Sequence[LabelledRow]) -> _Inputs:
@@ -145,13 +154,13 @@ _INPUTS: Mapping[str, Callable[[Sequence[LabelledRow]], _Inputs]] = {
 def _gate(used: Sequence[LabelledRow], seed: int) -> tuple[GatePoint, ...]:
     """Return what each threshold does as a gate, where both people and program put images below it."""
     rows, truth, predicted = map(np.asarray, _predictions([row for row in used if row.task == "scoring"]))
-    return tuple(
-        GatePoint(
-            threshold=threshold, precision=_share(rows, stopped, below, seed), recall=_share(rows, below, stopped, seed)
-        )
-        for threshold in (2.0, 2.5, 3.0, 3.5, 4.0)
-        if (below := truth < threshold).any() and (stopped := predicted < threshold).any()
-    )
+    points = []
+    for threshold in (2.0, 2.5, 3.0, 3.5, 4.0):
+        below, stopped = truth < threshold, predicted < threshold
+        if below.any() and stopped.any():
+            precision, recall = _share(rows, stopped, below, seed), _share(rows, below, stopped, seed)
+            points.append(GatePoint(threshold=threshold, precision=precision, recall=recall))
+    return tuple(points)
 
 
 def _share(rows: NDArray[Any], of: NDArray[np.bool_], right: NDArray[Any], seed: int) -> Figure:
@@ -169,18 +178,18 @@ _PARTS: Mapping[str, Callable[[LabelledRow], str | None]] = {
 
 def _parts(part: str, rows: Sequence[LabelledRow], seed: int) -> dict[str, PartFigures]:
     names = [name for name, metric in METRICS.items() if part in metric.parts]
-    members: defaultdict[str, list[LabelledRow]] = defaultdict(list)
+    tasks = {METRICS[name].task for name in names}
+    members, sizes = defaultdict[str, list[LabelledRow]](list), Counter[str]()
     for row in rows:
         key = _PARTS[part](row)
-        if row.truth is not None and key is not None and any(METRICS[name].task == row.task for name in names):
+        if row.truth is not None and key is not None and row.task in tasks:
             members[key].append(row)
-    sizes = {key: size for key, inside in sorted(members.items()) if (size := sum(row.counts for row in inside))}
-    if len(sizes) > _MAX_PARTS:
-        return {}
-    return {
-        key: PartFigures(n=size, figures={name: figure_of(name, members[key], seed=seed) for name in names})
-        for key, size in sizes.items()
-    }
+            sizes[key] += row.counts
+    parts = {}
+    for key in sorted(+sizes) if len(+sizes) <= _MAX_PARTS else ():
+        figures = {name: figure_of(name, members[key], seed=seed) for name in names}
+        parts[key] = PartFigures(n=sizes[key], figures=figures)
+    return parts
 
 
 def _tally(rows: Sequence[LabelledRow]) -> dict[str, Any]:
@@ -235,11 +244,16 @@ def _pace(rows: Sequence[LabelledRow], spenders: Sequence[Mapping[str, float]]) 
     if rows:
         middle, slow = np.percentile([row.seconds for row in rows], (50, 95))
         pace = {"seconds_p50": round(float(middle), 6), "seconds_p95": round(float(slow), 6)}
-    kinds = ("input_tokens", "output_tokens", "kept_tokens")
-    # An answer from a cache takes no time, but as many tokens as it took when it was paid for, where they are known.
-    answered = (each for each in spenders if each.get("lm_calls") or each.get("kept_tokens"))
-    if known := [sum(each.get(kind, 0.0) for kind in kinds) for each in answered]:
+    known, paid = [], []
+    for each in spenders:
+        # An answer from a cache takes no time, but as many tokens as when it was paid for, where they are known.
+        kept = each.get("kept_tokens", 0.0)
+        if each.get("lm_calls") or kept:
+            known.append(each.get("input_tokens", 0.0) + each.get("output_tokens", 0.0) + kept)
+        if each.get("lm_calls"):
+            paid.append(each.get("seconds_summarizer", 0.0))
+    if known:
         pace["tokens_per_image"] = round(sum(known) / len(known), 1)
-    if paid := [each.get("seconds_summarizer", 0.0) for each in spenders if each.get("lm_calls")]:
+    if paid:
         pace["model_seconds_per_image"] = round(sum(paid) / len(paid), 3)
     return pace

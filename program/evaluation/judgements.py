@@ -5,6 +5,7 @@ import math
 from collections import Counter, defaultdict
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
+from itertools import chain
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -39,8 +40,7 @@ def preference(rows: Sequence[LabelledRow]) -> Figure:
     if size > 1:
         # Where all are right or wrong there is no spread to go by: a photograph counts once.
         spread = _variance(earned, ends)
-        every = {name for names in ends.names for name in names}
-        independent = value * (1 - value) / spread if spread else len(every) / 2
+        independent = value * (1 - value) / spread if spread else len(set(chain(*ends.names))) / 2
         low, high = wilson(value, min(size, independent))
     return ends.figure(value, low, high, "Wilson score interval").of(len(pairs))
 
@@ -81,12 +81,13 @@ class _Ends:
 def _pairs(rows: Sequence[LabelledRow]) -> list[Pair]:
     """Return the pairs with a majority, in the order of their ids, so that the order of the data changes nothing."""
     by_id = {row.id: row for row in rows}
-    return [
-        (row, other)
-        for _, row in sorted(by_id.items())
-        for name, votes in sorted((row.preferred_over or {}).items())
-        if (other := by_id.get(name)) is not None and votes > (other.preferred_over or {}).get(row.id, 0.0)
-    ]
+    pairs = []
+    for _, row in sorted(by_id.items()):
+        for name, votes in sorted((row.preferred_over or {}).items()):
+            other = by_id.get(name)
+            if other is not None and votes > (other.preferred_over or {}).get(row.id, 0.0):
+                pairs.append((row, other))
+    return pairs
 
 
 def _earned(pairs: Sequence[Pair]) -> NDArray[np.float64]:

@@ -59,17 +59,17 @@ def pictures_of(
 
     Pictures are data: URLs, None or left out where the image cannot be read.
     """
-    distortions = {row.id: _found(row) for row in mapped}
-    return {
-        sample.id: {
-            "image": _thumbnail(sample.image),
-            "reference": _thumbnail(sample.reference) if sample.reference else None,
-            "maps": _maps(sample, distortions[sample.id]) if sample.id in distortions else {},
-            "query": sample.query,
-            "options": sample.options,
-        }
-        for sample in islice((sample for sample in samples if sample.id in wanted), len(wanted))
-    }
+    distortions, pictures = {row.id: _found(row) for row in mapped}, {}
+    for sample in samples:
+        if sample.id in wanted:
+            pictures[sample.id] = {
+                "image": _thumbnail(sample.image), "query": sample.query, "options": sample.options,
+                "reference": _thumbnail(sample.reference) if sample.reference else None,
+                "maps": _maps(sample, distortions[sample.id]) if sample.id in distortions else {},
+            }  # fmt: skip
+        if len(pictures) == len(wanted):
+            break
+    return pictures
 
 
 def _thumbnail(path: Place) -> str | None:
@@ -189,14 +189,14 @@ def _template() -> jinja2.Template:
 
 def worst_rows(rows: Iterable[LabelledRow], task: str) -> list[LabelledRow]:
     """Return the worst misses of a task, worst first; of multiple choice wrong answers, drawn by their ids' hash."""
-    missed = ((size, row.id, row) for row in rows if row.task == task and (size := row.miss) is not None)
-    return [row for _, _, row in heapq.nlargest(WORST, missed, key=lambda entry: entry[:2])]
+    missed = [row for row in rows if row.task == task and row.miss is not None]
+    return heapq.nlargest(WORST, missed, key=lambda row: (row.miss or 0.0, row.id))
 
 
 def changed_rows(rows: Iterable[LabelledRow], earlier: Mapping[str, Any]) -> list[LabelledRow]:
     """Return the scores that differ most from an earlier program's (by sample), farthest first."""
-    both = [(abs(float(r.predicted) - earlier[r.id]), r.id, r) for r in rows if r.counts and r.id in earlier]  # type: ignore[arg-type]
-    return [row for step, _, row in heapq.nlargest(_FEW, both, key=lambda entry: entry[:2]) if step > 0]
+    moved = [row for row in rows if row.counts and row.predicted != earlier.get(row.id, row.predicted)]
+    return heapq.nlargest(_FEW, moved, key=lambda row: (abs(float(row.predicted or 0) - earlier[row.id]), row.id))
 
 
 def _ladder(record: EvaluationRecord, ways: list[Baseline], columns: list[str]) -> dict[str, Any]:
@@ -467,8 +467,8 @@ def _is_model_alone(fusion: ScoreFusion, rows: Iterable[LabelledRow]) -> bool:
 
 def added_lines(before: AgenticIQA, after: AgenticIQA) -> dict[str, list[str]]:
     """Return the lines of each predictor's instructions that are not in another program's."""
-    old = {name: predictor.signature.instructions.splitlines() for name, predictor in before.named_parameters()}
-    return {
-        name: [line for line in predictor.signature.instructions.splitlines() if line not in old[name]]
-        for name, predictor in after.named_parameters()
-    }
+    old, added = dict(before.named_parameters()), {}
+    for name, predictor in after.named_parameters():
+        known = old[name].signature.instructions.splitlines()
+        added[name] = [line for line in predictor.signature.instructions.splitlines() if line not in known]
+    return added
