@@ -30,8 +30,9 @@ HUB = "hf:"
 """hf:NAME or hf:NAME:SPLIT is a dataset of Hugging Face's, streamed."""
 
 FOUND = frozenset({
-    "status", "score", "low", "high", "level", "option", "guess", "tool_mean", "distortions", "fault_1", "strength_1",
-    "fault_2", "strength_2", "fault_3", "strength_3", "subject_sharp", "kind", "tools", "reasoning", "notes", "error",
+    "status", "score", "low", "high", "level", "option", "guess", "attempt", "tool_mean", "distortions",
+    "fault_1", "strength_1", "fault_2", "strength_2", "fault_3", "strength_3", "subject_sharp", "kind",
+    "tools", "reasoning", "notes", "error",
     "lm_calls", "cost_usd", "seconds",
 })  # fmt: skip
 """Columns of the program's own tables (`assess --out`) with what it found; a table with all of them is one."""

@@ -80,7 +80,7 @@ def test_the_record_holds_baselines_and_details(scenario):
     assert set(context["models"]) == {"planner", "executor", "summarizer"}
     assert context["scoring_mode"] == "auto"
     assert "pyiqa" in context["tools"]["PIQE"]
-    assert sum(record["rungs"].values()) == 25
+    assert sum(record["attempts"].values()) == 25
     assert record["lm_calls"] == 0  # the expert is free
     assert "rows" not in record
     assert str(evaluation.folder) not in json.dumps(record)
@@ -167,7 +167,7 @@ def test_a_killed_command_resumes_with_nothing_lost_or_repeated(manifest, own_ca
     assert ids[: len(finished)] == finished
     assert len(ids) == len(set(ids)) == 25
     _, whole = _record(capsys, manifest, "--baselines", "--checkpoint", tmp_path / "other.jsonl")
-    for part in ("srcc", "accuracy", "details", "baselines", "rungs", "lm_calls", "baseline_cost"):
+    for part in ("srcc", "accuracy", "details", "baselines", "attempts", "lm_calls", "baseline_cost"):
         assert resumed[part] == whole[part], part
 
 

@@ -198,7 +198,7 @@ def test_costs_rungs_and_probabilities_are_kept():
     told = {"level_probabilities": {1: 0.25, 2: 0.75}, "attempt": "first call"}
     record = _run(lambda **_: _answer(2.0, usage=usage, **told), _scoring(4))
     assert (record.lm_calls, record.tokens, record.cost_usd) == (12, 60, None)
-    assert record.rungs == {"first call": 4}
+    assert record.attempts == {"first call": 4}
     assert record.rows[0].level_probabilities == {1: 0.25, 2: 0.75}
 
 

@@ -299,7 +299,7 @@ def test_the_evaluation_report_keeps_planted_markup_as_text(browser, tmp_path, e
     image.write_bytes(encoded())
     rows = [
         labelled(id=f"{i}{EVIL}", group=f"g{i}", task="scoring", truth=1.0 + i, predicted=3.0, status="ok",
-            rung="first call", reasoning=EVIL)
+            attempt="first call", reasoning=EVIL)
         for i in range(4)
     ]  # fmt: skip
     record = summarize(rows, dataset=Dataset(name=EVIL, split="test"))

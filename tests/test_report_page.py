@@ -64,7 +64,7 @@ def _record(evil=""):
             labelled(
                 id=f"s{i}{evil}", group=f"g{i}", task="scoring", truth=truth, mos_std=0.5,
                 distortion="blur"[: i % 2 + 2] + evil,
-                predicted=float(np.clip(truth + rng.normal(0, 0.6), 1, 5)), status="ok", rung="first call",
+                predicted=float(np.clip(truth + rng.normal(0, 0.6), 1, 5)), status="ok", attempt="first call",
                 level_probabilities=dict(zip(range(1, 6), rng.dirichlet(np.ones(5)), strict=True)),
                 tool_mean_equal=2.5, expected_level=3.0, fusion_printed=1.2, fusion_normalised=2.8,
                 baselines={f"Tool{evil}": truth, "model only": 3.0 + truth / 10},

@@ -66,13 +66,13 @@ def test_what_rests_on_the_tools_alone_is_tried_again(loopback, pictures, tmp_pa
     assert assess.main(command) == 1
     assert server.stats()["requests"] <= MOST_REQUESTS
     kept = [json.loads(line)["row"] for line in (tmp_path / "out.csv.partial").read_text("utf-8").splitlines()[1:]]
-    assert [(row["status"], row["rung"]) for row in kept] == [("degraded", "tools alone")] * 2
+    assert [(row["status"], row["attempt"]) for row in kept] == [("degraded", "tools alone")] * 2
     server.faults.schedule = None
     capsys.readouterr()
     assert assess.main(command) == 0
     with out.open(encoding="utf-8") as file:
         rows = list(csv.DictReader(file))
-    assert [(row["status"], row["rung"]) for row in rows] == [("ok", "first call")] * 6
+    assert [(row["status"], row["attempt"]) for row in rows] == [("ok", "first call")] * 6
     assert "0 failed" in capsys.readouterr().out
 
 

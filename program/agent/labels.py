@@ -234,6 +234,8 @@ class FittedOn(_Learned):
             return "image"
         if (marks.images | marks.references) & (images | self.train.references | self.validation.references):
             return "reference"
+        if marks.references:  # another data set may call its references the same
+            return None
         return "group" if marks.groups & (self.train.groups | self.validation.groups) else None
 
     def names_groups_of(self, marks: Marks) -> bool:

@@ -181,9 +181,9 @@ def notes(record: EvaluationRecord) -> list[str]:
             '(--lower-is-better, "higher_is_better" in the rows).'
         )
     lines += _superfluous(record)
-    rungs = ", ".join(f"{rung} {count / len(record.rows):.0%}" for rung, count in record.rungs.items())
-    if rungs:
-        lines.append(f"Answers were read from: {rungs}.")
+    attempts = ", ".join(f"{name} {count / len(record.rows):.0%}" for name, count in record.attempts.items())
+    if attempts:
+        lines.append(f"Answers were read from: {attempts}.")
     return lines
 
 

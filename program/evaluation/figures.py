@@ -193,15 +193,15 @@ def _parts(part: str, rows: Sequence[LabelledRow], seed: int) -> dict[str, PartF
 
 
 def _tally(rows: Sequence[LabelledRow]) -> dict[str, Any]:
-    """Return the fields of a record that are counts and sums over its rows: samples by task, rungs, costs, pace."""
-    rungs = Counter(row.rung for row in rows if row.rung and row.status != "failed")
+    """Return the fields of a record that are counts and sums over its rows: samples by task, attempts, costs, pace."""
+    attempts = Counter(row.attempt for row in rows if row.attempt and row.status != "failed")
     spenders = [row.spent for row in rows if row.spent is not None]
     spent = _sums(spenders)
     beside = _sums(_cost(row.baseline_cost) for row in rows if row.baseline_cost is not None)
     return {
         "scoring": _counts(rows, "scoring"), "mcq": _counts(rows, "mcq"), "other": _counts(rows, "open"),
         "groups": len({row.group for row in rows}),
-        "rungs": dict(sorted(rungs.items())),
+        "attempts": dict(sorted(attempts.items())),
         "pace": _pace(rows, spenders),
         "baseline_cost": Cost(**beside) if beside else None,
         "spent_by_stage": _stages(spent),

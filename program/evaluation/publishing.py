@@ -211,9 +211,7 @@ def _ladder(record: EvaluationRecord, ways: list[Baseline], columns: list[str]) 
 def _model_line(record: EvaluationRecord) -> str:
     """Say how well a language model agrees with the labels by itself, and what it weighs; nothing of the expert."""
     weight, (truth, levels) = record.context.get("model_weight"), _labels_and_beliefs(record.rows, "expected_level")
-    models: Any = record.context.get("models") or {}
-    is_expert = str(models.get("summarizer", "")).startswith("perceptual/")
-    if weight is None or is_expert or not truth:
+    if weight is None or not truth:
         return ""
     scores = [float(row.predicted or 0) for row in _believing(record.rows, "expected_level")]
     # The embedded expert's level is the program's own answer, but for digits that are cut off.

@@ -39,7 +39,7 @@ _COLUMNS = (
     "id", "group", "task", "distortion", "question_type", "choices", "truth", "mos_std", "preferred_over", "predicted",
     "level", "level_probabilities", "score_interval", "tool_mean", "tool_mean_equal", "tool_mean_reliable",
     "expected_level", "fusion_printed", "fusion_normalised", "fusion_reliable", "baselines", "baseline_cost", "fitted",
-    "status", "rung", "seconds", "lm_calls", "tokens", "cost_usd", "spent", "error",
+    "status", "attempt", "seconds", "lm_calls", "tokens", "cost_usd", "spent", "error",
 )  # fmt: skip
 """Of a table of samples."""
 _TEXTS = dict.fromkeys(
@@ -102,7 +102,7 @@ class LabelledRow(Row):
         if error is None and labels["task"] == "scoring" and result.quality_score is None:
             error = f"answered {result.final_answer!r} where a score was asked"
         if error is not None:
-            return cls(**labels, **usage, status="failed", error=_one_line(error), rung=result.attempt)
+            return cls(**labels, **usage, status="failed", error=_one_line(error), attempt=result.attempt)
         probabilities = result.level_probabilities
         own = {
             "level_probabilities": {c: _rounded(p) for c, p in probabilities.items()} if probabilities else None,
@@ -396,8 +396,8 @@ class EvaluationRecord(Agreement):
     details: Details | None = None
     baselines: dict[str, Baseline] = Field(default_factory=dict)
     readings: Readings | None = None
-    rungs: dict[str, int] = Field(default_factory=dict)
-    """How many samples were answered on each rung of the answer ladder."""
+    attempts: dict[str, int] = Field(default_factory=dict)
+    """How many samples were answered at each attempt."""
     lm_calls: int | None = None
     tokens: int | None = None
     cost_usd: float | None = None

@@ -75,7 +75,7 @@ class Row(Columns, RowStart):
     """How the judged picture differs from the file (first frame, converted colours, transparency),
     and why a score is a guess."""
     error: str | None = None
-    rung: str | None = None
+    attempt: str | None = None
     """What the answer was read from: `first call`, `second call`, `third call`, `text` (an answer in
     other words), `tools alone` or `nothing`."""
     image: str | None = None
@@ -107,7 +107,7 @@ class Row(Columns, RowStart):
     @property
     def is_unread(self) -> bool:
         """Whether a language model was asked for the answer, and none of its replies could be read."""
-        return self.rung in UNREAD
+        return self.attempt in UNREAD
 
     @property
     def faults(self) -> list[tuple[str, str]]:
@@ -137,7 +137,7 @@ class Row(Columns, RowStart):
             "tools": _tools_text(state.evidence),
             "reasoning": result.summary or str(result.final_answer),
             "notes": "; ".join(result.notes) or None,
-            "rung": result.attempt,
+            "attempt": result.attempt,
             "reference": asked["reference"] or state.reference_path,
             "query": state.query,
             "options": _options_text(result),
