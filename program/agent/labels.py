@@ -1,4 +1,4 @@
-"""What labels say of other photographs: those of the nearest ones, and all; as a program keeps and tells it."""
+"""What labels say of other photographs: those of the nearest ones, and all, as a program keeps it."""
 
 import base64
 import hashlib
@@ -60,7 +60,7 @@ class Neighbour(Frozen):
     label: float | None = Field(default=None, ge=1, le=5)
     query: str | None = None
     answer: str | None = None
-    """The right option of a question, in its words. A photograph has a label or a question with its answer."""
+    """The right option of a question, in its words; a photograph has a label or this."""
 
     @model_validator(mode="after")
     def _labelled(self) -> "Neighbour":
@@ -115,15 +115,15 @@ class Neighbours(_Learned):
         return [self.photographs[places[n]] for n in order]
 
     def levels_text(self, view: View) -> str | None:
-        """Return the levels of the nearest photographs in words, the most alike first; None where there are none."""
+        """Return the nearest photographs' levels in words, the most alike first; None without any."""
         near = self.nearest(view, lambda each: each.label is not None)
         words = [LEVEL_WORDS[nearest_level(each.label) - 1] for each in near if each.label is not None]
         return f"The most similar photographs were rated: {', '.join(words)}." if words else None
 
     def option_text(self, view: View, query: str, options: Mapping[str, str]) -> str | None:
-        """Return the most frequent right answer to the same question about the nearest photographs, as an option.
+        """Return the option that is most often right for this question about the nearest photographs.
 
-        One option: of a list of answers, as of several levels, a model of 1.5 billion weights makes less.
+        One option: of a list of answers a model of 1.5 billion weights makes less.
         """
         letters = self._right_letters(view, query, options)
         if not letters:
@@ -148,7 +148,7 @@ class Neighbours(_Learned):
 
 
 def _asks_the_same(photograph: Neighbour, query: str, options: Mapping[str, str]) -> bool:
-    """Return whether a photograph's question is the same, and its right answer is one of the options."""
+    """Return whether a photograph's question is the same, its answer among the options."""
     if photograph.query != fold_text(query):
         return False
     return any(photograph.answer == fold_text(text) for text in options.values())
@@ -166,7 +166,7 @@ class Corrections(_Learned):
         return {kind: each for kind, each in (("nr", self.nr), ("fr", self.fr)) if each is not None}
 
     def predict(self, view: View, tools: float | None) -> float | None:
-        """Return the score, 1..5, that the labels predict of an image, whose `tools`' mean may be known.
+        """Return the score, 1..5, that the labels predict of an image, whose tools' mean may be known.
 
         None for a kind that has none.
         """
@@ -184,9 +184,9 @@ class Corrections(_Learned):
         return ScoreShift(correction.shift(view), correction.after / correction.expected)
 
     def level_text(self, view: View, tools: float | None) -> str | None:
-        """Return the level that the labels predict, as a language model reads it; None for a kind that has none.
+        """Return the level that the labels predict, as a language model reads it; None if unknown.
 
-        One word: of two levels with "between", or figures, a model of 1.5 billion weights makes less.
+        One word: of two levels, or figures, a model of 1.5 billion weights makes less.
         """
         if (score := self.predict(view, tools)) is None:
             return None
@@ -204,7 +204,7 @@ _Hashes = Annotated[frozenset[str], PlainSerializer(sorted)]
 
 
 class Marks(Frozen):
-    """SHA-256 hashes by which samples are known again: of images' bytes, of references', and of groups' names."""
+    """SHA-256 hashes by which samples are known: of images, of references, of groups' names."""
 
     images: _Hashes = frozenset()
     references: _Hashes = frozenset()
@@ -223,36 +223,44 @@ class FittedOn(_Learned):
         """Read the images of each split; one that cannot be read is left out."""
         marks = {}
         for name, samples in splits.items():
-            each = [own.model_dump() for _, own in marked(samples)]
-            marks[name] = Marks(**{key: frozenset().union(*(own[key] for own in each)) for key in Marks.model_fields})
+            each = [own for _, own in marked(samples)]
+            marks[name] = Marks(
+                images=frozenset().union(*(own.images for own in each)),
+                references=frozenset().union(*(own.references for own in each)),
+                groups=frozenset().union(*(own.groups for own in each)),
+            )
         return cls(**marks)
 
     def holds(self, marks: Marks) -> Literal["image", "reference", "group"] | None:
-        """Tell how a sample is known from train or validation: by its image, what it shows, or a group's name alone."""
+        """Tell how a sample is known from train or validation; by a group's name where nothing else tells."""
         images = self.train.images | self.validation.images
+        references = self.train.references | self.validation.references
+        groups = self.train.groups | self.validation.groups
         if marks.images & images:
             return "image"
-        if (marks.images | marks.references) & (images | self.train.references | self.validation.references):
+        if (marks.images | marks.references) & (images | references):
             return "reference"
         if marks.references:  # another data set may call its references the same
             return None
-        return "group" if marks.groups & (self.train.groups | self.validation.groups) else None
+        if marks.groups & groups:
+            return "group"
+        return None
 
     def names_groups_of(self, marks: Marks) -> bool:
-        """Tell whether a sample is known with its group: in data that holds it, groups of one name are the same."""
+        """Tell whether a sample is known with its group: then groups of one name are the same."""
         splits = (self.train, self.validation, self.test)
         return any(marks.images & split.images and marks.groups & split.groups for split in splits)
 
 
 def marked(samples: Iterable[_Request]) -> Iterator[tuple[_Request, Marks]]:
-    """Yield each sample with the hashes of its own image and groups; none of a file that cannot be read."""
+    """Yield each sample with its hashes; none of a file that cannot be read."""
 
     @lru_cache(maxsize=128)  # many samples share a reference; a table may hold whole images
     def sha256(place: Place) -> str | None:
         try:
             with open_file(place) as file:
                 return hashlib.sha256(file.read()).hexdigest()
-        except (OSError, InputError):  # the sample fails where it is opened, with an error that names it
+        except (OSError, InputError):  # the sample fails where it is opened
             return None
 
     for sample in samples:
@@ -260,4 +268,5 @@ def marked(samples: Iterable[_Request]) -> Iterator[tuple[_Request, Marks]]:
         groups = set()
         if sample.group is not None:
             groups.add(hashlib.sha256(sample.group.encode("utf-8", "surrogatepass")).hexdigest())
-        yield sample, Marks(images={sha256(sample.image)} - {None}, references=references - {None}, groups=groups)
+        images = {sha256(sample.image)}
+        yield sample, Marks(images=images - {None}, references=references - {None}, groups=groups)

@@ -131,7 +131,7 @@ def note_change(note: str) -> None:
 
 
 class FeatureRefused(Exception):  # noqa: N818 - it says what happened
-    """A service lacks a feature of the request, which goes without it when sent again. Holds the error."""
+    """A service lacks a feature of the request, which goes without it when sent again."""
 
     def __init__(self, error: lm15.LM15Error) -> None:
         super().__init__(str(error))
@@ -165,7 +165,7 @@ _CAPABILITIES = (
 
 
 class ModelCall:
-    """The context of one call: each request is charged, admitted, made, priced and booked by itself.
+    """The context of one call: each request is charged, admitted, made and booked by itself.
 
     It takes the place of the LM's engine, below DSPy's cache, so only requests that go out count.
     Where DSPy chooses the engine (a user's own LM), the whole call counts as one request, and is
@@ -343,7 +343,7 @@ def _with_text(response: lm15.Response) -> lm15.Response:
 
 
 def _take_keys_out(entry: dict[str, Any], secrets: Mapping[str, str]) -> None:
-    """Take keys that a service repeats out of an answer, before anything but DSPy's cache has it."""
+    """Take keys that a service repeats out of an answer."""
     if entry.get("outputs"):
         entry["outputs"][:] = without_keys(entry["outputs"], secrets)  # DSPy hands out this list
     for name in ("response", "response_model"):
@@ -367,7 +367,7 @@ class Question:
     """Inputs that there are and outputs that are asked for; a call may word it otherwise."""
     demos: list[Any]
     inputs: dict[str, Any]
-    """As they are sent: without images that are not read; images themselves where they have to be."""
+    """As they are sent: without images that are not read."""
     traced_inputs: dict[str, Any]
     """As DSPy's trace holds them, images as references."""
     lm: dspy.BaseLM
@@ -388,7 +388,7 @@ class _ThoughtCut(ValueError):  # noqa: N818 - it says what happened
 
 
 def put(question: Question, signature: type[dspy.Signature]) -> dspy.Prediction:
-    """Call the model, again after a transport fault or a thought that was cut, while calls are left.
+    """Call the model, again after a transport fault or a cut thought, while calls are left.
 
     Raises BudgetSpent before a call that would pass the budget, ValueError for an answer that is
     cut or lacks a field, AdapterParseError for one that cannot be read, and LMError for none.
@@ -410,7 +410,7 @@ def put(question: Question, signature: type[dspy.Signature]) -> dspy.Prediction:
 
 
 def _wait(error: LMError, question: Question) -> None:
-    """Wait as the host asks, or longer with every repeat; raise the error where that is too long."""
+    """Wait as the host asks, or longer with every repeat; raise the error if too long."""
     wire, hint = settings_in_force().wire, retry_after_s(error)
     backoff = min(wire.backoff_s * 2**question.repeats, wire.longest_wait_s)
     question.repeats += 1
@@ -478,7 +478,7 @@ def _predicted(
 
 
 def _bounded(text: str) -> str:
-    """Return an answer's text without what no UTF-8 holds, and its beginning alone where it is long."""
+    """Return an answer's text, without what no UTF-8 holds; of a long one the beginning."""
     text = encodable(text)
     if len(text) <= MAX_TEXT:
         return text
@@ -486,7 +486,7 @@ def _bounded(text: str) -> str:
 
 
 def _raise_cut(question: Question, limit: int | None, text: str) -> None:
-    """Raise ValueError for an answer that was cut off at a limit, and allow more: the next needs it.
+    """Raise ValueError for an answer that was cut off at a limit, and allow the next more.
 
     One of the first field alone is asked for in full anyway.
     """

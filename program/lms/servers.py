@@ -1,4 +1,4 @@
-"""Servers that speak OpenAI's protocol: how one is reached, and a user's own `dspy.LM` that names one."""
+"""Servers that speak OpenAI's protocol, and a user's own `dspy.LM` that names one."""
 
 import hashlib
 import os
@@ -28,7 +28,7 @@ CAPABILITIES: dict[str, Any] = {
 
 
 def server_name(model: str, api_base: str) -> str:
-    """Return what a server's model is called in caches and records: the same name at two addresses is two models."""
+    """Return what a server's model is called in caches and records, by name and address."""
     return f"server-{hashlib.sha256(api_base.encode()).hexdigest()[:8]}/{model}"
 
 
@@ -52,7 +52,7 @@ def server_connection(model: str, api_base: str, key: str | None, timeout_s: flo
 
 
 def route(name: str) -> Any | None:
-    """Return the provider and model that DSPy's own client reaches under a name; None when only LiteLLM can."""
+    """Return the provider and model that DSPy's client reaches; None when only LiteLLM can."""
     try:
         return LM15Engine(lm15.RouterConfig(env={})).resolve(name)
     except (lm15.UnknownModelError, lm15.UnsupportedFeatureError):
@@ -64,7 +64,7 @@ def route(name: str) -> Any | None:
 _CLIENT = frozenset({"api_key", "api_base", "base_url", "timeout"})
 """Options that say how a server is reached."""
 _TAKEN = _CLIENT | {"temperature", "max_tokens", "top_p", "seed", "rollout_id"}
-"""Options that are handed on. With another one (headers, a body of its own) DSPy reaches the server itself."""
+"""Options that are handed on. With another one (headers, ...) DSPy reaches the server itself."""
 _OTHER_PROTOCOLS = {"ollama", "ollama_chat"}
 """LiteLLM does not speak OpenAI's protocol to these."""
 
@@ -81,7 +81,7 @@ _LOCK = threading.Lock()
 
 
 def served(lm: dspy.BaseLM, settings: Settings) -> dspy.BaseLM:
-    """Return a model as it is asked: a user's `dspy.LM` at a server's address through our client, with its record.
+    """Return a model as it is asked: a user's `dspy.LM` at a server through our client and record.
 
     The user's object stays as it is and keeps its history; any other model is returned itself.
     """
@@ -98,7 +98,7 @@ def served(lm: dspy.BaseLM, settings: Settings) -> dspy.BaseLM:
 
 
 def _address_of(lm: dspy.BaseLM) -> str | None:
-    """Return the address of the server that a user's own model names; None where it is not for our client."""
+    """Return the server's address that a user's model names; None if it is not for our client."""
     if type(lm) is not dspy.LM or lm.engine not in {"auto", "lm15"} or lm.model_type != "chat":
         return None
     given = {name: value for name, value in lm.kwargs.items() if value is not None}
@@ -114,7 +114,7 @@ def _address_of(lm: dspy.BaseLM) -> str | None:
 
 
 def _at_server(lm: dspy.LM, address: str, settings: Settings) -> dspy.LM:
-    """Return a copy of a user's model that asks the server through our client, under the user's name."""
+    """Return a copy of a user's model that asks through our client, under the user's name."""
     provider, _, model = lm.model.partition("/")
     # DSPy, too, sends a provider's key of the environment to the address that a user gives with it.
     given = lm.kwargs.get("api_key") or os.environ.get(f"{provider.upper()}_API_KEY", "")
