@@ -201,9 +201,10 @@ def report_lines(results: list[dict[str, Any]], ledger: Ledger) -> Iterator[str]
 
     yield "# A hosted model, uncompiled and compiled\n"
     yield f"Test splits, 95 % intervals in brackets; {ledger} in all.\n"
+    counted = {"failures", "degraded"}  # from the rows, which are not there
     for result in results:
         before, after = (
-            EvaluationRecord.model_validate({k: v for k, v in result[name].items() if k != "failures"})
+            EvaluationRecord.model_validate({k: v for k, v in result[name].items() if k not in counted})
             for name in ("uncompiled", "compiled")
         )
         columns = [name for name in SHOWN if name in before.figures]

@@ -27,8 +27,8 @@ _PROCESS_TAG = "agentic_iqa.process"
 _OPENED = "SELECT file FROM pragma_database_list"
 _LIST = "agentic-iqa"
 _COLUMNS = {
-    "attributes.`Run Name`": 200, "runDateAndNestInfo": 125, "tags.`agreement`": 195, "tags.`gain`": 145,
-    "params.`chosen`": 90, "params.`fusion`": 205, "params.`model`": 140,
+    "attributes.`Run Name`": 225, "runDateAndNestInfo": 45, "tags.`agreement`": 225, "tags.`gain`": 178,
+    "params.`chosen`": 85, "params.`fusion`": 205, "params.`model`": 140,
 }  # fmt: skip
 _VIEW = {
     "selectedColumns": [column for column in _COLUMNS if "`" in column],
