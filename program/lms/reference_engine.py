@@ -9,7 +9,6 @@ from contextlib import contextmanager, nullcontext
 from contextvars import ContextVar
 from dataclasses import dataclass, field, replace
 from functools import lru_cache
-from types import SimpleNamespace
 from typing import Any, NamedTuple
 from urllib.parse import urlsplit
 
@@ -99,37 +98,38 @@ class ServerTransport(StdlibTransport):
             reply = super().stream(request)
             body = reply.read()
             if reply.status not in _REDIRECTS:
+                status, body = self._mended(reply.status, body, reply.header("content-type") or "")
                 return TransportResponse(
-                    status=reply.status,
+                    status=status,
                     reason=reply.reason,
                     headers=reply.headers,
                     http_version=reply.http_version,
-                    chunks=iter([readable(reply.status, body)]),
+                    chunks=iter([body]),
                     release=lambda _: None,
                 )
             request = replace(request, url=redirected(request.url, reply.header("location") or ""))
         raise EndpointError(f"{address} sends requests on without end; check --api-base")
 
+    def _mended(self, status: int, body: bytes, content_type: str) -> tuple[int, bytes]:
+        """Return a reply's status and body as DSPy's client reads them."""
+        return status, readable(status, body)
+
 
 class ImageTransport(ServerTransport):
     """A transport that puts images into requests, in place of their tokens, and reads any reply."""
 
-    @contextmanager
-    def stream(self, request: Any) -> Iterator[Any]:
+    def stream(self, request: Any) -> TransportResponse:
         """Send one request."""
         images = _IMAGES.get({})
         if images:
             body = _TOKEN.sub(lambda token: images.get(token[0], token[0]), request.body)
             request = replace(request, body=body)
-        with super().stream(request) as reply:
-            status, body = reply.status, reply.read()
-            if status == 200:
-                status, body = understood(body, reply.header("content-type") or "")
-                body = readable(status, body)  # a stream's figures stand together only now
-            yield SimpleNamespace(
-                status=status, reason=reply.reason, headers=reply.headers, http_version=reply.http_version,
-                read=lambda: body,
-            )  # fmt: skip
+        return super().stream(request)
+
+    def _mended(self, status: int, body: bytes, content_type: str) -> tuple[int, bytes]:
+        if status == 200:
+            status, body = understood(body, content_type)
+        return super()._mended(status, body, content_type)
 
 
 class Connection(NamedTuple):
