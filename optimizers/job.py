@@ -398,7 +398,10 @@ def _drawn(job: Job, labelled: Sequence[Sample], notes: tuple[str, ...]) -> Job:
     for fold in range(FOLDS):
         rest, held = list[Sample](), list[Sample]()
         for sample in samples:
-            (held if fold_of[group_of(sample)] == fold else rest).append(sample)
+            if fold_of[group_of(sample)] == fold:
+                held.append(sample)
+            else:
+                rest.append(sample)
         folds.append({**_by_plan(rest, _TAUGHT, seed), "test": held})
     note = f"no split in the data, {count} labels of {groups} photographs: cross-validation over {FOLDS} folds by group"
     splits = {**_by_plan(samples, _TAUGHT, seed), "test": samples}

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 from program.common.cli import EXIT_PROBLEMS, Parser, add_settings_flags, as_started, run_command, settings_from
 
 if TYPE_CHECKING:
-    from program.doctor_checks import Check
+    from program.agent.checks import Check
 
 
 def main(argv: list[str] | None = None) -> int:
@@ -25,7 +25,7 @@ def main(argv: list[str] | None = None) -> int:
 
 
 def _examine(arguments: argparse.Namespace) -> int:
-    from program.doctor_checks import local_checks, model_checks
+    from program.agent.checks import local_checks, model_checks
 
     settings = settings_from(arguments)
     checks = [*model_checks(settings), *local_checks(settings)]

@@ -8,10 +8,10 @@ import numpy as np
 import pytest
 from PIL import Image
 
-from program import doctor_checks as checks
+from program.agent import checks
+from program.agent.checks import COLOURS
 from program.assess import main as assess
 from program.doctor import main
-from program.doctor_checks import COLOURS
 
 KEY = "sk-planted-for-the-doctor"
 

@@ -10,8 +10,8 @@ import pytest
 from PIL import Image, features
 
 from agentic_iqa.__main__ import main
+from program.agent.checks import EXTRAS
 from program.common.errors import ImageError
-from program.doctor_checks import EXTRAS
 from program.images import decoding
 from program.images.store import IMAGES
 from program.tools.registry import ToolRegistry

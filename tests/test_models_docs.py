@@ -13,9 +13,9 @@ from dspy import lm15
 from PIL import Image
 
 from agentic_iqa.__main__ import main
-from program import doctor_checks as checks
+from program.agent import checks
+from program.agent.checks import COLOURS
 from program.common.settings import load_settings
-from program.doctor_checks import COLOURS
 from tests.pages import blocks_of, page
 
 TEXT = page("docs/models.md")

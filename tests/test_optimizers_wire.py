@@ -42,16 +42,21 @@ pytestmark = pytest.mark.usefixtures("undrawn", "unlogged", "untracked", "coarse
 
 ROOT = Path(__file__).resolve().parents[1]
 
-SMALL = """
+SETTINGS = """
 compile: {rerank: 2, workers: 2, baselines: false}
 tracking: {traces: 0}
 tools: {device: cpu}
 optimizers:
   model:
+"""
+SMALL = (
+    SETTINGS
+    + """
     random-search: {demos: 2, role_demos: 1, bootstrapped: 1, starts: 2, search_samples: 6}
     mipro: {demos: 2, role_demos: 1, candidates: 2, trials: 2, search_samples: 4}
     gepa: {metric_calls: 16, minibatch: 2, search_samples: 4}
 """
+)
 
 
 PROPOSALS = ("new_instruction", "proposed_instruction")
@@ -275,16 +280,14 @@ def contents(folder: Path) -> dict[str, bytes]:
     return {str(path.relative_to(folder)): path.read_bytes() for path in folder.rglob("*") if path.is_file()}
 
 
-GREEDY = """
-compile: {rerank: 2, workers: 2, baselines: false}
-tracking: {traces: 0}
-tools: {device: cpu}
-optimizers:
-  model:
+GREEDY = (
+    SETTINGS
+    + """
     random-search: {demos: 2, role_demos: 1, bootstrapped: 1, starts: 40, search_samples: 4}
     mipro: {demos: 2, role_demos: 1, candidates: 9, trials: 30, search_samples: 4}
     gepa: {metric_calls: 400, minibatch: 2, search_samples: 4}
 """
+)
 
 
 @pytest.mark.parametrize(

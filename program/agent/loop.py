@@ -15,7 +15,7 @@ from program.agent.notes import ended, note
 from program.agent.planner import Planner
 from program.agent.query import read_query
 from program.agent.replan import next_step
-from program.agent.resources import Resources, cast_as
+from program.agent.resources import ROLES, Resources, cast_as
 from program.agent.state import AssessmentState, ExecutorOutput, SummarizerOutput, ToolLog, of_same_pixels
 from program.agent.summarizer import Summarizer
 from program.common.backends import Usage
@@ -132,12 +132,10 @@ class AgenticIQA(ProgramModule):
 
     def _models_set(self) -> dict[str, dspy.BaseLM]:
         """Return the model of each role whose predictors all have the same one, as by `set_lm`."""
-        by_role: dict[str, dict[int, dspy.BaseLM | None]] = {}
-        for name, predictor in self.named_parameters():
-            by_role.setdefault(name.partition(".")[0], {})[id(predictor.lm)] = predictor.lm
-        models = {}
-        for role, lms in by_role.items():
-            (lm, *others) = lms.values()
+        models: dict[str, dspy.BaseLM] = {}
+        for role in ROLES:
+            predictors = getattr(self, role).named_parameters()
+            (lm, *others) = {id(each.lm): each.lm for _, each in predictors}.values()
             if lm is not None and not others:
                 models[role] = lm
         return models

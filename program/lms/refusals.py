@@ -130,19 +130,23 @@ def _with_reason(reply: Any) -> Any:
     """Return an error's JSON with its words in `error.message`."""
     if not isinstance(reply, dict):
         return {"error": {"message": _text(reply)}}
+    words = reason_in(reply) or _text(reply)
+    error = reply.get("error")
+    if isinstance(error, dict):
+        return {**reply, "error": {**error, "message": words}}
+    kind = {name: reply[name] for name in ("code", "type") if isinstance(reply.get(name), str)}
+    return {**reply, "error": {**kind, "message": words}}
+
+
+def reason_in(reply: Any) -> str:
+    """Return what a reply's JSON says is wrong, in the first of the table's places that says it."""
     for reason in ReplyTable.load().reasons:
-        value: Any = reply
+        value = reply
         for name in reason.at.split("."):
             value = value.get(name) if isinstance(value, dict) else None
         if value:
-            break
-    else:
-        value = reply
-    error = reply.get("error")
-    if isinstance(error, dict):
-        return {**reply, "error": {**error, "message": _text(value)}}
-    kind = {name: reply[name] for name in ("code", "type") if isinstance(reply.get(name), str)}
-    return {**reply, "error": {**kind, "message": _text(value)}}
+            return _text(value)
+    return ""
 
 
 def _text(value: Any) -> str:

@@ -5,10 +5,10 @@ import re
 from collections.abc import Iterable, Mapping
 from typing import Any
 
+from program.lms.refusals import reason_in
+
 NO_ANSWER = 520
 """The status, as gateways call it, of a reply that is no answer and names no other status."""
-_WORDS = ("error", "message", "detail", "msg", "reason", "error_message")
-"""Fields in which a reply says what is wrong."""
 _MOST_CHARS = 300
 _PAGE = re.compile(r"<(style|script)\b.*?</\1>|<[^>]*>", re.DOTALL | re.IGNORECASE)
 
@@ -35,7 +35,7 @@ def understood(body: bytes, content_type: str) -> tuple[int, bytes]:
         return 200, body
     if choice.get("error"):
         page = choice
-    said = " ".join((_words(page) or _PAGE.sub(" ", text)).split()) or "it is empty"
+    said = " ".join((reason_in(page) or _PAGE.sub(" ", text)).split()) or "it is empty"
     error = {"message": f"HTTP 200 without an answer: {said[:_MOST_CHARS]}"}
     return _status(page), json.dumps({"error": error}).encode()
 
@@ -95,24 +95,9 @@ def _first_choice(page: Any) -> Mapping[str, Any]:
     return {}
 
 
-def _parts(page: Any) -> tuple[Mapping[str, Any], Mapping[str, Any]]:
-    """Return where a reply may say what is wrong: inside its error, and at its top."""
-    return _object(_object(page).get("error")), _object(page)
-
-
-def _words(page: Any) -> str:
-    """Return what a reply says is wrong; nothing where it says nothing."""
-    for part in _parts(page):
-        for name in _WORDS:
-            words = part.get(name)
-            if isinstance(words, str) and words.strip():
-                return words
-    return ""
-
-
 def _status(page: Any) -> int:
     """Return the status of the caller's own error (4xx) that a reply names, or `NO_ANSWER`."""
-    for part in _parts(page):
+    for part in (_object(_object(page).get("error")), _object(page)):
         for name in ("code", "status", "status_code"):
             if re.fullmatch(r"4\d\d", str(part.get(name))):
                 return int(part[name])
