@@ -9,7 +9,10 @@ import dspy
 
 from signatures.schemas import GapKind, ScoreShift
 
-FACTS: Mapping[str, Any] = {"gap": GapKind, "score_shift": ScoreShift, "option_shares": dict[str, float]}
+FACTS: Mapping[str, Any] = {
+    "gap": GapKind, "score_shift": ScoreShift, "option_shares": dict[str, float], "whole": dspy.Image,
+    "reference_crops": dict[str, dspy.Image],
+}  # fmt: skip
 """Inputs that the embedded expert gets and no language model does; their types by name."""
 _STEP = "step"
 

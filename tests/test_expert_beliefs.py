@@ -99,8 +99,8 @@ def test_a_part_is_judged_beside_the_whole() -> None:
     assert beside.prior.mean == pytest.approx(max(expected, 1.0), abs=1e-3)
     assert beside.severities == part.severities  # what is found in it is found by its own pixels
     assert present(beside) == present(part)
-    assert score(region_crops={"Global": _image(frame), **crops}) == pytest.approx(beside.prior.mean, abs=0.03)
-    assert score(region_crops={"Global": asked["image"], **crops}) == score(region_crops=crops)
+    assert score(whole=_image(frame), region_crops=crops) == pytest.approx(beside.prior.mean, abs=0.03)
+    assert score(whole=asked["image"], region_crops=crops) == score(region_crops=crops)
     reference = _image(PHOTOGRAPH[:, :192])
-    against = score(reference=reference, region_crops={"Global": _image(frame), **crops})
+    against = score(reference=reference, whole=_image(frame), region_crops=crops)
     assert against == score(reference=reference, region_crops=crops)

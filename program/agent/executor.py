@@ -38,10 +38,11 @@ class _View(NamedTuple):
     image: ImageRef
     reference: ImageRef | None
     regions: tuple[str, ...]
-    is_crop: bool = False
+    whole: ImageRef | None = None
+    """Of a crop, the image that it was cut from."""
 
     def inputs(self, query: str, **others: Any) -> dict[str, Any]:
-        return {"image": self.image, "reference": self.reference, "query": query, **others}
+        return {"image": self.image, "reference": self.reference, "whole": self.whole, "query": query, **others}
 
 
 @dataclass
@@ -84,7 +85,7 @@ class _Work:
         for region in self.plan.query_scope:
             if box := self.boxes.get(region):
                 reference = IMAGES.crop(self.reference, box) if self.reference else None
-                views.append(_View(IMAGES.crop(self.image, box), reference, (region,), is_crop=True))
+                views.append(_View(IMAGES.crop(self.image, box), reference, (region,), self.image))
         return views
 
 
@@ -386,7 +387,7 @@ def _by_region(work: _Work, view: _View, answer: Sequence[_Entry]) -> dict[str, 
     if not answer:
         return {region: [] for region in view.regions}
     names = {_folded(region): region for region in view.regions}
-    if view.is_crop:
+    if view.whole is not None:
         names[_folded(GLOBAL)] = view.regions[0]  # the whole of what was shown is the region
     entries: dict[str, list[_Entry]] = {}
     for entry in answer:

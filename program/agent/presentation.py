@@ -15,8 +15,6 @@ if TYPE_CHECKING:
     from program.expert import View
 
 Inputs = Mapping[str, Any]
-ImagesShown = tuple[ImageRef, ImageRef | None, dict[str, ImageRef]]
-"""Image, reference, and regions as images of their own."""
 
 NOTHING_STANDS_OUT = ("No distortion stands out.", "未见明显失真。")
 """English and Chinese."""
@@ -34,24 +32,23 @@ class _Presentation:
         """View the whole image, even where one region is shown; with a reference, what is shown."""
         image, reference = inputs["image"], inputs["reference"]
         if reference is None:
-            image = (inputs["region_crops"] or {}).get(GLOBAL, image)
+            image = inputs.get("whole") or image
         return self.resources.viewer.view(image, reference)
 
 
 class ForExpert(_Presentation):
     """Figures, and a region as an image of its own."""
 
-    def images(self, state: AssessmentState, image: ImageRef, reference: ImageRef | None) -> ImagesShown:
-        """Return the one region that is asked about as the image, beside the whole ("Global") and those given."""
+    def images(self, state: AssessmentState, image: ImageRef, reference: ImageRef | None) -> Inputs:
+        """Return the one region that is asked about as the image, beside the whole and those given."""
         boxes = {**(state.regions or {}), **(state.evidence.region_boxes or {})}
-        crops = _crops(image, boxes)
+        crops, originals = _crops(image, boxes), _crops(reference, boxes)
         scope = state.plan.query_scope if state.plan else []
+        shown = {"region_crops": crops or None, "reference_crops": originals or None}
         if len(scope) != 1 or scope[0] not in boxes:
-            return image, reference, crops
+            return {"image": image, "reference": reference, **shown}
         (region,) = scope
-        if reference is not None:
-            reference = IMAGES.crop(reference, boxes[region])
-        return crops[region], reference, {GLOBAL: image, **crops}
+        return {"image": crops[region], "reference": originals.get(region), "whole": image, **shown}
 
     def evidence(self, evidence: ExecutorOutput) -> dict[str, str | None]:
         """Return readings and findings as JSON."""
@@ -87,9 +84,10 @@ class ForExpert(_Presentation):
 class ForLanguageModel(_Presentation):
     """Words, with the gist first; regions beside the whole."""
 
-    def images(self, state: AssessmentState, image: ImageRef, reference: ImageRef | None) -> ImagesShown:
+    def images(self, state: AssessmentState, image: ImageRef, reference: ImageRef | None) -> Inputs:
         """Return the regions beside the whole, which models see reduced."""
-        return image, reference, _crops(image, state.evidence.region_boxes or {})
+        crops = _crops(image, state.evidence.region_boxes or {})
+        return {"image": image, "reference": reference, "region_crops": crops or None}
 
     def evidence(self, evidence: ExecutorOutput) -> dict[str, str | None]:
         """Return readings and findings in words."""
@@ -133,7 +131,9 @@ class ForLanguageModel(_Presentation):
         return reasons
 
 
-def _crops(image: ImageRef, boxes: Mapping[str, Box]) -> dict[str, ImageRef]:
+def _crops(image: ImageRef | None, boxes: Mapping[str, Box]) -> dict[str, ImageRef]:
+    if image is None:
+        return {}
     return {region: IMAGES.crop(image, box) for region, box in boxes.items()}
 
 

@@ -122,15 +122,9 @@ class Summarizer(dspy.Module):
         evidence, fusion = state.evidence, self.fusion
         readings = evidence.readings
         shown = self._presentation(readings, fusion)
-        shown_image, shown_reference, crops = shown.images(state, image, reference)
-        inputs = {
-            "image": shown_image,
-            "reference": shown_reference,
-            "region_crops": crops or None,
-            "query": state.query,
-            **shown.evidence(evidence),
-        }
-        tools = shown.readings(readings, shown_image, shown_reference)
+        images = shown.images(state, image, reference)
+        inputs = {**images, "query": state.query, **shown.evidence(evidence)}
+        tools = shown.readings(readings, images["image"], images["reference"])
         reading = state.reading
         logger.info(
             "summarizer: %s (%s), %d findings, %d tool scores, image %s, reference %s",

@@ -149,16 +149,13 @@ def _choose(viewer: Viewer, instructions: str, inputs: Inputs) -> dict[str, Any]
 
 def _looks_at_regions(viewer: Viewer, inputs: Inputs, options: Mapping[str, str]) -> dict[str, Look]:
     """Return the looks at the regions that the options name, if each option names one."""
-    crops = region_crops(inputs)
-    whole = crops.pop(GLOBAL, inputs["image"])
-    named = {name.casefold().replace("_", " "): crop for name, crop in crops.items()}
+    named = {name.casefold().replace("_", " "): name for name in region_crops(inputs)}
     looks = {}
     for letter, text in options.items():
         name = form("before_name").sub("", text.casefold()).strip(" .!")
         if name not in named:
             return {}
-        part = viewer.view(named[name]).within(viewer.view(whole))
-        looks[letter] = look_at(part, {}, ())
+        looks[letter] = look_at(_part(viewer, inputs, named[name]), {}, ())
     return looks
 
 
@@ -217,30 +214,33 @@ def _rate(viewer: Viewer, instructions: str, inputs: Inputs) -> dict[str, Any]:
 def _named_crops(inputs: Inputs) -> list[str]:
     """Return the regions shown that the question names: one alone is the image to judge."""
     query, names = str(inputs.get("query", "")), region_crops(inputs)
-    return [name for name in names if name != GLOBAL and region_pattern(name).search(query)]
+    return [name for name in names if region_pattern(name).search(query)]
 
 
 def _regions(viewer: Viewer, inputs: Inputs, phrases: findings.Phrases) -> list[str]:
     """Return a sentence for each of the first regions shown beside the image that is judged."""
     judged, crops = _named_crops(inputs), region_crops(inputs)
-    whole = crops.pop(GLOBAL, inputs["image"])
     if len(judged) == 1:
         del crops[judged[0]]
     sentences = []
-    for name, crop in list(crops.items())[:_REGIONS_TOLD]:
-        part = viewer.view(crop).within(viewer.view(whole))
-        sentences.append(findings.name_region(name, findings.region_sentence(part, phrases), phrases))
+    for name in list(crops)[:_REGIONS_TOLD]:
+        told = findings.region_sentence(_part(viewer, inputs, name), phrases)
+        sentences.append(findings.name_region(name, told, phrases))
     return sentences
+
+
+def _part(viewer: Viewer, inputs: Inputs, name: str) -> View:
+    """Return the view of a region that is shown beside the image that is judged."""
+    reference = dict(inputs.get("reference_crops") or {}).get(name)
+    return viewer.part(region_crops(inputs)[name], inputs.get("whole", inputs["image"]), reference)
 
 
 def _view(viewer: Viewer, inputs: Inputs) -> View:
     if inputs.get("image") is None:
         raise ModelError("perceptual/expert: the question has no image; give one")
-    view = viewer.view(inputs["image"], inputs.get("reference"))
-    whole = region_crops(inputs).get(GLOBAL)
-    if whole is None or view.difference is not None:
-        return view
-    return view.within(viewer.view(whole))
+    if "whole" in inputs:  # the image is a region of it
+        return viewer.part(inputs["image"], inputs["whole"], inputs.get("reference"))
+    return viewer.view(inputs["image"], inputs.get("reference"))
 
 
 def _plan(viewer: Viewer, instructions: str, inputs: Inputs) -> dict[str, Any]:

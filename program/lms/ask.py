@@ -83,8 +83,8 @@ def ask(
     """Ask a model up to three times until `check` accepts its answer.
 
     `predictor` is a `dspy.Predict` or `dspy.ChainOfThought`. Inputs that are None leave the question, and
-    images where the model reads none. Of the inputs, `FACTS` reach the embedded expert alone, as they
-    are, and no trace. The second attempt adds "Return ONLY valid JSON", the third an example.
+    images where the model reads none. Of the inputs, `FACTS` reach the embedded expert alone,
+    and no trace. The second attempt adds "Return ONLY valid JSON", the third an example.
     `lm` None means DSPy's own setting. `calls` is shared by questions that are one, put in several ways.
     `wordings` says in how many of the three it is put, where that is less.
 
@@ -126,7 +126,7 @@ def _question(
     """Return a question as it is sent: without what is absent, or images that the model does not read."""
     traits = traits_of(lm)
     known = {name: value for name, value in inputs.items() if value is not None}
-    facts = {name: known.pop(name) for name in FACTS if name in known}
+    facts = {name: clean(known.pop(name)) for name in FACTS if name in known}
     given = clean(known)
     sent = dict(given)
     if traits.reads_images is False:

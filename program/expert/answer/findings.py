@@ -9,7 +9,16 @@ import numpy as np
 from numpy.typing import NDArray
 
 from program.common.text import is_chinese
-from program.expert.judge.faults import KINDS, MOST, faults_of, kind_of, place_of, probability_of, sharpness_of, tint_of
+from program.expert.judge.faults import (
+    KINDS,
+    MOST,
+    faults_of,
+    kind_of,
+    place_of,
+    probability_of,
+    sharpness_of,
+    tint_of,
+)  # fmt: skip
 from program.expert.judge.quality import OUTPUTS, UNDISTORTED, QualityBelief
 from program.expert.judge.views import Measurements, View, position
 from program.expert.store import Matrix, stored_table
@@ -185,7 +194,8 @@ def unjudged_text(view: View, phrases: Phrases) -> str:
     if not view.unjudged:
         return ""
     width, height = view.size
-    return phrases.say(f"sentence.{view.unjudged}", width=width, height=height)
+    shown = phrases.say("shown.region" if view.is_part else "shown.image")
+    return phrases.say(f"sentence.{view.unjudged}", shown=shown, width=width, height=height)
 
 
 def describe(view: View, fault: VisibleFault, phrases: Phrases) -> str:
@@ -375,9 +385,11 @@ def details(view: View, belief: QualityBelief, scores: Sequence[tuple[str, float
 
 
 def region_sentence(view: View, phrases: Phrases) -> str:
-    """Say what is worst in a region, without its name."""
+    """Say what is worst in a region, without its name; beside a reference, what became of it."""
+    if view.difference is not None:
+        return summary(view, view.prior.mean, phrases)
     items = [item(view, fault, phrases) for fault in visible_faults(view)[:1]]
-    return sentence_of(items, phrases) or phrases.say("sentence.clean")
+    return sentence_of(items, phrases) or unjudged_text(view, phrases) or phrases.say("sentence.clean")
 
 
 def name_region(region: str, sentence: str, phrases: Phrases) -> str:

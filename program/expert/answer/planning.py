@@ -61,7 +61,7 @@ def regions_of(inputs: Inputs) -> list[str]:
 
 
 def region_crops(inputs: Inputs) -> dict[str, Any]:
-    """Return the regions that were cut out of the image; "Global" is the whole of it."""
+    """Return the regions that were cut out of the image."""
     crops = inputs.get("region_crops")
     return dict(crops) if isinstance(crops, Mapping) else {}
 

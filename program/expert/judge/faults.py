@@ -191,6 +191,8 @@ def kind_of(view: View) -> str:
     BIQ2021: all but black, on white, or burnt out. Neighbouring pixels are equal in at most .71 of
     a photograph, before a smooth backdrop.
     """
+    if view.whole is not None and KINDS[kind := kind_of(view.whole)]:
+        return kind  # a sign in a photograph is no document
     if view.unjudged is not None:
         return "photograph"
     n, signs = view.measured, view.signs

@@ -68,7 +68,6 @@ def quality_map(
     if TILE * min(image.width, image.height) < _LEAST:
         return np.array([[score(viewer.view(image, reference))]])
     starts = np.arange(0, 1 - TILE + 1e-9, step)
-    whole = None if reference else viewer.view(image)
     scores = np.empty((len(starts), len(starts)))
     width, height = image.width, image.height
     for row, top in enumerate(starts):
@@ -77,10 +76,7 @@ def quality_map(
             with IMAGES.borrow():
                 tile = IMAGES.crop(image, box)
                 original = IMAGES.crop(reference, box) if reference else None
-                view = viewer.view(tile, original)
-                if whole:
-                    view = view.within(whole)
-                scores[row, column] = score(view)
+                scores[row, column] = score(viewer.part(tile, image, original))
     return scores
 
 

@@ -83,6 +83,7 @@ class View:
         """How many pixels the image lies to the right and below its reference."""
         self.shared: View | None = None
         """Of a shifted image, the view of what both show, each pixel at its own place."""
+        self.whole: View | None = None
         self.is_part = False
         """Whether it is judged beside the whole that it was cut from."""
         self.own_quality = float(self.features.quality[0])
@@ -92,7 +93,7 @@ class View:
         """Return this view of a part of an image as it is judged beside the whole."""
         part = copy(self)
         part.__dict__.pop("prior", None)
-        part.is_part = True
+        part.whole, part.is_part = whole, True
         # As far as distorted images differ: beside the rest, as beside an original, damage shows.
         distorted = OUTPUTS["nr"].index("distorted")
         apart = self.features.values[:, distorted] - whole.features.values[:, distorted]
@@ -163,6 +164,15 @@ class Viewer:
         if reference is not None:
             reference = image_of(reference)
         return self._view(image_of(image), reference)
+
+    def part(self, crop: Any, whole: Any, reference: Any = None) -> View:
+        """Return the view of a region: beside its part of a reference, or else beside the whole.
+
+        All that is said of a region is said of this view.
+        """
+        if reference is not None:
+            return self.view(crop, reference)
+        return self.view(crop).within(self.view(whole))
 
     @cached(
         VIEWS, key=lambda _, image, reference: _key_of(image, reference),
