@@ -1,6 +1,8 @@
 """Regions, through the program's door: what is said of a part of a picture is one thing, whoever asks and however."""
 
+import io
 import re
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -8,7 +10,7 @@ from PIL import Image
 from scipy import ndimage
 from skimage import data as photographs
 
-from program import AgenticIQA
+from program import AgenticIQA, assess
 from program.common.settings import load_settings
 from tests.pictures import noisy
 
@@ -122,6 +124,42 @@ def test_what_is_said_of_a_region_never_contradicts_itself(iqa: AgenticIQA, seed
         assert sharp.startswith(("No", "Slightly", "Mostly"))
     else:
         assert sharp.startswith("Yes")
+
+
+def _upper_left(pixels: np.ndarray, damage) -> np.ndarray:
+    """Return pixels whose upper left fifth is damaged."""
+    damaged, rows, columns = pixels.copy(), int(0.45 * pixels.shape[0]), int(0.45 * pixels.shape[1])
+    damaged[:rows, :columns] = damage(pixels[:rows, :columns])
+    return damaged
+
+
+def _compressed(pixels: np.ndarray) -> np.ndarray:
+    file = io.BytesIO()
+    Image.fromarray(pixels).save(file, "JPEG", quality=5)
+    return np.asarray(Image.open(file))
+
+
+@pytest.mark.parametrize(
+    ("photograph", "damage", "fault"),
+    [
+        (photographs.chelsea, _noisy, "noise"), (photographs.rocket, _noisy, "noise"),
+        (photographs.chelsea, _compressed, "compression"),
+    ],
+)  # fmt: skip
+def test_damage_to_a_fifth_of_a_picture_is_named_with_its_place(iqa, photograph, damage, fault: str) -> None:
+    pixels = photograph()
+    whole, damaged = iqa(image=pixels), iqa(image=_upper_left(pixels, damage))
+    assert fault not in whole.summary
+    assert re.search(rf"{fault} .*(upper left|the top|the left)", damaged.summary.lower())
+    assert fault in [name for name, _ in damaged.faults]
+
+
+def test_a_large_picture_is_looked_at_in_its_own_size_where_it_is_worst(tmp_path: Path, capsys) -> None:
+    small = Image.fromarray(photographs.chelsea())
+    large = np.asarray(small.resize((1200, 800), Image.Resampling.LANCZOS))
+    Image.fromarray(_upper_left(large, lambda part: noisy(part, 12, seed=2))).save(tmp_path / "noisy.png")
+    assert assess.main([str(tmp_path / "noisy.png")]) == 0
+    assert "oise roughens the upper left" in capsys.readouterr().out
 
 
 def test_of_a_large_picture_a_region_is_judged_by_all_its_pixels(iqa: AgenticIQA) -> None:

@@ -9,16 +9,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from program.common.text import is_chinese
-from program.expert.judge.faults import (
-    KINDS,
-    MOST,
-    faults_of,
-    kind_of,
-    place_of,
-    probability_of,
-    sharpness_of,
-    tint_of,
-)  # fmt: skip
+from program.expert.judge import faults as judged
+from program.expert.judge.faults import KINDS, MOST, faults_of, kind_of, place_of, probability_of, sharpness_of, tint_of
 from program.expert.judge.quality import OUTPUTS, UNDISTORTED, QualityBelief
 from program.expert.judge.views import Measurements, View, position
 from program.expert.store import Matrix, stored_table
@@ -209,7 +201,7 @@ def describe(view: View, fault: VisibleFault, phrases: Phrases) -> str:
         lead = phrases.say("opening.none", name=phrases.say(f"damage.{category}"))
     else:
         lead = item(view, fault, phrases)
-    n = view.measured
+    n = judged.seen_in(view, fault.fault).measured
     return phrases.say(
         f"alone.{category}", opening=capitalise(lead), n=n, noise=np.expm1(n["noise_p20"]),
         ratio=np.exp(n["blocking"]), mean=255 * n["brightness"], edges=np.expm1(n["edge1_p99"]),

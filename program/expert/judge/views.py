@@ -22,7 +22,7 @@ from program.common.cache import PlainCache
 from program.common.errors import ImageError
 from program.expert.judge.quality import OUTPUTS, SEVERITIES, Model, QualityBelief, believe, load_model
 from program.expert.measure.features import DIFFERENCE_NAMES, FEATURE_NAMES, measure, reference_differences, resample
-from program.expert.measure.measures import Maps, Numbers
+from program.expert.measure.measures import Maps, Numbers, thirds
 from program.expert.measure.signs import SIGN_NAMES, signs
 from program.expert.store import MEASURED, POPULATION_FILE, Matrix, stored_table
 from program.images.decoding import READING_RULES
@@ -65,14 +65,16 @@ class View:
         vector: Matrix,
         difference: Measurements | None = None,
         signs: Callable[[], Measurements] | None = None,
+        cell: "Callable[[int], View] | None" = None,
     ) -> None:
         """Take the content hashes of image and reference ("" without one), and what was measured.
 
         `size` is width and height. `vector` is what the model reads of the image, or of its
-        `difference` from the reference; `signs` measures those of faults, of an image alone.
+        `difference` from the reference; of an image alone `signs` measures those of faults, and
+        `cell` one of its 3 x 3 parts as large as it is: 0 .. 8, row by row.
         """
         self.key, self.measured, self.size, self.difference = key, measured, size, difference
-        self._signs = signs
+        self.cell, self._signs = cell, signs
         features = self.model.look(vector)
         # Of an image with nothing to judge by as little is known as of one unlike all others.
         if self.unjudged is not None:
@@ -93,7 +95,7 @@ class View:
         """Return this view of a part of an image as it is judged beside the whole."""
         part = copy(self)
         part.__dict__.pop("prior", None)
-        part.whole, part.is_part = whole, True
+        part.whole, part.is_part, part.cell = whole, True, None
         # As far as distorted images differ: beside the rest, as beside an original, damage shows.
         distorted = OUTPUTS["nr"].index("distorted")
         apart = self.features.values[:, distorted] - whole.features.values[:, distorted]
@@ -186,7 +188,7 @@ class Viewer:
                 self._measurements, f"signs/{image.sha256}", SIGN_NAMES, lambda: signs(_pixels(image))
             )
             vector = np.concatenate([self._spreads(image).ravel(), measured.vector])
-            return View(key, measured, size, vector, signs=signs_of_image)
+            return View(key, measured, size, vector, signs=signs_of_image, cell=partial(self._cell, image))
         difference = self._measurements(
             "/".join(key), DIFFERENCE_NAMES,
             lambda: reference_differences(_pixels(image), _pixels(reference)),
@@ -197,6 +199,11 @@ class Viewer:
         if any(shift):
             view.shift, view.shared = shift, self._shared(view, image, reference, shift)
         return view
+
+    def _cell(self, image: ImageRef, at: int) -> View:
+        """Return the view of one of an image's 3 x 3 parts, as many pixels as there are of it."""
+        pixels, (row, column) = _pixels(image), divmod(at, 3)
+        return self.view(IMAGES.add(pixels[thirds(pixels.shape[0])[row], thirds(pixels.shape[1])[column]]))
 
     def _shared(self, view: View, image: ImageRef, reference: ImageRef, shift: tuple[int, int]) -> View:
         """Return the view of what a shifted image and its reference both show."""
