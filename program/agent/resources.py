@@ -351,7 +351,7 @@ class Resources:
         return self._chosen(role) or self.lm(role)
 
     def _chosen(self, role: Role) -> dspy.BaseLM | None:
-        cast_lm: dspy.BaseLM | None = (dspy.settings.get(_CAST) or {}).get(role)
+        cast_lm: dspy.BaseLM | None = getattr(dspy.settings, _CAST, {}).get(role)
         return cast_lm or self._given_lm or dspy.settings.lm
 
     def lm(self, role: Role) -> dspy.BaseLM:

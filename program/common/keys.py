@@ -186,7 +186,13 @@ _Keys = list[tuple[str, str]]
 def _in_force(secrets: Mapping[str, str] | None) -> _Keys:
     """Return the keys to look for, with their names: the longest first, as one may hold another."""
     # Of two names for one key the environment's comes first: it tells the user where to look.
-    keys = [*keys_among(os.environ).items(), *(secrets or {}).items()]
+    return _longest_first(tuple(os.environ.items()), tuple((secrets or {}).items()))
+
+
+@lru_cache(maxsize=16)
+def _longest_first(environment: tuple[tuple[str, str], ...], further: tuple[tuple[str, str], ...]) -> _Keys:
+    """Return the keys among the environment's variables and further ones; kept, as each answer asks for them."""
+    keys = [*keys_among(dict(environment)).items(), *further]
     return sorted((item for item in keys if len(item[1]) >= _SHORTEST), key=lambda item: -len(item[1]))
 
 
@@ -228,8 +234,12 @@ def _spelled(character: str) -> str:
 
 
 def _cleared(value: Any, keys: _Keys) -> Any:
+    if value is None or isinstance(value, int | float):  # most parts of an answer
+        return value
     if isinstance(value, str):
-        text = _redacted(value, keys) if len(value) >= _SHORTEST else value
+        if len(value) < _SHORTEST:
+            return value
+        text = _redacted(value, keys)
         if text == value:
             return value
         return text

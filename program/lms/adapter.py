@@ -195,6 +195,7 @@ def _answer_request(signature: type[dspy.Signature]) -> str:
     return f"Respond with {_description(field)}."
 
 
+@functools.lru_cache(maxsize=256)
 def is_word(signature: type[dspy.Signature]) -> bool:
     """Return whether a signature asks for one level or option alone: a word, without JSON."""
     if list(signature.output_fields) == ["final_answer"]:

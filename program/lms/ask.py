@@ -100,18 +100,17 @@ def ask(
     traits = question.traits
     if traits.takes_references and not traits.thinks:
         question.max_tokens = form.max_tokens
-    first, *_ = question.signature.output_fields
-    if first == form.decisive_field:
-        # Without a schema an answer may begin with anything, and would be paid for twice.
-        question.first_field_only = traits.takes_schema and not traits.thinks and _is_ours(traits)
-    example = dict.fromkeys(asked.output_fields.keys() - form.example.keys(), "...") | dict(form.example)
+    # Without a schema an answer may begin with anything, and would be paid for twice.
+    can_be_cut = traits.takes_schema and not traits.thinks and _is_ours(traits)
+    if form.decisive_field is not None and can_be_cut:
+        question.first_field_only = next(iter(question.signature.output_fields)) == form.decisive_field
     key = _key(question)
     if key is None:
-        return _answered(question, asked, check, example, wordings)
+        return _answered(question, asked, check, form.example, wordings)
     with single_flight(key):  # another thread may be asking the same
         answer = _recalled(key, question, check)
         if answer is None:
-            answer = _answered(question, asked, check, example, wordings)
+            answer = _answered(question, asked, check, form.example, wordings)
             _keep(key, question, answer)
         return answer
 
@@ -131,7 +130,7 @@ def _question(
     sent = dict(given)
     if traits.reads_images is False:
         sent = {name: value for name, value in given.items() if not _shows(value)}
-    if isinstance(adapter_for(lm), dspy.TwoStepAdapter) and any(map(_shows, sent.values())):
+    if any(map(_shows, sent.values())) and isinstance(adapter_for(lm), dspy.TwoStepAdapter):
         mend = "use dspy.ChatAdapter, JSONAdapter or XMLAdapter"
         raise InputError(f"adapter: dspy.TwoStepAdapter sends no images, only their addresses; {mend}")
     absent = tuple(name for name in inputs if name not in sent)
@@ -278,7 +277,8 @@ def _wordings(
     # As DSPy's own adapters do, the model is asked for JSON where its answer could not be read.
     hint = "\n\nReturn ONLY valid JSON."
     yield ATTEMPTS[1], _with_addition(question.signature, hint), None  # type: ignore[arg-type]  # a class is hashable
-    hint += f" An example of a valid answer:\n{json.dumps(example, ensure_ascii=False)}"
+    shown = dict.fromkeys(asked.output_fields.keys() - example.keys(), "...") | dict(example)
+    hint += f" An example of a valid answer:\n{json.dumps(shown, ensure_ascii=False)}"
     yield ATTEMPTS[2], _with_addition(question.signature, hint), None  # type: ignore[arg-type]  # likewise
 
 
@@ -327,9 +327,11 @@ def _predict_of(predictor: dspy.Module, form: QuestionForm) -> tuple[dspy.Predic
         kind = type(predictor).__name__
         raise InputError(f"a dspy.{kind} cannot put {wanted}: give a Predict or ChainOfThought")
     asked = form.shape(predict.signature)
-    missing = ", ".join(name for name in form.example if name not in asked.output_fields)
+    outputs = asked.output_fields
+    missing = [name for name in form.example if name not in outputs]
     if missing:
-        raise InputError(f"{wanted} has a signature without {missing}: build on the one in `signatures`")
+        lacking = ", ".join(missing)
+        raise InputError(f"{wanted} has a signature without {lacking}: build on the one in `signatures`")
     return predict, asked
 
 
@@ -404,6 +406,8 @@ def complete_demos(demos: Sequence[Any], signature: type[dspy.Signature]) -> lis
 
     An output that may stay unanswered may do so in a demo, too. Which outputs demos lack is said once.
     """
+    if not demos:
+        return []
     images = {"image", "reference"} & signature.input_fields.keys()
     outputs = signature.output_fields
     optional = {name for name in outputs if type(None) in get_args(outputs[name].annotation)}

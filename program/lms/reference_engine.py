@@ -245,11 +245,12 @@ class ReferenceEngine:
         ImageError when an image is unknown here or has changed since it was opened.
         """
         shown = [IMAGES.find(part.url) for part in _images_of(request) if _is_reference(part)]
-        limits = limits_of_request(shown, self.limits)
-        messages = []
-        for message in request.messages:
-            parts = tuple(_sent_part(part, limits, images) for part in message.parts)
-            messages.append(replace(message, parts=parts))
+        messages = list(request.messages)
+        if shown:
+            limits = limits_of_request(shown, self.limits)
+            for place, message in enumerate(messages):
+                parts = tuple(_sent_part(part, limits, images) for part in message.parts)
+                messages[place] = replace(message, parts=parts)
         known, system = self.record.known, request.system
         if system and not known.system_role:
             messages[0] = _with_instructions(messages[0], system)
@@ -260,9 +261,12 @@ class ReferenceEngine:
             if getattr(request.config, name, None) is not None:
                 changed[name] = None
                 note_change(f"{self.title}: {name} left out ({words})")
-        if request.config.logprobs and known.token_probabilities:
-            changed.setdefault("logprobs", min(request.config.logprobs, known.token_probabilities))
-        config = replace(request.config, **changed)
+        most = known.token_probabilities
+        if request.config.logprobs and most and request.config.logprobs > most:
+            changed.setdefault("logprobs", most)
+        config = request.config
+        if changed:
+            config = replace(config, **changed)
         model = self.connection.wire_model or request.model
         if known.wire_model:
             model = f"{model.partition('/')[0]}/{known.wire_model}"

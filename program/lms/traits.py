@@ -249,19 +249,26 @@ class ModelRecord:
         self._file, self._declared = file, dict(declared or {})
         self.known = ModelTraits()
         """What the service said, or its refusals."""
+        self.traits = self.known
+        """What is known, under what flags and configuration declare."""
         if file is not None:
             with suppress(OSError, ValidationError):  # none yet, or not ours: it is asked again
                 self.known = ModelTraits.model_validate_json(file.read_bytes())
+        self._declare()
 
-    @property
-    def traits(self) -> ModelTraits:
-        """What is known, under what flags and configuration declare."""
-        return self.known.model_copy(update=self._declared) if self._declared else self.known
+    def _declare(self) -> None:
+        self.traits = self.known.model_copy(update=self._declared)
+
+    def forget(self) -> None:
+        """Forget what the service said in this process: it is asked again."""
+        self.known = ModelTraits()
+        self._declare()
 
     def learn(self, **traits: Any) -> None:
         """Correct the record, and keep it."""
         with self.lock:
             self.known = self.known.model_copy(update=traits)
+            self._declare()
             if self._file is None:
                 return
             try:
