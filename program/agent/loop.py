@@ -79,7 +79,7 @@ class AgenticIQA(ProgramModule):
                 _look(state, test, self.resources.viewer)
             with noted_answers() as noted:
                 result, state = self._answered(state, test, original, usage)
-            self.resources.note_answer(unread=result.is_unread)
+            self.resources.note_answer(result)
             if result.is_unread:
                 forget_answers(noted)
             if note := self.resources.sight_note:

@@ -237,12 +237,7 @@ def _cleared(value: Any, keys: _Keys) -> Any:
     if value is None or isinstance(value, int | float):  # most parts of an answer
         return value
     if isinstance(value, str):
-        if len(value) < _SHORTEST:
-            return value
-        text = _redacted(value, keys)
-        if text == value:
-            return value
-        return text
+        return _text_cleared(value, keys)
     if isinstance(value, list | tuple):
         items = [_cleared(item, keys) for item in value]
         if all(new is old for new, old in zip(items, value, strict=True)):
@@ -264,6 +259,15 @@ def _cleared(value: Any, keys: _Keys) -> Any:
     if is_record and not isinstance(value, type):
         return _record_cleared(value, keys)
     return value
+
+
+def _text_cleared(text: str, keys: _Keys) -> str:
+    if len(text) < _SHORTEST:
+        return text
+    cleared = _redacted(text, keys)
+    if cleared == text:
+        return text
+    return cleared
 
 
 def _entries_cleared(entries: Mapping[Any, Any], keys: _Keys) -> dict[Any, Any] | None:

@@ -258,6 +258,8 @@ def _answered(
         fields = list(question.signature.output_fields)
         logger.warning("question for %s: %s gave no usable answer: %s", fields, attempt, errors[-1])
         question.first_field_only = False
+        if question.calls.will_do is not None and question.calls.will_do(raw):
+            break
     return Answer(None, None, raw, tuple(errors))
 
 

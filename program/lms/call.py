@@ -5,7 +5,7 @@ import random
 import re
 import time
 from collections import deque
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from contextvars import ContextVar
 from dataclasses import dataclass, field, replace
@@ -149,6 +149,8 @@ class CallAllowance:
     """How many calls of a model a question may still cost: at first `wire.attempts`."""
 
     left: int = field(default_factory=lambda: settings_in_force().wire.attempts)
+    will_do: Callable[[str], object] | None = None
+    """Whether an answer that cannot be read ends the question, by its text; None: no answer does."""
 
     def take(self) -> bool:
         """Take one call; False where none is left."""
