@@ -23,7 +23,7 @@ from program.common.keys import holds_key, keys_named_after, usable_key, use_key
 from program.common.settings import Settings
 from program.expert import MODEL, NAME
 from program.fusion import ScoreFusion
-from program.lms.reference_engine import AsyncReferenceEngine, Connection, ReferenceEngine, ServerTransport
+from program.lms.reference_engine import Connection, ReferenceEngine, ServerTransport
 from program.lms.servers import CAPABILITIES, declared_traits, route, served, server_connection, server_name
 from program.lms.traits import ModelTraits, as_listed, known_traits, record_of, traits_of
 from program.tools.registry import ToolRegistry
@@ -86,8 +86,7 @@ def build_lm(role: RoleSettings, *, cache_dir: Path | None) -> dspy.LM:
     connection = connection._replace(capabilities=able)
     secrets = {variable: key} if key else {}
     engine = ReferenceEngine(connection, role.images or ImageLimits(), record, role.backend, api_base, secrets)
-    answers_async = AsyncReferenceEngine(engine)
-    return dspy.LM(connection.lm_name, engine=engine, async_engine=answers_async, **_allowed(name, options))
+    return dspy.LM(connection.lm_name, engine=engine, **_allowed(name, options))
 
 
 def _declared(entry: BackendSettings, able: Mapping[str, Any], api_base: str | None) -> dict[str, Any]:

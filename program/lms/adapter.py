@@ -3,7 +3,7 @@
 import functools
 import json
 import re
-from collections.abc import Awaitable, Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import replace
 from typing import Any
 
@@ -44,15 +44,6 @@ class KeptAdapter(dspy.JSONAdapter):
         # The JSON adapter's own call would make a schema each time: this is the one above it.
         ask: Callable[..., list[dict[str, Any]]] = super(dspy.JSONAdapter, self).__call__
         return ask(lm, options, signature, demos, inputs)
-
-    async def acall(
-        self, lm: Any, lm_kwargs: dict[str, Any], signature: Any, demos: Any, inputs: Any
-    ) -> list[dict[str, Any]]:
-        """Ask an LM as a coroutine."""
-        options = lm_kwargs | _form_of_answer(lm, signature)
-        ask: Callable[..., Awaitable[Any]] = super(dspy.JSONAdapter, self).acall
-        answers: list[dict[str, Any]] = await ask(lm, options, signature, demos, inputs)
-        return answers
 
     def format_system_message(self, signature: Any) -> str:
         """Describe the task."""

@@ -1,6 +1,5 @@
 """An engine around a service's: it makes images of references, and leaves out what is refused."""
 
-import asyncio
 import logging
 import re
 import secrets
@@ -389,14 +388,3 @@ def _sent_part(part: Any, limits: ImageLimits, images: dict[bytes, bytes] | None
     token = token_for(ref.sha256)
     images[token.encode("ascii")] = image.data.encode("ascii")
     return lm15.ImagePart(data=token, media_type=image.media_type)
-
-
-class AsyncReferenceEngine:
-    """The same engine for asynchronous callers, each of whose requests takes a thread."""
-
-    def __init__(self, engine: ReferenceEngine) -> None:
-        self._engine = engine
-
-    async def complete(self, request: lm15.Request) -> lm15.Response:
-        """Answer one request."""
-        return await asyncio.to_thread(self._engine.complete, request)
