@@ -25,8 +25,7 @@ from program.lms import traits
 from program.lms.adapter import events_of
 from program.lms.call import FeatureRefused, note_change, note_image
 from program.lms.dspy_private import LM15Engine, StdlibTransport, TransportResponse
-from program.lms.refusals import OMITTABLE, fewer_alternatives, readable, refused, words_of
-from program.lms.replies import understood
+from program.lms.replies import OMITTABLE, fewer_alternatives, readable, refused, understood, words_of
 from program.lms.traits import ModelRecord, ModelTraits
 
 
