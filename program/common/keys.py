@@ -181,6 +181,7 @@ def scrub(error: BaseException, secrets: Mapping[str, str] | None = None) -> Non
 
 
 _Keys = list[tuple[str, str]]
+_PLAIN = {type(None), bool, int, float}
 
 
 def _in_force(secrets: Mapping[str, str] | None) -> _Keys:
@@ -234,7 +235,7 @@ def _spelled(character: str) -> str:
 
 
 def _cleared(value: Any, keys: _Keys) -> Any:
-    if value is None or isinstance(value, int | float):  # most parts of an answer
+    if type(value) in _PLAIN:  # most parts of an answer
         return value
     if isinstance(value, str):
         return _text_cleared(value, keys)

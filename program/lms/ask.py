@@ -60,11 +60,12 @@ _LOGGED_CHARS = 2000
 
 @dataclass(frozen=True)
 class Answer(Generic[T]):
-    """What a question ended with: a checked value and its attempt, or None and the last raw text."""
+    """What a question ended with: a checked value and its attempt, or neither."""
 
     value: T | None
     attempt: str | None
     raw: str
+    """The last text, where no answer was accepted."""
     errors: tuple[str, ...]
     prediction: dspy.Prediction | None = None
 
@@ -212,7 +213,7 @@ def _recalled(key: str, question: Question, check: Check[T]) -> Answer[T] | None
         return None
     if not question.traits.embedded:
         book_kept_answer()
-    return Answer(value, ATTEMPTS[0], _raw_text(prediction, question.signature), (), prediction)
+    return Answer(value, ATTEMPTS[0], "", (), prediction)
 
 
 def _is_watched(question: Question) -> bool:
@@ -238,13 +239,13 @@ def _answered(
     for attempt, signature, adapter in islice(_wordings(question, asked, example), wordings):
         if question.calls.left == 0:
             break
+        prediction: dspy.Prediction | None = None
         try:
             with dspy.context(adapter=adapter):
                 _log_prompt(attempt, signature, question)
                 prediction = _prediction(question, signature)
-            raw = _raw_text(prediction, signature)
-            logger.debug("response (%s): %s", attempt, raw[:_LOGGED_CHARS])
-            return Answer(check(prediction), attempt, raw, tuple(errors), prediction)
+            _log_answer(attempt, signature, prediction)
+            return Answer(check(prediction), attempt, "", tuple(errors), prediction)
         except InputError:  # a spent budget, an image that was altered: no other wording mends it
             raise
         except AdapterParseError as error:
@@ -254,6 +255,8 @@ def _answered(
         except (ValueError, LMError) as error:  # pydantic's are ValueErrors
             if isinstance(error, LMError):
                 _raise_if_final(error, question)
+            if prediction is not None:
+                raw = _raw_text(prediction, signature)
             errors.append(one_line(str(error)))
         fields = list(question.signature.output_fields)
         logger.warning("question for %s: %s gave no usable answer: %s", fields, attempt, errors[-1])
@@ -387,6 +390,11 @@ def _log_prompt(attempt: str, signature: type[dspy.Signature], question: Questio
         messages = adapter_for(question.lm).format(signature, question.demos, question.traced_inputs)
         text = json.dumps(strip_bytes(messages), ensure_ascii=False)
         logger.debug("prompt (%s, %d demos): %s", attempt, len(question.demos), text)
+
+
+def _log_answer(attempt: str, signature: type[dspy.Signature], prediction: dspy.Prediction) -> None:
+    if logger.isEnabledFor(logging.DEBUG):
+        logger.debug("response (%s): %s", attempt, _raw_text(prediction, signature)[:_LOGGED_CHARS])
 
 
 def clean(value: Any) -> Any:
