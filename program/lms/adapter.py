@@ -166,7 +166,7 @@ def _system_text(signature: type[dspy.Signature], *, form: Mapping[str, Any] | N
     inputs = [_line(name, field) for name, field in signature.input_fields.items()]
     if inputs:
         parts.append("\n".join(["Given are", *inputs]))
-    if not is_word(signature):
+    if not is_word(signature):  # type: ignore[arg-type]  # a class is hashable
         outputs = ["Respond with a JSON object of these fields, in this order:"]
         for name, field in signature.output_fields.items():
             outputs.append(_line(name, field) + _shape_in_brackets(form or {}, name))
