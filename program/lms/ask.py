@@ -125,9 +125,13 @@ def _question(
 ) -> Question:
     """Return a question as it is sent: without what is absent, or images that the model does not read."""
     traits = traits_of(lm)
-    known = {name: value for name, value in inputs.items() if value is not None}
-    facts = {name: known.pop(name) for name in FACTS if name in known}
-    given = clean(known)
+    facts: dict[str, Any] = {}
+    given: dict[str, Any] = {}
+    for name, value in inputs.items():
+        if name in FACTS and value is not None:
+            facts[name] = value
+        elif value is not None:
+            given[name] = clean(value)
     sent = dict(given)
     if traits.reads_images is False:
         sent = {name: value for name, value in given.items() if not _shows(value)}

@@ -187,8 +187,9 @@ class ModelCall:
         self._whole_call: _Receipt | None = None
         self._requests, self._answers, self._answered_tokens = 0, 0, 0
         self.answer_text = ""
-        known = [name for name in _CAPABILITIES if hasattr(self._engine, name)]
-        vars(self).update({name: getattr(self._engine, name) for name in known})
+        for name in _CAPABILITIES:
+            if hasattr(self._engine, name):
+                setattr(self, name, getattr(self._engine, name))
         self.is_cut = False
         """Whether the last answer ended for want of tokens."""
 

@@ -62,9 +62,14 @@ def listed_traits(address: str, model: str, secrets: Mapping[str, str]) -> dict[
     root = re.sub(r"/v\d+$", "", address)
     listing = _page(f"{address}/models", secrets, must_answer=True)
     listed = listing.get("data")
-    entries = [entry for entry in listed if isinstance(entry, Mapping)] if isinstance(listed, list) else []
-    only: Mapping[str, Any] = entries[0] if len(entries) == 1 else {}
-    entry = next((each for each in entries if each.get("id") == model), only)
+    entries = []
+    if isinstance(listed, list):
+        entries = [entry for entry in listed if isinstance(entry, Mapping)]
+    entry: Mapping[str, Any] = {}
+    for each in entries:
+        if each.get("id") == model or len(entries) == 1:
+            entry = each
+            break
     reads_images = _is_among(_at(entry, "architecture.input_modalities"), "image")
     lengths = [_at(entry, path) for path in _LENGTHS]
     if entry.get("owned_by") == "llamacpp" or _at(entry, "meta.n_ctx") is not None:
