@@ -20,7 +20,7 @@ require_docstrings()
 _LOOK = "If they are unclear or insufficient, look at the image itself."
 
 
-_SCORES = "the quality as a whole as tools rate it, 1 bad to 5 excellent, each tool under what it was chosen for"
+_SCORES = "the tools' scores of the overall quality, 1 bad to 5 excellent"
 
 
 class _Shown(dspy.Signature):
@@ -38,8 +38,7 @@ class _Judged(_Shown):
 class AnswerQuestion(_Shown):
     """You are a visual quality assessment assistant. Select the best answer to the user's question.
 
-    You are given the distortion analysis (severity and visual impact) and the tools' quality scores (1 bad to 5
-    excellent).
+    You are given the distortion analysis (severity and visual impact) and the tools' quality scores.
     1. Understand what visual information the question needs.
     2. Check whether the analysis or the scores hold it.
     3. If they do, answer from them.
@@ -57,8 +56,7 @@ class AnswerQuestion(_Shown):
 class ExplainQuality(_Judged):
     """You are a visual quality assessment assistant. Answer the user's question about the image's quality.
 
-    You are given the distortion analysis (severity and visual impact) and the tools' quality scores (1 bad to 5
-    excellent).
+    You are given the distortion analysis (severity and visual impact) and the tools' quality scores.
     1. Understand what visual information the question needs.
     2. Check whether the analysis or the scores hold it.
     3. If they do, answer from them.
@@ -72,7 +70,7 @@ class ExplainQuality(_Judged):
 class ScoreQuality(_Judged):
     """You are a visual quality assessment assistant. Assess the image's quality and say how likely each level is.
 
-    You are given the question, the tools' scores with their mean, and the distortion analysis. The levels are
+    The levels are
     bad (1): extreme distortions, unusable quality
     poor (2): severe distortions, significant impact
     fair (3): moderate distortions, noticeable impact
@@ -91,7 +89,7 @@ class ScoreQuality(_Judged):
 class ClassifyQuality(_Judged):
     """You are a visual quality assessment assistant. Select the one level that names the image's quality best.
 
-    You are given the question, the tools' scores (1 to 5) and the distortion analysis. The levels on this scale are
+    The levels are
     bad (1): extreme distortions, unusable quality
     poor (2): severe distortions, significant impact
     fair (3): moderate distortions, noticeable impact

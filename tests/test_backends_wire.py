@@ -1,11 +1,9 @@
 """Every kind of backend over a real wire: what is asked, what a service refuses, and that each gets the pictures."""
 
-import asyncio
 import base64
 import io
 import json
 import threading
-from concurrent.futures import ThreadPoolExecutor
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 
 import dspy
@@ -228,22 +226,6 @@ def test_a_feature_that_a_server_refuses_is_left_out_from_then_on(feature, loopb
     others = {"response_format", "logprobs", "temperature"} - {feature}
     assert all(name in q.body for q in server.asked for name in others)
     assert caplog.text.count(f"does not take {feature}") == 1
-
-
-def test_an_asynchronous_call_learns_the_same(loopback, loopback_module):
-    refusal = loopback_module.Reply(400, {"error": {"message": "response_format is not supported"}})
-    server = loopback(rules=[(lambda q: "response_format" in q.body, refusal)])
-    lm = build_lm(RoleSettings(backend="openai/x", api_base=server.base), cache_dir=None)
-
-    async def twice():
-        with dspy.context(lm=lm, adapter=dspy.JSONAdapter()):
-            return [await dspy.Predict("question -> answer").acall(question="?") for _ in range(2)]
-
-    # In a thread of its own: LiteLLM leaves an event loop in this one, which asyncio.run would drop unclosed.
-    with ThreadPoolExecutor(1) as pool:
-        assert all(p.answer is not None for p in pool.submit(asyncio.run, twice()).result())
-    assert len(server.asked) == 3
-    assert list(lm.engine.record.known.refused) == ["response_format"]
 
 
 @pytest.mark.parametrize(("status", "message"), [(400, "image is too small"), (401, "no"), (404, "no")])

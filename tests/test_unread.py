@@ -59,6 +59,14 @@ def test_a_model_that_never_answers_ends_a_run_after_three_pictures(loopback, pi
     assert not out.exists()
 
 
+def test_levels_of_broken_answers_are_read_from_the_first_of_each_picture(loopback, pictures, capsys):
+    server = loopback(faults=lambda *_: "invalid_json")
+    assert assess.main([str(pictures), *on(server, "--json")]) == 1
+    summary = json.loads(capsys.readouterr().out)
+    assert (summary["images"], summary["failed"]) == (6, 0)
+    assert server.stats()["by_field"] == {"plan": 3, "findings": 6, "quality_level": 3 + 5}
+
+
 @pytest.mark.usefixtures("answers_on_disk")
 def test_what_rests_on_the_tools_alone_is_tried_again(loopback, pictures, tmp_path, capsys):
     server, out = loopback(faults=lambda *_: "wrong_schema"), tmp_path / "out.csv"

@@ -222,7 +222,7 @@ def _model(role: RoleSettings, title: str, cache_dir: Path) -> list[Check]:
         lm = lm_of(role, cache_dir=cache_dir)
         if known_traits(lm).embedded:
             return [Check(title, "ok", "embedded, needs no network")]
-        own_record(lm).known = ModelTraits()  # it is asked again
+        own_record(lm).forget()
         traits = traits_of(lm)
     except (ModelError, LMError) as error:
         return [_failed(title, error, "name another model (--lm)")]

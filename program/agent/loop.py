@@ -79,7 +79,7 @@ class AgenticIQA(ProgramModule):
                 _look(state, test, self.resources.viewer)
             with noted_answers() as noted:
                 result, state = self._answered(state, test, original, usage)
-            self.resources.note_answer(unread=result.is_unread)
+            self.resources.note_answer(result)
             if result.is_unread:
                 forget_answers(noted)
             if note := self.resources.sight_note:
@@ -134,10 +134,9 @@ class AgenticIQA(ProgramModule):
         """Return the model of each role whose predictors all have the same one, as by `set_lm`."""
         models: dict[str, dspy.BaseLM] = {}
         for role in ROLES:
-            predictors = getattr(self, role).named_parameters()
-            (lm, *others) = {id(each.lm): each.lm for _, each in predictors}.values()
-            if lm is not None and not others:
-                models[role] = lm
+            lms = [predictor.lm for predictor in _predictors_of(getattr(self, role))]
+            if lms[0] is not None and all(lm is lms[0] for lm in lms):
+                models[role] = lms[0]
         return models
 
     def _answered(
@@ -225,6 +224,17 @@ class AgenticIQA(ProgramModule):
         state.executor_evidence = evidence
         result: SummarizerOutput = self.summarizer(state=state, image=image, reference=reference)
         return result
+
+
+def _predictors_of(role: dspy.Module) -> list[dspy.Predict]:
+    """Return what a role asks with; unlike `named_parameters` this is quick enough for each image."""
+    predictors = []
+    for part in vars(role).values():
+        if isinstance(part, dspy.Predict):
+            predictors.append(part)
+        elif isinstance(part, dspy.Module):
+            predictors += [predictor for _, predictor in part.named_parameters()]
+    return predictors
 
 
 functools.update_wrapper(AgenticIQA.__call__, AgenticIQA.forward, assigned=("__doc__",))  # for `help`

@@ -15,7 +15,7 @@ from dspy import lm15
 from dspy.utils.exceptions import LMConfigurationError
 
 from program.agent.query import QueryReading, QueryType
-from program.agent.state import AssessmentState
+from program.agent.state import AssessmentState, SummarizerOutput
 from program.common.backends import SERVER_PROVIDERS, BackendSettings, ImageLimits, RoleSettings
 from program.common.cache import use_lm_cache
 from program.common.errors import ModelError
@@ -23,7 +23,7 @@ from program.common.keys import holds_key, keys_named_after, usable_key, use_key
 from program.common.settings import Settings
 from program.expert import MODEL, NAME
 from program.fusion import ScoreFusion
-from program.lms.reference_engine import AsyncReferenceEngine, Connection, ReferenceEngine, ServerTransport
+from program.lms.reference_engine import Connection, ReferenceEngine, ServerTransport
 from program.lms.servers import CAPABILITIES, declared_traits, route, served, server_connection, server_name
 from program.lms.traits import ModelTraits, as_listed, known_traits, record_of, traits_of
 from program.tools.registry import ToolRegistry
@@ -86,8 +86,7 @@ def build_lm(role: RoleSettings, *, cache_dir: Path | None) -> dspy.LM:
     connection = connection._replace(capabilities=able)
     secrets = {variable: key} if key else {}
     engine = ReferenceEngine(connection, role.images or ImageLimits(), record, role.backend, api_base, secrets)
-    answers_async = AsyncReferenceEngine(engine)
-    return dspy.LM(connection.lm_name, engine=engine, async_engine=answers_async, **_allowed(name, options))
+    return dspy.LM(connection.lm_name, engine=engine, **_allowed(name, options))
 
 
 def _declared(entry: BackendSettings, able: Mapping[str, Any], api_base: str | None) -> dict[str, Any]:
@@ -231,8 +230,8 @@ class Resources:
         self._given_lm = lm
         self._built: dict[Role, dspy.LM] = {}
         self._lock = threading.Lock()
-        self._unread: set[str] = set()
-        """Models of which the last answer could not be read."""
+        self._last_answers: dict[str, Literal["read", "read as text", "unread"]] = {}
+        """How the last answer of each model was understood."""
 
     def __deepcopy__(self, memo: dict[int, Any]) -> "Resources":
         return self
@@ -268,13 +267,20 @@ class Resources:
         """Return what the model of a role can do; its service is asked where it never was."""
         return traits_of(self.lm(role))
 
-    def note_answer(self, *, unread: bool) -> None:
-        """Take down whether the Summarizer's model was understood in its last answer."""
+    def note_answer(self, result: SummarizerOutput) -> None:
+        """Take down how the Summarizer's model was understood in its last answer."""
         model = str(self.lm("summarizer").model)
-        if unread:
-            self._unread.add(model)
+        if result.is_unread:
+            self._last_answers[model] = "unread"
+        elif result.attempt == "text":
+            self._last_answers[model] = "read as text"
         else:
-            self._unread.discard(model)
+            self._last_answers[model] = "read"
+
+    @property
+    def reads_levels_as_text(self) -> bool:
+        """Whether a level in the text of a broken answer will do, as none of three could be read before."""
+        return self._last_answers.get(str(self.lm("summarizer").model)) == "read as text"
 
     def wordings(self, role: Role, state: AssessmentState) -> int | None:
         """Return in how many wordings a model is asked what an answer can do without; None: in all.
@@ -283,7 +289,8 @@ class Resources:
         """
         if self.known_traits(role).embedded:
             return None
-        doubts = (state.plan_error is not None) + (str(self.lm(role).model) in self._unread)
+        is_unread = self._last_answers.get(str(self.lm(role).model)) == "unread"
+        doubts = (state.plan_error is not None) + is_unread
         return (None, 1, 0)[doubts]
 
     @cached_property
@@ -351,7 +358,7 @@ class Resources:
         return self._chosen(role) or self.lm(role)
 
     def _chosen(self, role: Role) -> dspy.BaseLM | None:
-        cast_lm: dspy.BaseLM | None = (dspy.settings.get(_CAST) or {}).get(role)
+        cast_lm: dspy.BaseLM | None = getattr(dspy.settings, _CAST, {}).get(role)
         return cast_lm or self._given_lm or dspy.settings.lm
 
     def lm(self, role: Role) -> dspy.BaseLM:

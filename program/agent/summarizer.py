@@ -363,6 +363,8 @@ class Summarizer(dspy.Module):
     def _level_belief(self, case: _Case, *, with_findings: bool = False) -> Answer[LevelBelief]:
         """Ask how good the image is, in the best way that the model can; for its distortions, too, `with_findings`."""
         calls, way = CallAllowance(), self.scoring_way()
+        if self.resources.reads_levels_as_text:
+            calls.will_do = level_in_text
         case = replace(case, inputs=case.shown.beside_ratings(case.inputs))
         if way == "probabilities":
             return self._probabilities(case, calls, with_findings=with_findings)

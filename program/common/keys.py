@@ -181,12 +181,19 @@ def scrub(error: BaseException, secrets: Mapping[str, str] | None = None) -> Non
 
 
 _Keys = list[tuple[str, str]]
+_PLAIN = {type(None), bool, int, float}
 
 
 def _in_force(secrets: Mapping[str, str] | None) -> _Keys:
     """Return the keys to look for, with their names: the longest first, as one may hold another."""
     # Of two names for one key the environment's comes first: it tells the user where to look.
-    keys = [*keys_among(os.environ).items(), *(secrets or {}).items()]
+    return _longest_first(tuple(os.environ.items()), tuple((secrets or {}).items()))
+
+
+@lru_cache(maxsize=16)
+def _longest_first(environment: tuple[tuple[str, str], ...], further: tuple[tuple[str, str], ...]) -> _Keys:
+    """Return the keys among the environment's variables and further ones; kept, as each answer asks for them."""
+    keys = [*keys_among(dict(environment)).items(), *further]
     return sorted((item for item in keys if len(item[1]) >= _SHORTEST), key=lambda item: -len(item[1]))
 
 
@@ -228,11 +235,10 @@ def _spelled(character: str) -> str:
 
 
 def _cleared(value: Any, keys: _Keys) -> Any:
+    if type(value) in _PLAIN:  # most parts of an answer
+        return value
     if isinstance(value, str):
-        text = _redacted(value, keys) if len(value) >= _SHORTEST else value
-        if text == value:
-            return value
-        return text
+        return _text_cleared(value, keys)
     if isinstance(value, list | tuple):
         items = [_cleared(item, keys) for item in value]
         if all(new is old for new, old in zip(items, value, strict=True)):
@@ -254,6 +260,15 @@ def _cleared(value: Any, keys: _Keys) -> Any:
     if is_record and not isinstance(value, type):
         return _record_cleared(value, keys)
     return value
+
+
+def _text_cleared(text: str, keys: _Keys) -> str:
+    if len(text) < _SHORTEST:
+        return text
+    cleared = _redacted(text, keys)
+    if cleared == text:
+        return text
+    return cleared
 
 
 def _entries_cleared(entries: Mapping[Any, Any], keys: _Keys) -> dict[Any, Any] | None:

@@ -3,7 +3,7 @@
 import functools
 import json
 import re
-from collections.abc import Awaitable, Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import replace
 from typing import Any
 
@@ -44,15 +44,6 @@ class KeptAdapter(dspy.JSONAdapter):
         # The JSON adapter's own call would make a schema each time: this is the one above it.
         ask: Callable[..., list[dict[str, Any]]] = super(dspy.JSONAdapter, self).__call__
         return ask(lm, options, signature, demos, inputs)
-
-    async def acall(
-        self, lm: Any, lm_kwargs: dict[str, Any], signature: Any, demos: Any, inputs: Any
-    ) -> list[dict[str, Any]]:
-        """Ask an LM as a coroutine."""
-        options = lm_kwargs | _form_of_answer(lm, signature)
-        ask: Callable[..., Awaitable[Any]] = super(dspy.JSONAdapter, self).acall
-        answers: list[dict[str, Any]] = await ask(lm, options, signature, demos, inputs)
-        return answers
 
     def format_system_message(self, signature: Any) -> str:
         """Describe the task."""
@@ -175,7 +166,7 @@ def _system_text(signature: type[dspy.Signature], *, form: Mapping[str, Any] | N
     inputs = [_line(name, field) for name, field in signature.input_fields.items()]
     if inputs:
         parts.append("\n".join(["Given are", *inputs]))
-    if not is_word(signature):
+    if not is_word(signature):  # type: ignore[arg-type]  # a class is hashable
         outputs = ["Respond with a JSON object of these fields, in this order:"]
         for name, field in signature.output_fields.items():
             outputs.append(_line(name, field) + _shape_in_brackets(form or {}, name))
@@ -189,12 +180,13 @@ def _answer_request(signature: type[dspy.Signature]) -> str:
     >>> _answer_request(dspy.Signature("a -> b: str"))
     'Respond with the JSON object.'
     """
-    if not is_word(signature):
+    if not is_word(signature):  # type: ignore[arg-type]  # a class is hashable
         return "Respond with the JSON object."
     (field,) = signature.output_fields.values()
     return f"Respond with {_description(field)}."
 
 
+@functools.lru_cache(maxsize=256)
 def is_word(signature: type[dspy.Signature]) -> bool:
     """Return whether a signature asks for one level or option alone: a word, without JSON."""
     if list(signature.output_fields) == ["final_answer"]:

@@ -60,11 +60,12 @@ _LOGGED_CHARS = 2000
 
 @dataclass(frozen=True)
 class Answer(Generic[T]):
-    """What a question ended with: a checked value and its attempt, or None and the last raw text."""
+    """What a question ended with: a checked value and its attempt, or neither."""
 
     value: T | None
     attempt: str | None
     raw: str
+    """The last text, where no answer was accepted."""
     errors: tuple[str, ...]
     prediction: dspy.Prediction | None = None
 
@@ -100,18 +101,17 @@ def ask(
     traits = question.traits
     if traits.takes_references and not traits.thinks:
         question.max_tokens = form.max_tokens
-    first, *_ = question.signature.output_fields
-    if first == form.decisive_field:
-        # Without a schema an answer may begin with anything, and would be paid for twice.
-        question.first_field_only = traits.takes_schema and not traits.thinks and _is_ours(traits)
-    example = dict.fromkeys(asked.output_fields.keys() - form.example.keys(), "...") | dict(form.example)
+    # Without a schema an answer may begin with anything, and would be paid for twice.
+    can_be_cut = traits.takes_schema and not traits.thinks and _is_ours(traits)
+    if form.decisive_field is not None and can_be_cut:
+        question.first_field_only = next(iter(question.signature.output_fields)) == form.decisive_field
     key = _key(question)
     if key is None:
-        return _answered(question, asked, check, example, wordings)
+        return _answered(question, asked, check, form.example, wordings)
     with single_flight(key):  # another thread may be asking the same
         answer = _recalled(key, question, check)
         if answer is None:
-            answer = _answered(question, asked, check, example, wordings)
+            answer = _answered(question, asked, check, form.example, wordings)
             _keep(key, question, answer)
         return answer
 
@@ -125,13 +125,17 @@ def _question(
 ) -> Question:
     """Return a question as it is sent: without what is absent, or images that the model does not read."""
     traits = traits_of(lm)
-    known = {name: value for name, value in inputs.items() if value is not None}
-    facts = {name: clean(known.pop(name)) for name in FACTS if name in known}
-    given = clean(known)
+    facts: dict[str, Any] = {}
+    given: dict[str, Any] = {}
+    for name, value in inputs.items():
+        if name in FACTS and value is not None:
+            facts[name] = clean(value)
+        elif value is not None:
+            given[name] = clean(value)
     sent = dict(given)
     if traits.reads_images is False:
         sent = {name: value for name, value in given.items() if not _shows(value)}
-    if isinstance(adapter_for(lm), dspy.TwoStepAdapter) and any(map(_shows, sent.values())):
+    if any(map(_shows, sent.values())) and isinstance(adapter_for(lm), dspy.TwoStepAdapter):
         mend = "use dspy.ChatAdapter, JSONAdapter or XMLAdapter"
         raise InputError(f"adapter: dspy.TwoStepAdapter sends no images, only their addresses; {mend}")
     absent = tuple(name for name in inputs if name not in sent)
@@ -213,7 +217,7 @@ def _recalled(key: str, question: Question, check: Check[T]) -> Answer[T] | None
         return None
     if not question.traits.embedded:
         book_kept_answer()
-    return Answer(value, ATTEMPTS[0], _raw_text(prediction, question.signature), (), prediction)
+    return Answer(value, ATTEMPTS[0], "", (), prediction)
 
 
 def _is_watched(question: Question) -> bool:
@@ -239,13 +243,13 @@ def _answered(
     for attempt, signature, adapter in islice(_wordings(question, asked, example), wordings):
         if question.calls.left == 0:
             break
+        prediction: dspy.Prediction | None = None
         try:
             with dspy.context(adapter=adapter):
                 _log_prompt(attempt, signature, question)
                 prediction = _prediction(question, signature)
-            raw = _raw_text(prediction, signature)
-            logger.debug("response (%s): %s", attempt, raw[:_LOGGED_CHARS])
-            return Answer(check(prediction), attempt, raw, tuple(errors), prediction)
+            _log_answer(attempt, signature, prediction)
+            return Answer(check(prediction), attempt, "", tuple(errors), prediction)
         except InputError:  # a spent budget, an image that was altered: no other wording mends it
             raise
         except AdapterParseError as error:
@@ -255,10 +259,14 @@ def _answered(
         except (ValueError, LMError) as error:  # pydantic's are ValueErrors
             if isinstance(error, LMError):
                 _raise_if_final(error, question)
+            if prediction is not None:
+                raw = _raw_text(prediction, signature)
             errors.append(one_line(str(error)))
         fields = list(question.signature.output_fields)
         logger.warning("question for %s: %s gave no usable answer: %s", fields, attempt, errors[-1])
         question.first_field_only = False
+        if question.calls.will_do is not None and question.calls.will_do(raw):
+            break
     return Answer(None, None, raw, tuple(errors))
 
 
@@ -278,7 +286,8 @@ def _wordings(
     # As DSPy's own adapters do, the model is asked for JSON where its answer could not be read.
     hint = "\n\nReturn ONLY valid JSON."
     yield ATTEMPTS[1], _with_addition(question.signature, hint), None  # type: ignore[arg-type]  # a class is hashable
-    hint += f" An example of a valid answer:\n{json.dumps(example, ensure_ascii=False)}"
+    shown = dict.fromkeys(asked.output_fields.keys() - example.keys(), "...") | dict(example)
+    hint += f" An example of a valid answer:\n{json.dumps(shown, ensure_ascii=False)}"
     yield ATTEMPTS[2], _with_addition(question.signature, hint), None  # type: ignore[arg-type]  # likewise
 
 
@@ -327,9 +336,11 @@ def _predict_of(predictor: dspy.Module, form: QuestionForm) -> tuple[dspy.Predic
         kind = type(predictor).__name__
         raise InputError(f"a dspy.{kind} cannot put {wanted}: give a Predict or ChainOfThought")
     asked = form.shape(predict.signature)
-    missing = ", ".join(name for name in form.example if name not in asked.output_fields)
+    outputs = asked.output_fields
+    missing = [name for name in form.example if name not in outputs]
     if missing:
-        raise InputError(f"{wanted} has a signature without {missing}: build on the one in `signatures`")
+        lacking = ", ".join(missing)
+        raise InputError(f"{wanted} has a signature without {lacking}: build on the one in `signatures`")
     return predict, asked
 
 
@@ -385,6 +396,11 @@ def _log_prompt(attempt: str, signature: type[dspy.Signature], question: Questio
         logger.debug("prompt (%s, %d demos): %s", attempt, len(question.demos), text)
 
 
+def _log_answer(attempt: str, signature: type[dspy.Signature], prediction: dspy.Prediction) -> None:
+    if logger.isEnabledFor(logging.DEBUG):
+        logger.debug("response (%s): %s", attempt, _raw_text(prediction, signature)[:_LOGGED_CHARS])
+
+
 def clean(value: Any) -> Any:
     """Return an input as it may be sent: images as references, text without DSPy's image marker."""
     if isinstance(value, ImageRef):
@@ -404,6 +420,8 @@ def complete_demos(demos: Sequence[Any], signature: type[dspy.Signature]) -> lis
 
     An output that may stay unanswered may do so in a demo, too. Which outputs demos lack is said once.
     """
+    if not demos:
+        return []
     images = {"image", "reference"} & signature.input_fields.keys()
     outputs = signature.output_fields
     optional = {name for name in outputs if type(None) in get_args(outputs[name].annotation)}

@@ -26,7 +26,7 @@ def wire_scope(settings: Settings) -> AbstractContextManager[Any]:
 
 def settings_in_force() -> Settings:
     """Return the settings of the innermost scope, the usual ones outside any."""
-    return dspy.settings.get(_SETTINGS) or load_settings()
+    return getattr(dspy.settings, _SETTINGS, None) or load_settings()
 
 
 class BudgetSpent(InputError):  # noqa: N818 (it ends a run as planned)

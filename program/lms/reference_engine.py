@@ -1,6 +1,5 @@
 """An engine around a service's: it makes images of references, and leaves out what is refused."""
 
-import asyncio
 import logging
 import re
 import secrets
@@ -26,8 +25,7 @@ from program.lms import traits
 from program.lms.adapter import events_of
 from program.lms.call import FeatureRefused, note_change, note_image
 from program.lms.dspy_private import LM15Engine, StdlibTransport, TransportResponse
-from program.lms.refusals import OMITTABLE, fewer_alternatives, readable, refused, words_of
-from program.lms.replies import understood
+from program.lms.replies import OMITTABLE, fewer_alternatives, readable, refused, understood, words_of
 from program.lms.traits import ModelRecord, ModelTraits
 
 
@@ -245,11 +243,12 @@ class ReferenceEngine:
         ImageError when an image is unknown here or has changed since it was opened.
         """
         shown = [IMAGES.find(part.url) for part in _images_of(request) if _is_reference(part)]
-        limits = limits_of_request(shown, self.limits)
-        messages = []
-        for message in request.messages:
-            parts = tuple(_sent_part(part, limits, images) for part in message.parts)
-            messages.append(replace(message, parts=parts))
+        messages = list(request.messages)
+        if shown:
+            limits = limits_of_request(shown, self.limits)
+            for place, message in enumerate(messages):
+                parts = tuple(_sent_part(part, limits, images) for part in message.parts)
+                messages[place] = replace(message, parts=parts)
         known, system = self.record.known, request.system
         if system and not known.system_role:
             messages[0] = _with_instructions(messages[0], system)
@@ -260,9 +259,12 @@ class ReferenceEngine:
             if getattr(request.config, name, None) is not None:
                 changed[name] = None
                 note_change(f"{self.title}: {name} left out ({words})")
-        if request.config.logprobs and known.token_probabilities:
-            changed.setdefault("logprobs", min(request.config.logprobs, known.token_probabilities))
-        config = replace(request.config, **changed)
+        most = known.token_probabilities
+        if request.config.logprobs and most and request.config.logprobs > most:
+            changed.setdefault("logprobs", most)
+        config = request.config
+        if changed:
+            config = replace(config, **changed)
         model = self.connection.wire_model or request.model
         if known.wire_model:
             model = f"{model.partition('/')[0]}/{known.wire_model}"
@@ -385,14 +387,3 @@ def _sent_part(part: Any, limits: ImageLimits, images: dict[bytes, bytes] | None
     token = token_for(ref.sha256)
     images[token.encode("ascii")] = image.data.encode("ascii")
     return lm15.ImagePart(data=token, media_type=image.media_type)
-
-
-class AsyncReferenceEngine:
-    """The same engine for asynchronous callers, each of whose requests takes a thread."""
-
-    def __init__(self, engine: ReferenceEngine) -> None:
-        self._engine = engine
-
-    async def complete(self, request: lm15.Request) -> lm15.Response:
-        """Answer one request."""
-        return await asyncio.to_thread(self._engine.complete, request)

@@ -15,7 +15,7 @@ from program.common.backends import SERVER_PROVIDERS, checked_api_base
 from program.common.keys import usable_key
 from program.common.settings import Settings
 from program.lms.dspy_private import LM15Engine
-from program.lms.reference_engine import AsyncReferenceEngine, Connection, ImageTransport, ReferenceEngine
+from program.lms.reference_engine import Connection, ImageTransport, ReferenceEngine
 from program.lms.traits import record_of
 
 CAPABILITIES: dict[str, Any] = {
@@ -132,7 +132,7 @@ def _at_server(lm: dspy.LM, address: str, settings: Settings) -> dspy.LM:
     limits = settings.models.image_limits(provider, address)
     engine = ReferenceEngine(connection, limits, record, lm.model, address, secrets)
     reached_by: dict[str, Any] = dict.fromkeys(_CLIENT & lm.kwargs.keys())
-    return lm.copy(engine=engine, async_engine=AsyncReferenceEngine(engine), **reached_by)
+    return lm.copy(engine=engine, **reached_by)
 
 
 def declared_traits(able: Mapping[str, Any], api_base: str | None) -> dict[str, Any]:

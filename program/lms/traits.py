@@ -62,9 +62,14 @@ def listed_traits(address: str, model: str, secrets: Mapping[str, str]) -> dict[
     root = re.sub(r"/v\d+$", "", address)
     listing = _page(f"{address}/models", secrets, must_answer=True)
     listed = listing.get("data")
-    entries = [entry for entry in listed if isinstance(entry, Mapping)] if isinstance(listed, list) else []
-    only: Mapping[str, Any] = entries[0] if len(entries) == 1 else {}
-    entry = next((each for each in entries if each.get("id") == model), only)
+    entries = []
+    if isinstance(listed, list):
+        entries = [entry for entry in listed if isinstance(entry, Mapping)]
+    entry: Mapping[str, Any] = {}
+    for each in entries:
+        if each.get("id") == model or len(entries) == 1:
+            entry = each
+            break
     reads_images = _is_among(_at(entry, "architecture.input_modalities"), "image")
     lengths = [_at(entry, path) for path in _LENGTHS]
     if entry.get("owned_by") == "llamacpp" or _at(entry, "meta.n_ctx") is not None:
@@ -249,19 +254,26 @@ class ModelRecord:
         self._file, self._declared = file, dict(declared or {})
         self.known = ModelTraits()
         """What the service said, or its refusals."""
+        self.traits = self.known
+        """What is known, under what flags and configuration declare."""
         if file is not None:
             with suppress(OSError, ValidationError):  # none yet, or not ours: it is asked again
                 self.known = ModelTraits.model_validate_json(file.read_bytes())
+        self._declare()
 
-    @property
-    def traits(self) -> ModelTraits:
-        """What is known, under what flags and configuration declare."""
-        return self.known.model_copy(update=self._declared) if self._declared else self.known
+    def _declare(self) -> None:
+        self.traits = self.known.model_copy(update=self._declared)
+
+    def forget(self) -> None:
+        """Forget what the service said in this process: it is asked again."""
+        self.known = ModelTraits()
+        self._declare()
 
     def learn(self, **traits: Any) -> None:
         """Correct the record, and keep it."""
         with self.lock:
             self.known = self.known.model_copy(update=traits)
+            self._declare()
             if self._file is None:
                 return
             try:
