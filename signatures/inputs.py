@@ -7,9 +7,9 @@ from typing import Any, Literal
 
 import dspy
 
-from signatures.schemas import GapKind, ScoreShift
+from signatures.schemas import ScoreShift
 
-FACTS: Mapping[str, Any] = {"gap": GapKind, "score_shift": ScoreShift, "option_shares": dict[str, float]}
+FACTS: Mapping[str, Any] = {"score_shift": ScoreShift, "option_shares": dict[str, float]}
 """Inputs that the embedded expert gets and no language model does; their types by name."""
 _STEP = "step"
 

@@ -27,7 +27,6 @@ from signatures.schemas import (
     SEVERITIES,
     DistortionCategory,
     DistortionFinding,
-    GapKind,
     Plan,
     Severity,
 )
@@ -205,12 +204,6 @@ class ExecutorOutput(Record):
             return region
         return f"{region} (whole image)"
 
-    @property
-    def replaceable_tools(self) -> list[str]:
-        """The tools that failed and have a stand-in: without them a plan is another question."""
-        failed = [log.tool for log in self.tool_logs if log.error and log.alternative]
-        return list(dict.fromkeys(failed))
-
 
 class Columns(Record):
     """What an answer says of the quality in single values: fields of the answer and of a table's row.
@@ -331,6 +324,54 @@ class SummarizerOutput(Rating):
         return {**values, "replan_reason": "No reason provided"}
 
 
+GapKind = Literal[
+    "uncovered", "uncertain", "unscored", "failed tool", "contradiction", "disagreement", "reduced", "wide"
+]  # fmt: skip
+"""What evidence lacks: findings on a region, a certain finding, tool scores, a tool's reading, agreement of
+findings and scores, agreement of model and tools, a look at full size, or a narrow interval."""
+
+
+class Gap(Record):
+    """What evidence lacks, where, and the numbers that say so; its text is made where somebody reads it."""
+
+    kind: GapKind
+    regions: list[str] = Field(default_factory=lambda: [GLOBAL])
+    distortions: list[str] = Field(default_factory=list)
+    severity: Severity | None = None
+    explanation: str = ""
+    tool: str | None = None
+    """The one that failed."""
+    alternative: str | None = None
+    """Another ready one that fits."""
+    score: float | None = None
+    """The tool's score, or the tools' mean, 1..5."""
+    expected: float | None = None
+    """The model's expected level, 1..5."""
+    size: float | None = None
+    """Of a disagreement in standard deviations, of an interval in levels, of a reduction the factor."""
+
+    @property
+    def is_doubt(self) -> bool:
+        """Whether nothing is missing, but the score may be far off."""
+        return self.kind in {"disagreement", "reduced", "wide"}
+
+    @property
+    def is_of_words(self) -> bool:
+        """Whether only a language model's words could close it: no tool measures what nobody looked at."""
+        return self.kind in {"uncovered", "uncertain"}
+
+    def text(self, query: str = "") -> str:
+        """Say it in the language of a question."""
+        name, is_whole = str(self.kind), self.regions == [GLOBAL]
+        if name in {"uncovered", "unscored"} and is_whole and not self.distortions:
+            name += " whole"
+        elif name in {"unscored", "contradiction"} and not self.distortions:
+            name += " region"
+        values = self.model_dump(exclude={"kind", "regions", "distortions"})
+        values |= {"regions": ", ".join(self.regions), "distortions": ", ".join(self.distortions)}
+        return note(name, query, **values)
+
+
 class ReplanEntry(Record):
     """One replanning: which iteration, and why."""
 
@@ -362,8 +403,8 @@ class AssessmentState(Record):
     """Why the Planner gave no usable plan, where the general plan stands in."""
     executor_evidence: ExecutorOutput | None = None
     summarizer_result: SummarizerOutput | None = None
-    gap: GapKind | None = None
-    """What kind of gap the last answer found in the evidence: the one that it names."""
+    gap: Gap | None = None
+    """What the last answer found missing in the evidence."""
     iteration_count: int = Field(0, ge=0)
     max_replan_iterations: int = Field(2, ge=0)
     replan_history: list[ReplanEntry] = Field(default_factory=list)

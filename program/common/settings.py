@@ -45,6 +45,7 @@ class AssessmentSettings(Section):
     """How one assessment runs."""
 
     max_replan_iterations: int = Field(ge=0)
+    look_again: bool
     diagnosis: Literal["answer", "merged", "separate"]
     scoring: Literal["auto", "logprobs", "probabilities", "classification"]
     score_only: bool
