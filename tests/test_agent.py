@@ -269,6 +269,38 @@ def test_a_contradiction_is_settled_by_another_tool_and_the_model_is_not_asked_a
     assert result.quality_reasoning.startswith("Soft.")
 
 
+LOOK_AGAIN = {"assessment": {"look_again": True}}
+
+
+def test_the_middle_of_a_picture_that_was_judged_reduced_is_looked_at_in_full_size(scripted_iqa, fake_runner, picture):
+    iqa = scripted_iqa(SCRIPT, fake_runner(ready=("PIQE",)), LOOK_AGAIN)
+    result = iqa(image=picture(height=40, width=1600), query=RATE)
+    assert asked(iqa.engine) == ALL_CALLS
+    (whole, closer) = result.state.evidence.tool_logs
+    assert (whole.box, closer.box) == (None, (288, 0, 1312, 40))
+    (entry,) = result.state.replan_history
+    assert entry.reason == "It was judged at 1/1.6 of its size"
+    assert (result.need_replan, result.unresolved_gap, result.usage.tool_readings) == (False, None, 2)
+    once = scripted_iqa(SCRIPT)(image=picture(height=40, width=1600), query=RATE)
+    assert once.usage.replans == 0
+
+
+@pytest.mark.parametrize(("precision", "readings"), [(4.0, ["PIQE", "NIQE"]), (0.02, ["PIQE"])])
+def test_another_tool_is_asked_where_it_would_narrow_the_interval(
+    scripted_iqa, fake_runner, picture, monkeypatch, precision, readings
+):
+    runner = fake_runner({"PIQE": 4.6, "NIQE": 2.0}, ready=("PIQE", "NIQE"))
+    monkeypatch.setattr(runner, "precisions", lambda asked: [4.0, precision][: len(asked)])
+    sure = {**PROBS, "quality_probs": {"bad": 0.7, "poor": 0.3, "fair": 0.0, "good": 0.0, "excellent": 0.0}}
+    iqa = scripted_iqa({**SCRIPT, "quality_probs": sure}, runner, LOOK_AGAIN)
+    result = iqa(image=picture(), query=RATE)
+    assert [measured[0] for measured in runner.measured] == readings
+    assert asked(iqa.engine) == ALL_CALLS
+    reasons = [entry.reason for entry in result.state.replan_history]
+    assert reasons == ["The tools say 4.6 of 5 and the model 1.3, 4.9 standard deviations apart"][: len(readings) - 1]
+    assert result.need_replan is False
+
+
 @pytest.mark.spec("002/append-replan-reasons-to-history")
 @pytest.mark.spec("002/state-merging-with-summarizer-result")
 @pytest.mark.spec("001/return-state-update")

@@ -90,7 +90,9 @@ _TEXTS: Mapping[str, tuple[str, str]] = {
     "wide": ("The score may lie anywhere within {size:.1f} levels", "分数的区间宽达 {size:.1f} 级"),
 }
 
-_CHINESE: Mapping[str, str] = {**dict(CATEGORIES_CHINESE), **dict(SEVERITIES_CHINESE)}
+_CHINESE: dict[str, str] = {}
+for _words in (CATEGORIES_CHINESE, SEVERITIES_CHINESE):
+    _CHINESE |= {str(name): chinese for name, chinese in _words.items()}
 
 
 def note(name: str, query: str, **values: object) -> str:
