@@ -2,12 +2,11 @@
 
     python -m benchmarks.looking_again answers.jsonl [MANIFEST ...] [--shown 1024] [--photographs 8]
 
-Made cases, from packaged photographs in a fixed order, each told by people's mean scores of its damage (KADID-10k):
-a tool that fails, beside a reference; a subject blurred before a sharp ground, 12 megapixels; a damaged region of 5 %
-of such a picture, in the middle and in a corner, told by the difference from the undamaged one alone. Then the
-validation rows of each MANIFEST, never its test rows. `--shown 256`: as if the network saw so many pixels of a longer
-side, so that photographs of 500 pixels are judged reduced. Each line of the file is one picture, judged with
-`assessment.look_again` and without any second look; a line that is there is not worked out again.
+The validation rows of each MANIFEST, never its test rows; and packaged photographs made worse: a tool that fails beside
+a reference; a subject blurred before a sharp ground, of 12 megapixels; damage to 5 % of such a picture. The truth there
+is people's mean score of the damage (KADID-10k), of a region unknown. `--shown 256`: as if the network saw so many
+pixels of a longer side, so that photographs of 500 are judged reduced. A line of the file is one picture, judged
+without a second look and with `assessment.look_again`; one that is there is not worked out again.
 """
 
 import argparse
@@ -27,6 +26,7 @@ from data.manifest import read_manifest
 from data.quickstart import PHOTOGRAPHS, UNDISTORTED, load_photograph, photograph_bytes
 from program import AgenticIQA
 from program.common.settings import load_settings
+from program.evaluation.intervals import paired_difference
 from program.evaluation.metrics import rmse, srcc
 from program.images.store import IMAGES
 from program.tools import network
@@ -47,15 +47,16 @@ class Case(NamedTuple):
     image: Any
     truth: float | None
     reference: Any = None
-    fails: bool = False
+    runner: type[ToolRunner] = ToolRunner
 
 
-class _FirstFails(ToolRunner):
+class FirstFails(ToolRunner):
     """Tools of which the first that is asked fails."""
 
     asked: str | None = None
 
     def measure(self, tool_name: str, *arguments: Any, **named: Any) -> Measurement:
+        """Measure, or fail."""
         self.asked = self.asked or tool_name
         if tool_name == self.asked:
             return Measurement(tool=tool_name, error=f"tool {tool_name!r}: made to fail")
@@ -68,29 +69,25 @@ def main(argv: Sequence[str] | None = None) -> int:
     parser.add_argument("lines", type=Path)
     parser.add_argument("manifests", type=Path, nargs="*")
     parser.add_argument("--shown", type=int, default=network.SHOWN_PX)
-    parser.add_argument("--photographs", type=int, default=8)
+    parser.add_argument("--photographs", type=int, default=6)
     given = parser.parse_args(argv)
     network.SHOWN_PX = given.shown
-    done = {(line["group"], line["name"]) for line in _lines(given.lines)}
-    programs = {way: _program(asked) for way, asked in WAYS.items()}
-    for case in _cases(given.manifests, given.photographs, given.shown):
+    given.lines.touch()
+    lines = [json.loads(line) for line in given.lines.read_text("utf-8").splitlines()]
+    done = {(line["group"], line["name"]) for line in lines}
+    programs = {}
+    for way, asked in WAYS.items():
+        programs[way] = AgenticIQA(load_settings(overrides={"cache": False, "assessment": asked}))
+    for case in _cases(given.manifests, given.shown, given.photographs):
         if (case.group, case.name) not in done:
-            with given.lines.open("a", encoding="utf-8") as file:
-                with IMAGES.borrow():
-                    file.write(json.dumps(_judged(case, programs)) + "\n")
-    _show(_lines(given.lines))
+            with given.lines.open("a", encoding="utf-8") as file, IMAGES.borrow():
+                lines.append(_judged(case, programs))
+                file.write(json.dumps(lines[-1]) + "\n")
+    _show(lines)
     return 0
 
 
-def _program(asked: dict[str, Any]) -> AgenticIQA:
-    return AgenticIQA(load_settings(overrides={"cache": False, "assessment": asked}))
-
-
-def _lines(file: Path) -> list[dict[str, Any]]:
-    return [json.loads(line) for line in file.read_text("utf-8").splitlines()] if file.exists() else []
-
-
-def _cases(manifests: Sequence[Path], photographs: int, shown: int) -> Iterator[Case]:
+def _cases(manifests: Sequence[Path], shown: int, photographs: int) -> Iterator[Case]:
     for manifest in manifests:
         for sample in read_manifest(manifest):
             if sample.split == "validation" and sample.quality is not None:
@@ -98,34 +95,31 @@ def _cases(manifests: Sequence[Path], photographs: int, shown: int) -> Iterator[
                 yield Case(group, sample.id, sample.image, float(sample.quality), sample.reference)
     names = sorted(PHOTOGRAPHS)[:photographs]
     for place, name in enumerate(names):
-        small = load_photograph(name)
+        small, ground = load_photograph(name), _spread(names[place - 1], WIDTH, HEIGHT)
+        subject, middle = _spread(name, SUBJECT, SUBJECT), ((HEIGHT - SUBJECT) // 2, (WIDTH - SUBJECT) // 2)
+        yield Case("subject as it is", name, _placed(ground, subject, *middle), UNDISTORTED)
         for level in LEVELS:
-            made = distort(small, BLUR, level, generator_for(name, BLUR, level))
-            yield Case("a tool fails", f"{name} {level}", made, level_mean(BLUR, level).mos, small, fails=True)
-        ground = _spread(names[place - 1], WIDTH, HEIGHT)
-        subject = _spread(name, SUBJECT, SUBJECT)
-        yield Case("subject as it is", name, _placed(ground, subject, 0.5), UNDISTORTED)
-        for level in LEVELS:
-            made = distort(subject, BLUR, level, generator_for(name, level))
-            truth = level_mean(BLUR, level).mos
-            yield Case("subject blurred", f"{name} {level}", _placed(ground, made, 0.5), truth)
-        damage = DAMAGES[place % len(DAMAGES)]
-        made = distort(subject[:REGION, :REGION], damage, LEVELS[-1], generator_for(name, damage))
+            truth, random = level_mean(BLUR, level).mos, generator_for(name, level)
+            made = distort(small, BLUR, level, random)
+            yield Case("a tool fails", f"{name} {level}", made, truth, small, FirstFails)
+            made = distort(subject, BLUR, level, random)
+            yield Case("subject blurred", f"{name} {level}", _placed(ground, made, *middle), truth)
         yield Case("region as it is", name, ground, None)
-        for where, share in {"middle": 0.5, "corner": 0.1}.items():
-            yield Case(f"region damaged, {where}", name, _placed(ground, made, share), None)
+        damage = DAMAGES[place % len(DAMAGES)]
+        for where, (top, left) in {"middle": (HEIGHT // 2 - 387, WIDTH // 2 - 387), "corner": (200, 200)}.items():
+            part = ground[top : top + REGION, left : left + REGION]
+            made = distort(part, damage, LEVELS[-1], generator_for(name, damage))
+            yield Case(f"region of the {where} damaged", f"{name} {damage}", _placed(ground, made, top, left), None)
 
 
 def _spread(name: str, width: int, height: int) -> Pixels:
     """Return a photograph at its own size, mirrored to fill a frame, so that it is sharp everywhere."""
     pixels = np.asarray(Image.open(io.BytesIO(photograph_bytes(name))).convert("RGB"))
-    down, across = (max(0, wanted - side) for wanted, side in zip((height, width), pixels.shape, strict=False))
+    down, across = max(0, height - pixels.shape[0]), max(0, width - pixels.shape[1])
     return np.pad(pixels, ((0, down), (0, across), (0, 0)), mode="symmetric")[:height, :width]
 
 
-def _placed(ground: Pixels, part: Pixels, share: float) -> Pixels:
-    """Return a ground with a part of it in its place, its corner at a share of what is left of each side."""
-    top, left = (round(share * (whole - own)) for whole, own in zip(ground.shape[:2], part.shape[:2], strict=True))
+def _placed(ground: Pixels, part: Pixels, top: int, left: int) -> Pixels:
     made = ground.copy()
     made[top : top + part.shape[0], left : left + part.shape[1]] = part
     return made
@@ -133,36 +127,31 @@ def _placed(ground: Pixels, part: Pixels, share: float) -> Pixels:
 
 def _judged(case: Case, programs: dict[str, AgenticIQA]) -> dict[str, Any]:
     line: dict[str, Any] = {"group": case.group, "name": case.name, "truth": case.truth}
-    image = IMAGES.add(case.image).url  # once for both ways: what the second takes is its own
+    image = IMAGES.add(case.image).url
     for way, program in programs.items():
-        runner = _FirstFails if case.fails else ToolRunner
-        program.resources.__dict__["runner"] = runner(program.resources.settings)
+        program.resources.__dict__["runner"] = case.runner(program.resources.settings)
         result = program(image=image, reference=case.reference)
-        low, high = result.score_interval
-        line[way] = {
-            "score": result.quality_score, "width": high - low, "holds": case.truth and low <= case.truth <= high,
-            "looks": result.usage.replans, "seconds": result.usage.seconds["total"], "status": result.status,
-        }  # fmt: skip
+        line[way] = {"score": result.rating, "interval": result.score_interval, "looks": result.usage.replans}
     return line
 
 
 def _show(lines: Sequence[dict[str, Any]]) -> None:
-    """Print a row for each group: without a second look, then with it."""
+    """Print for each group how often it was looked at again, and the figures without that and with it."""
     for group in dict.fromkeys(line["group"] for line in lines):
         own = [line for line in lines if line["group"] == group]
-        acted = sum(line["again"]["looks"] > 0 for line in own)
-        print(f"{group}: acted on {acted} of {len(own)}")
+        truth, scores = [line["truth"] for line in own], {}
+        print(f"{group}: acted on {sum(line['again']['looks'] > 0 for line in own)} of {len(own)}")
         for way in WAYS:
-            answers = [line[way] for line in own]
-            means = {key: float(np.mean([answer[key] for answer in answers])) for key in ("score", "width", "seconds")}
-            text = "  ".join(f"{key} {value:.2f}" for key, value in means.items())
-            told = [(line["truth"], line[way]["score"]) for line in own if line["truth"] is not None]
-            if told:
-                truth, scores = (list(column) for column in zip(*told, strict=True))
-                held = np.mean([bool(answer["holds"]) for answer in answers])
-                text += f"  RMSE {rmse(truth, scores):.3f}  SRCC {srcc(truth, scores):.3f}  in the interval {held:.2f}"
-            degraded = sum(answer["status"] != "ok" for answer in answers)
-            print(f"  {way:6} {text}  not ok {degraded}")
+            low, high = np.transpose([line[way]["interval"] for line in own])
+            scores[way] = np.array([line[way]["score"] for line in own])
+            text = f"  {way:6} score {scores[way].mean():.2f}, width {(high - low).mean():.2f}"
+            if None not in truth:
+                held = ((low <= truth) & (truth <= high)).mean()
+                text += f", RMSE {rmse(truth, scores[way]):.3f}, SRCC {srcc(truth, scores[way]):.3f}, held {held:.2f}"
+            print(text)
+        if None not in truth:
+            for metric in ("rmse", "srcc"):
+                print(f"  {metric} changes by {paired_difference(metric, truth, scores['once'], scores['again'])}")
 
 
 if __name__ == "__main__":

@@ -1,4 +1,4 @@
-"""AgenticIQA: plan, gather evidence, answer; and plan again when the evidence falls short."""
+"""AgenticIQA: plan, gather evidence, answer; and look again where that brings more."""
 
 import functools
 import logging

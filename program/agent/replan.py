@@ -19,8 +19,6 @@ REDUCED = 1.5
 """From this factor on a picture's details are lost where it is judged as a whole."""
 CLOSER = "closer look"
 """The name of the part that was looked at in full size, among the regions."""
-LEAST_GAIN = 0.02
-"""Share by which a further reading must narrow the interval."""
 _QUOTED_CHARACTERS = 120
 _UNCERTAIN = re.compile(
     r"\b(?:uncertain|unsure|unclear (?:whether|if)|not (?:sure|certain))\b"
@@ -75,16 +73,6 @@ def find_doubt(
         return Gap(kind="reduced", size=reduced_by)
     width = interval[1] - interval[0]
     return Gap(kind="wide", size=width) if width >= WIDE else None
-
-
-def is_worth(precision: float, interval: tuple[float, float]) -> bool:
-    """Return whether a further reading of this precision (1 / variance) would narrow a 95 % interval.
-
-    >>> is_worth(0.02, (2.0, 4.0)), is_worth(1.0, (2.0, 4.0))
-    (False, True)
-    """
-    variance = ((interval[1] - interval[0]) / (2 * 1.96)) ** 2
-    return 1 - 1 / math.sqrt(1 + precision * variance) >= LEAST_GAIN
 
 
 def should_replan(

@@ -271,11 +271,11 @@ class SummarizerOutput(Rating):
     summary: str = ""
     """Why, in the model's own words alone; empty where the answer itself says it."""
     need_replan: bool = False
-    """Whether the evidence falls short and the Planner is asked again."""
+    """Whether the evidence falls short and more is looked for."""
     replan_reason: str | None = None
-    """What is missing, where the Planner is asked again."""
+    """What is missing, where more is looked for."""
     unresolved_gap: str | None = None
-    """Why the evidence still falls short, where the Planner is not asked again."""
+    """Why the evidence still falls short, where nothing more is looked for."""
     used_evidence: dict[str, Any] | None = None
     """The readings and findings that the answer rests on; empty where it rests on the image alone."""
     guess: Literal["yes"] | None = None
