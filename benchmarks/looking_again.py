@@ -69,7 +69,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     parser.add_argument("lines", type=Path)
     parser.add_argument("manifests", type=Path, nargs="*")
     parser.add_argument("--shown", type=int, default=network.SHOWN_PX)
-    parser.add_argument("--photographs", type=int, default=6)
+    parser.add_argument("--photographs", type=int, default=4)
     given = parser.parse_args(argv)
     network.SHOWN_PX = given.shown
     given.lines.touch()
