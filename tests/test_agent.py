@@ -71,7 +71,7 @@ def test_reasons_without_a_full_stop_get_one_before_the_sources(scripted_iqa, pi
 
 def test_tools_count_by_their_reliability_from_the_reading_to_the_interval(scripted_iqa, fake_runner, picture):
     runner = fake_runner({"PIQE": 2.0, "BRISQUE": 4.0}, ready=("PIQE", "BRISQUE"))
-    runner.precisions = lambda readings: [{"PIQE": 3.0, "BRISQUE": 1.0}[tool] for tool, _ in readings]
+    runner.precisions = lambda readings, belief=None: [{"PIQE": 3.0, "BRISQUE": 1.0}[tool] for tool, _ in readings]
     script = {
         **SCRIPT,
         "findings": {"findings": [BLUR, {**BLUR, "type": "Noise"}]},

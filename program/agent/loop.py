@@ -100,6 +100,8 @@ class AgenticIQA(ProgramModule):
                 names.add("executor.diagnose")
             if resources.distortion_model is not resources.lm("executor"):  # the embedded expert, by its own wording
                 names |= {"executor.detect", "executor.analyse", "executor.diagnose", "executor.locate"}
+            if resources.settings.executor.selection == "measured":
+                names.add("executor.select_tools")
             by_probabilities = self.summarizer.scoring_way() == "probabilities"
             names.add("summarizer.classify" if by_probabilities else "summarizer.score")
         return frozenset(names)
@@ -200,8 +202,15 @@ class AgenticIQA(ProgramModule):
         self, state: AssessmentState, image: ImageRef, reference: ImageRef | None, avoid: list[str]
     ) -> SummarizerOutput:
         """Answer from distortions that were asked for before."""
-        evidence = self.executor(state=state, image=image, reference=reference, avoid=avoid)
-        return self._answer_from(evidence, state, image, reference)
+        fusion = self.summarizer.fusion
+        evidence = self.executor(state=state, image=image, reference=reference, avoid=avoid, fusion=fusion)
+        result = self._answer_from(evidence, state, image, reference)
+        if result.status == "failed" and evidence.spares_tools:  # then they are all that there is
+            evidence = self.executor(
+                state=state, image=image, reference=reference, avoid=avoid, fusion=fusion, tools_alone=True
+            )
+            result = self._answer_from(evidence, state, image, reference)
+        return result
 
     def _in_one_question(
         self, state: AssessmentState, image: ImageRef, reference: ImageRef | None, avoid: list[str]

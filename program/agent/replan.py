@@ -6,6 +6,7 @@ from typing import Literal, NamedTuple
 
 from program.agent.notes import note
 from program.agent.state import AssessmentState, ExecutorOutput
+from program.agent.tool_choice import OVERALL
 from signatures.schemas import CATEGORIES_CHINESE, GLOBAL, SEVERITIES_CHINESE, GapKind, Plan
 
 HIGH_SCORE = 4.0
@@ -43,7 +44,7 @@ def find_gap(
     if output.same_pixels:
         return None
     wants_analysis = plan is None or plan.distortion_analysis
-    wants_tools = plan is None or plan.tool_execute
+    wants_tools = (plan is None or plan.tool_execute) and not output.spares_tools
     if wants_analysis and (text := _uncovered(output, scope)):
         return Gap("uncovered", text)
     if wants_tools and (text := _unscored(output, scope, plan)):
@@ -109,8 +110,10 @@ def _unscored(output: ExecutorOutput, scope: Sequence[str], plan: Plan | None) -
         return ""
     planned = {part.region: part.distortions for part in plan.distortions}
     for region, kinds in planned.items():
-        missing = [kind for kind in kinds if kind not in scores.get(region, {})]
-        if missing and region in scope:
+        labels = scores.get(region, {})
+        missing = [kind for kind in kinds if kind not in labels]
+        is_whole_measured = any(label.startswith(OVERALL) for label in labels)
+        if missing and region in scope and not is_whole_measured:
             return f"Missing tool scores for {', '.join(missing)} in {region}"
     return ""
 
