@@ -10,7 +10,7 @@ import dspy
 from program.agent.notes import note
 from program.agent.resources import Resources
 from program.agent.state import AssessmentState, ExecutorOutput, Finding, ToolLog, compact_json
-from program.agent.tool_choice import OVERALL, Choice, listed, of_regions, wanted_of
+from program.agent.tool_choice import OVERALL, Choice, as_a_whole, listed, wanted_of
 from program.fusion import ScoreFusion
 from program.images.store import IMAGES, Box, ImageRef
 from program.lms.ask import ask
@@ -258,18 +258,22 @@ class Executor(dspy.Module):
         ready = [spec for spec in self.resources.runner.ready(work.mode) if spec.name not in work.avoid]
         if plan.required_tools and plan.tool_execute:
             tools = self._named_tools(work, ready)
-            if tools and not regions:
+            if not tools:
+                return {}
+            if not regions:
                 work.note("whole measured", tools=", ".join(tools))
-            return of_regions(tools, regions or [GLOBAL]) if tools else {}
+            return {region: as_a_whole(tools) for region in regions or [GLOBAL]}
         # A region may have been located since the plan was made.
         if not regions or not (plan.tool_selection or work.boxes):
             return {}
         if not ready:
             work.note("no tool")
             return {}
+        wanted = wanted_of(regions, work.distortions)
         if self.resources.settings.executor.selection == "model":
-            return self._picked_tools(work, ready, regions)
-        return of_regions(self._tools_that_add(work, ready), regions)
+            return self._picked_tools(work, ready, wanted)
+        tools = self._tools_that_add(work, ready)
+        return {region: as_a_whole(tools, wanted[region]) for region in regions}
 
     def _tools_that_add(self, work: _Work, ready: Sequence[ToolSpec]) -> list[str]:
         """Return the tools that lower the expected error; the strongest one where no figures are known of any."""
@@ -280,9 +284,10 @@ class Executor(dspy.Module):
             return [self.resources.registry.best(None, ready).name]
         return tools_that_add(ready, calibration, work.belief)
 
-    def _picked_tools(self, work: _Work, ready: Sequence[ToolSpec], regions: Sequence[str]) -> Choice:
+    def _picked_tools(
+        self, work: _Work, ready: Sequence[ToolSpec], wanted: Mapping[str, Sequence[str]]
+    ) -> Choice:
         """Return the tool that a model picks for each distortion, else the strongest."""
-        wanted = wanted_of(regions, work.distortions)
         choices: Sequence[ToolChoice] = ()
         if not work.is_brief and work.wordings is None:
             inputs = {"distortion_set": compact_json(wanted), "tools": listed(ready, wanted)}

@@ -15,16 +15,18 @@ Choice = dict[str, dict[str, str]]
 """Region -> label (a distortion, or `OVERALL`) -> tool; an empty region is measured by none."""
 
 
-def of_regions(tools: Sequence[str], regions: Sequence[str]) -> Choice:
-    """Return the choice of tools that measure regions as a whole, each once.
+def as_a_whole(tools: Sequence[str], distortions: Sequence[str] = ()) -> dict[str, str]:
+    """Return the tools of a region by what they measure: each once, whatever is wrong with the region.
 
-    >>> of_regions(["VIF"], ["sky"]), of_regions(["VIF", "PSNR"], ["sky"])
-    ({'sky': {'Overall': 'VIF'}}, {'sky': {'Overall (VIF)': 'VIF', 'Overall (PSNR)': 'PSNR'}})
+    A single tool sharpens its score by the distortion, where that is a single one.
+
+    >>> as_a_whole(["VIF"]), as_a_whole(["VIF"], ["Blurs"]), as_a_whole(["VIF", "PSNR"], ["Blurs"])
+    ({'Overall': 'VIF'}, {'Blurs': 'VIF'}, {'Overall (VIF)': 'VIF', 'Overall (PSNR)': 'PSNR'})
     """
-    labels = {f"{OVERALL} ({tool})": tool for tool in tools}
-    if len(tools) == 1:
-        labels = {OVERALL: tools[0]}
-    return {region: dict(labels) for region in regions}
+    if len(tools) > 1:
+        return {f"{OVERALL} ({tool})": tool for tool in tools}
+    label = distortions[0] if len(distortions) == 1 else OVERALL
+    return {label: tool for tool in tools}
 
 
 def wanted_of(regions: Sequence[str], distortions: Mapping[str, Sequence[str]]) -> dict[str, list[str]]:
