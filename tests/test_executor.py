@@ -5,7 +5,7 @@ import json
 import numpy as np
 import pytest
 
-from program.agent.executor import OVERALL
+from program.agent.tool_choice import OVERALL
 from program.agent.state import AssessmentState
 from program.images.store import IMAGES
 from signatures.schemas import Plan
@@ -282,7 +282,7 @@ def test_a_box_below_a_tools_minimum_grows_and_the_log_says_so(execute, monkeypa
         def score(self, *_args, **_named):
             return 2.5
 
-        def precisions(self, readings):
+        def precisions(self, readings, belief=None):
             return [4.0] * len(readings)
 
     runner = ToolRunner.__new__(ToolRunner)

@@ -3,11 +3,11 @@
 import math
 from collections.abc import Sequence
 
-from program.agent.executor import OVERALL
 from program.agent.notes import note
 from program.agent.replan import CLOSER
 from program.agent.resources import Resources
 from program.agent.state import AssessmentState, ExecutorOutput, Gap, ToolLog
+from program.agent.tool_choice import OVERALL
 from program.images.store import Box, ImageRef
 from program.tools import network
 from program.tools.registry import Mode, ToolSpec
@@ -30,6 +30,8 @@ class SecondLook:
     ) -> None:
         self.state, self.image, self.reference, self.resources = state, image, reference, resources
         self.evidence = state.evidence
+        self.mode: Mode = "NR" if reference is None else "FR"
+        self.belief = resources.known_traits("summarizer").errors.get(self.mode)
 
     def at(self, gap: Gap) -> ExecutorOutput | None:
         """Return the evidence with what closes a gap or narrows the interval; None where nothing is left.
@@ -60,8 +62,7 @@ class SecondLook:
 
     def _by_strength(self, distortion: str) -> list[ToolSpec]:
         """Return the ready tools, the strongest for a distortion first."""
-        mode: Mode = "NR" if self.reference is None else "FR"
-        rest, ordered = list(self.resources.runner.ready(mode)), []
+        rest, ordered = list(self.resources.runner.ready(self.mode)), []
         while rest:
             ordered.append(self.resources.registry.best(_category(distortion), rest))
             rest.remove(ordered[-1])
@@ -71,12 +72,12 @@ class SecondLook:
         """Return whether a tool's reading would narrow the interval; one without figures may."""
         result = self.state.summarizer_result
         scored = [(log.tool, log.distortion) for log in self.evidence.tool_logs if log.score is not None]
-        share = self.resources.runner.precisions([*scored, (spec.name, OVERALL)])[-1]
-        if share is None or result is None or result.score_interval is None:
+        precision = self.resources.runner.precisions([*scored, (spec.name, OVERALL)], self.belief)[-1]
+        if precision is None or result is None or result.score_interval is None:
             return True
         low, high = result.score_interval
         variance = ((high - low) / (2 * 1.96)) ** 2
-        return 1 - 1 / math.sqrt(1 + share * self._added(spec.name) * variance) >= LEAST_GAIN
+        return 1 - 1 / math.sqrt(1 + precision * variance) >= LEAST_GAIN
 
     def _read(self, spec: ToolSpec, region: str, distortion: str, box: Box | None) -> ToolLog:
         category = _category(distortion)
@@ -94,20 +95,12 @@ class SecondLook:
                 own[log.distortion] = (log.tool, log.score)
         every = [*self.evidence.tool_logs, *logs]
         scored = [log for log in every if log.score is not None]
-        shares = self.resources.runner.precisions([(log.tool, log.distortion) for log in scored])
-        for log, share in zip(scored, shares, strict=True):
-            if log.region == CLOSER:
-                log.precision = CLOSER_PRECISION
-            elif share is not None:
-                log.precision = round(self._added(log.tool) * share, 6)
+        readings = [(log.tool, log.distortion) for log in scored]
+        for log, precision in zip(scored, self.resources.runner.precisions(readings, self.belief), strict=True):
+            log.precision = CLOSER_PRECISION if log.region == CLOSER else precision
         failed = [step for step in self.evidence.failed_steps if step != "tools"]
         update = {"quality_scores": scores, "tool_logs": every, "failed_steps": failed}
         return self.evidence.model_copy(update=update)
-
-    def _added(self, tool: str) -> float:
-        traits = self.resources.known_traits("summarizer")
-        correlation = traits.correlation_by_tool.get(tool, traits.error_correlation)
-        return (1 - correlation) / (1 + correlation)  # as in the Executor
 
 
 def middle_of(image: ImageRef) -> Box:

@@ -101,6 +101,8 @@ class AgenticIQA(ProgramModule):
                 names.add("executor.diagnose")
             if resources.distortion_model is not resources.lm("executor"):  # the embedded expert, by its own wording
                 names |= {"executor.detect", "executor.analyse", "executor.diagnose", "executor.locate"}
+            if resources.settings.executor.selection == "measured":
+                names.add("executor.select_tools")
             by_probabilities = self.summarizer.scoring_way() == "probabilities"
             names.add("summarizer.classify" if by_probabilities else "summarizer.score")
         return frozenset(names)
@@ -221,8 +223,14 @@ class AgenticIQA(ProgramModule):
         self, state: AssessmentState, image: ImageRef, reference: ImageRef | None
     ) -> SummarizerOutput:
         """Answer from distortions that were asked for before."""
-        evidence = self.executor(state=state, image=image, reference=reference)
-        return self._answer_from(evidence, state, image, reference)
+        evidence = self.executor(state=state, image=image, reference=reference, fusion=self.summarizer.fusion)
+        result = self._answer_from(evidence, state, image, reference)
+        if result.status == "failed" and evidence.spares_tools:  # then they are all that there is
+            evidence = self.executor(
+                state=state, image=image, reference=reference, fusion=self.summarizer.fusion, tools_alone=True
+            )
+            result = self._answer_from(evidence, state, image, reference)
+        return result
 
     def _answer_from(
         self, evidence: ExecutorOutput, state: AssessmentState, image: ImageRef, reference: ImageRef | None

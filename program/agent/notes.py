@@ -27,10 +27,6 @@ _TEXTS: Mapping[str, tuple[str, str]] = {
         "tool {tool!r}: not ready for this image; {best} measures {distortion} instead",
         "工具“{tool}”不能用于这张图像，改用 {best} 测量",
     ),
-    "too weak": (
-        "tool {tool!r}: too weak for it; {best} measures {distortion} instead",
-        "工具“{tool}”不适合，改用 {best} 测量",
-    ),
     "other tool": (
         "tool {tool!r}: failed on this image; {best} measures instead",
         "工具“{tool}”在这张图像上失败，改用 {best} 测量",

@@ -6,6 +6,7 @@ from collections.abc import Sequence
 from typing import Literal
 
 from program.agent.state import AssessmentState, ExecutorOutput, Gap
+from program.agent.tool_choice import OVERALL
 from signatures.schemas import GLOBAL, Plan
 
 HIGH_SCORE = 4.0
@@ -44,7 +45,7 @@ def find_gap(
     if output.same_pixels:
         return None
     gaps = [contradiction(output), _uncertainty(output)]
-    if plan is None or plan.tool_execute:
+    if (plan is None or plan.tool_execute) and not output.spares_tools:
         gaps = [_unscored(output, scope, plan), *gaps, _failed_tool(output)]
     if plan is None or plan.distortion_analysis:
         gaps = [_uncovered(output, scope), *gaps]
@@ -121,8 +122,10 @@ def _unscored(output: ExecutorOutput, scope: Sequence[str], plan: Plan | None) -
         # Tools that the user named measure the region as a whole, not distortion by distortion.
         return None
     for part in plan.distortions:
-        missing = [kind for kind in part.distortions if kind not in scores.get(part.region, {})]
-        if missing and part.region in scope:
+        labels = scores.get(part.region, {})
+        missing = [kind for kind in part.distortions if kind not in labels]
+        is_whole_measured = any(label.startswith(OVERALL) for label in labels)
+        if missing and part.region in scope and not is_whole_measured:
             return Gap(kind="unscored", regions=[part.region], distortions=missing)
     return None
 

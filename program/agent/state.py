@@ -138,6 +138,11 @@ class ExecutorOutput(Record):
         return [step for step in self.failed_steps if step != "tools"]
 
     @property
+    def spares_tools(self) -> bool:
+        """Whether no tool was run, as none would have added anything to the model's own belief."""
+        return bool(self.selected_tools) and not any((self.selected_tools or {}).values())
+
+    @property
     def is_empty(self) -> bool:
         """Whether no stage gave anything to rest an answer on."""
         return not self.distortion_analysis and not self.quality_scores

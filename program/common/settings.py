@@ -51,6 +51,12 @@ class AssessmentSettings(Section):
     score_only: bool
 
 
+class ExecutorSettings(Section):
+    """How the Executor works."""
+
+    selection: Literal["measured", "model"]
+
+
 class FusionSettings(Section):
     """How tool scores and level probabilities become one score."""
 
@@ -164,6 +170,7 @@ class Settings(Section):
     programs_dir: Path
     images: ImageSettings
     assessment: AssessmentSettings
+    executor: ExecutorSettings
     fusion: FusionSettings
     tools: ToolSettings
     compile: CompileSettings
