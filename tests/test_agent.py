@@ -522,6 +522,17 @@ def test_a_named_tool_that_failed_gives_its_place_to_another(scripted_iqa, fake_
     assert "PSNR measures instead" in result.quality_reasoning
 
 
+def test_of_two_named_tools_the_one_that_failed_is_replaced_under_its_own_name(scripted_iqa, fake_runner, picture):
+    made = {**PLAN, "required_tools": ["PIQE", "NIQE"], "tool_selection": False}
+    runner = fake_runner(failing=["NIQE", "ILNIQE"], ready=("PIQE", "NIQE", "ILNIQE", "BRISQUE"))
+    iqa = scripted_iqa({**SCRIPT, "plan": {"plan": made}}, runner)
+    result = iqa(image=picture(), query="Use PIQE and NIQE to rate the quality.")
+    scores = result.state.evidence.quality_scores["Global"]
+    assert scores == {"Overall (PIQE)": ("PIQE", 2.6), "Overall (BRISQUE)": ("BRISQUE", 2.6)}
+    assert (result.usage.replans, result.usage.tool_readings, result.unresolved_gap) == (1, len(runner.measured), None)
+    assert "BRISQUE measures instead" in result.quality_reasoning
+
+
 def test_a_named_tool_that_failed_is_told(scripted_iqa, fake_runner, picture):
     made = {**PLAN, "required_tools": ["NIQE"], "tool_selection": False}
     iqa = scripted_iqa({**SCRIPT, "plan": {"plan": made}}, fake_runner(failing=["NIQE"]))

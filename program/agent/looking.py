@@ -48,12 +48,16 @@ class SecondLook:
         before = [log for log in self.evidence.tool_logs if log.region == region]
         failed = [] if gap.is_doubt else [log for log in before if log.error]
         labels = list(dict.fromkeys(log.distortion for log in failed)) or gap.distortions or [OVERALL]
-        tried = {log.tool for log in before}
+        tried, logs = {log.tool for log in before}, []
         for spec in self._by_strength(labels[0]):
             if spec.name in tried or (gap.kind in {"disagreement", "wide"} and not self._is_worth(spec)):
                 continue
-            logs = [self._read(spec, region, label, box) for label in labels]
+            for label in labels:
+                named = f"{OVERALL} ({spec.name})" if label.startswith(f"{OVERALL} (") else label
+                logs.append(self._read(spec, region, named, box))
             if any(log.score is not None for log in logs):
+                for log in failed:
+                    log.alternative = None  # it has been taken
                 query, lost = self.state.query, dict.fromkeys(log.tool for log in failed)
                 notes = [note("other tool", query, tool=tool, best=spec.name) for tool in lost]
                 update = {"region_boxes": boxes or None, "notes": [*self.evidence.notes, *notes]}
