@@ -785,5 +785,5 @@ def test_what_a_user_sets_of_the_fusion_holds_for_the_embedded_expert_too(pictur
     def rating(**fusion: float) -> float | None:
         return AgenticIQA(load_settings(overrides={"fusion": fusion}))(image=image, reference=image // 2).rating
 
-    assert rating() == rating(model_weight=1, smoothing=0)
+    assert rating() == rating(model_weight=0.7, smoothing=0)
     assert len({rating(), rating(model_weight=0), rating(smoothing=0.5)}) == 3

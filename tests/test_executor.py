@@ -5,8 +5,8 @@ import json
 import numpy as np
 import pytest
 
-from program.agent.tool_choice import OVERALL
 from program.agent.state import AssessmentState
+from program.agent.tool_choice import OVERALL
 from program.images.store import IMAGES
 from signatures.schemas import Plan
 

@@ -1,5 +1,6 @@
 """Which tools run on an image: those that add to the score, those that a question names, those that a model picks."""
 
+import itertools
 import json
 
 import pytest
@@ -83,17 +84,19 @@ def test_tools_are_read_after_all_where_the_expert_gives_no_usable_answer(expert
 def test_beside_a_reference_the_tool_that_adds_most_has_the_weight_of_its_error(expert, picture):
     logs = expert(image=picture(1, 64, 64), reference=picture(2, 64, 64)).state.evidence.tool_logs
     assert [log.tool for log in logs] == ["HaarPSI"]
-    # Errors .4 and .4824 with a correlation of .5: w = (.16 - .0965) / (.16 + .2327 - .193) = .318.
-    assert logs[0].precision * 0.4**2 == pytest.approx(0.318 / 0.682, rel=0.01)
+    # Errors e = .45 and .4824, correlated .55: w = (.2025 - .1194) / (.2025 + .2327 - .2388) = .423, variance V = .1673.
+    assert logs[0].precision == pytest.approx(0.423 / 0.1673, rel=0.01)
+    # What is left of 1 / V is the belief's, of its own precision 1 / e^2.
+    assert expert.summarizer.fusion.model_weight == pytest.approx(0.577 / 0.1673 * 0.2025, abs=0.01)
 
 
 def test_tools_join_for_as_long_as_they_lower_the_error():
     ready = [spec for spec in REGISTRY.specs() if spec.name in SHIPPED.tools and spec.mode == "FR"]
-    for belief in (None, BeliefError(0.4, 0.5), BeliefError(0.8, 0.0)):
+    for belief in (None, BeliefError(0.45, 0.55), BeliefError(0.8, 0.0)):
         chosen = tools_that_add(ready, SHIPPED, belief)
         assert len(set(chosen)) == len(chosen) >= 1
         errors = [SHIPPED.expected_error(chosen[: n + 1], belief) for n in range(len(chosen))]
-        for before, after in zip(errors, errors[1:], strict=False):
+        for before, after in itertools.pairwise(errors):
             assert after <= before * (1 - LEAST_GAIN)
         assert all(SHIPPED.precisions([(tool, None) for tool in chosen], belief))
     assert tools_that_add(ready, SHIPPED, BeliefError(0.2, 0.9)) == []
@@ -111,7 +114,7 @@ def test_what_tools_add_beside_a_belief_gives_the_mean_of_least_error(rng):
     covariance = [[0.16, 0.04, 0.12], [0.04, 0.25, 0.09], [0.12, 0.09, 0.36]]
     errors = rng.multivariate_normal([0, 0, 0], covariance, 40_000)
     a, b = calibration.precisions([("A", None), ("B", None)], belief)
-    own = 1 / belief.rmse**2
+    own = 1 / calibration.expected_error(["A", "B"], belief) ** 2 - a - b
     fused = errors @ [own, a, b] / (own + a + b)
     for other in ([1, 0, 0], [0.5, 0.5, 0], [0.4, 0.3, 0.3], [own, a * 1.3, b], [own, a, b + 0.5]):
         assert fused.std() < (errors @ other / sum(other)).std() + 1e-4

@@ -272,21 +272,12 @@ class Executor(dspy.Module):
         wanted = wanted_of(regions, work.distortions)
         if self.resources.settings.executor.selection == "model":
             return self._picked_tools(work, ready, wanted)
-        tools = self._tools_that_add(work, ready)
+        tools: list[str] = []
+        if work.belief is None or work.fusion.eta:
+            tools = tools_that_add(ready, self.resources.runner.calibration, work.belief)
         return {region: as_a_whole(tools, wanted[region]) for region in regions}
 
-    def _tools_that_add(self, work: _Work, ready: Sequence[ToolSpec]) -> list[str]:
-        """Return the tools that lower the expected error; the strongest one where no figures are known of any."""
-        if work.belief is not None and not work.fusion.eta:
-            return []
-        calibration = self.resources.runner.calibration
-        if not any(calibration.precisions([(spec.name, None) for spec in ready])):
-            return [self.resources.registry.best(None, ready).name]
-        return tools_that_add(ready, calibration, work.belief)
-
-    def _picked_tools(
-        self, work: _Work, ready: Sequence[ToolSpec], wanted: Mapping[str, Sequence[str]]
-    ) -> Choice:
+    def _picked_tools(self, work: _Work, ready: Sequence[ToolSpec], wanted: Mapping[str, Sequence[str]]) -> Choice:
         """Return the tool that a model picks for each distortion, else the strongest."""
         choices: Sequence[ToolChoice] = ()
         if not work.is_brief and work.wordings is None:

@@ -23,10 +23,11 @@ def as_a_whole(tools: Sequence[str], distortions: Sequence[str] = ()) -> dict[st
     >>> as_a_whole(["VIF"]), as_a_whole(["VIF"], ["Blurs"]), as_a_whole(["VIF", "PSNR"], ["Blurs"])
     ({'Overall': 'VIF'}, {'Blurs': 'VIF'}, {'Overall (VIF)': 'VIF', 'Overall (PSNR)': 'PSNR'})
     """
-    if len(tools) > 1:
+    if len(tools) != 1:
         return {f"{OVERALL} ({tool})": tool for tool in tools}
-    label = distortions[0] if len(distortions) == 1 else OVERALL
-    return {label: tool for tool in tools}
+    if len(distortions) == 1:
+        return {distortions[0]: tools[0]}
+    return {OVERALL: tools[0]}
 
 
 def wanted_of(regions: Sequence[str], distortions: Mapping[str, Sequence[str]]) -> dict[str, list[str]]:

@@ -323,22 +323,21 @@ class Calibration(Figures):
 
         The figures add up to the precision of the combination of scores with the least error
         variance: weights w = argmin w' C w with sum(w) = 1, w >= 0 (Bates and Granger 1969), where
-        C are the tools' error covariances. Beside a `belief` of error e, which is then a part of the
-        combination with weight w_0, they are w / (w_0 e^2): the mean of all has these weights. As e is
-        that over all distortions, the tools' are, too. A reading that the others make superfluous, or of a tool that knows nothing, adds 0; one of a
-        tool without a map is None.
+        C are the tools' error covariances. Beside a `belief`, which is then a part of the combination,
+        they are w / (w' C w); as its error is that over all distortions, the tools' are, too. A reading
+        that the others make superfluous, or of a tool that knows nothing, adds 0; one of a tool without
+        a map is None.
         """
         errors = [self.tools[tool].error(category) if tool in self.tools else None for tool, category in readings]
         shares: list[float | None] = [None if error is None else 0.0 for error in errors]
         usable = {i: error for i, error in enumerate(errors) if error is not None and error.precision > 0}
         if not usable:
             return shares
-        read, scale = [readings[i] for i in usable], 0.0
+        read = [readings[i] for i in usable]
         if belief is not None:
-            weights, _ = least_variance(self._covariance([(tool, None) for tool, _ in read], belief))
-            own, weights = float(weights[0]), weights[1:]
-            scale = 1 / (own * belief.rmse**2) if own else 0.0
-        if not scale:
+            weights, variance = least_variance(self._covariance([(tool, None) for tool, _ in read], belief))
+            weights, scale = weights[1:], 1 / variance
+        else:
             weights, variance = least_variance(self._covariance(read))
             scale = float(weights @ np.array([error.precision_of(variance) for error in usable.values()]))
         for i, weight in zip(usable, weights, strict=True):

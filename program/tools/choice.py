@@ -9,20 +9,19 @@ one lowers it by `LEAST_GAIN` of E. So a tool that the others or the model make 
 from collections.abc import Mapping, Sequence
 
 from program.tools.calibration import BeliefError, Calibration
-from program.tools.registry import Cost, ToolSpec
+from program.tools.registry import Cost, ToolRegistry, ToolSpec
 
 LEAST_GAIN = 0.005
 """Of the expected error: a tool that lowers it by less is not worth running."""
 _SECONDS: Mapping[Cost, float] = {"cheap": 0.05, "medium": 0.2, "expensive": 1.0}
-"""What a reading of a 384 x 384 image takes on one CPU core, by the class of cost that the tool was measured to have."""
+"""What a reading of a 384 x 384 image takes on one CPU core, by the class that the tool was measured to be in."""
 
 
 def tools_that_add(ready: Sequence[ToolSpec], calibration: Calibration, belief: BeliefError | None = None) -> list[str]:
     """Return the tools to run, the most useful first; none where the belief alone is as sure.
 
-    Tools without figures in the calibration are left out.
+    Where the calibration has figures of none of them, the strongest runs. Raises ToolError without any tool.
 
-    >>> from program.tools.registry import ToolRegistry
     >>> known, shipped = ToolRegistry.load(), Calibration.load(None)
     >>> tools_that_add([known.get("LiteNR"), known.get("PIQE")], shipped)
     ['LiteNR']
@@ -30,11 +29,13 @@ def tools_that_add(ready: Sequence[ToolSpec], calibration: Calibration, belief: 
     []
     """
     rest = [spec for spec in ready if calibration.precisions([(spec.name, None)])[0]]
+    if not rest:
+        return [ToolRegistry.best(None, ready).name]
     chosen: list[str] = []
     if belief is not None:
         error = belief.rmse
     else:
-        error = max((calibration.tools[spec.name].error().spread for spec in rest), default=0.0)
+        error = max(calibration.tools[spec.name].error().spread for spec in rest)
     while rest:
         best, most = None, 0.0
         for spec in rest:
