@@ -47,8 +47,6 @@ class _Work:
     query: str
     image: ImageRef
     reference: ImageRef | None
-    avoid: Sequence[str]
-    """Tools that failed on this image before."""
     boxes: dict[str, Box]
     is_brief: bool = False
     """Whether the question costs a language model one word, and so none on the choice of tools."""
@@ -108,16 +106,14 @@ class Executor(dspy.Module):
         state: AssessmentState,
         image: ImageRef,
         reference: ImageRef | None = None,
-        avoid: Sequence[str] = (),
         with_diagnosis: bool = True,
         fusion: ScoreFusion | None = None,
         tools_alone: bool = False,
     ) -> ExecutorOutput:
         """Return the evidence for a planned state.
 
-        `avoid` names tools that failed on this image before. Without `with_diagnosis` the distortions
-        come with the answer. The `fusion` (else that of the settings) makes the score; `tools_alone`:
-        without a model's belief.
+        Without `with_diagnosis` the distortions come with the answer. The `fusion` (else that of the
+        settings) makes the score; `tools_alone`: without a model's belief.
         """
         plan = state.plan
         if plan is None:
@@ -127,7 +123,7 @@ class Executor(dspy.Module):
         boxes = {region: box for region, box in (state.regions or {}).items() if region in plan.query_scope}
         is_brief = self.resources.one_word(state.reading)
         wordings = self.resources.wordings("executor", state)
-        work = _Work(plan, state.query, image, reference, avoid, boxes, is_brief, wordings)
+        work = _Work(plan, state.query, image, reference, boxes, is_brief, wordings)
         work.fusion = fusion or self.resources.fusion
         if work.fusion.model_weight and not tools_alone:
             work.belief = self.resources.known_traits("summarizer").errors.get(work.mode)
@@ -160,12 +156,12 @@ class Executor(dspy.Module):
             failed_steps=work.failed_steps,
         )
 
-    def tool_names(self, reference: ImageRef | None, avoid: Sequence[str] = ()) -> list[str]:
+    def tool_names(self, reference: ImageRef | None) -> list[str]:
         """Return the tools that are ready for an image, those that compare with a reference first."""
         ready = self.resources.runner.ready("NR")
         if reference is not None:
             ready = self.resources.runner.ready("FR") + ready
-        return [spec.name for spec in ready if spec.name not in avoid]
+        return [spec.name for spec in ready]
 
     def _locate(self, work: _Work) -> None:
         """Ask the model for the boxes (in pixels) of the plan's regions that nobody gave."""
@@ -255,14 +251,11 @@ class Executor(dspy.Module):
         """
         plan = work.plan
         regions = [region for region in plan.query_scope if region not in work.unboxed_regions]
-        ready = [spec for spec in self.resources.runner.ready(work.mode) if spec.name not in work.avoid]
+        ready = self.resources.runner.ready(work.mode)
         if plan.required_tools and plan.tool_execute:
-            tools = self._named_tools(work, ready)
-            if not tools:
-                return {}
             if not regions:
-                work.note("whole measured", tools=", ".join(tools))
-            return {region: as_a_whole(tools) for region in regions or [GLOBAL]}
+                work.note("whole measured", tools=", ".join(plan.required_tools))
+            return {region: as_a_whole(plan.required_tools) for region in regions or [GLOBAL]}
         # A region may have been located since the plan was made.
         if not regions or not (plan.tool_selection or work.boxes):
             return {}
@@ -297,18 +290,6 @@ class Executor(dspy.Module):
                 chosen[region][distortion] = spec.name
         return chosen
 
-    def _named_tools(self, work: _Work, ready: Sequence[ToolSpec]) -> list[str]:
-        """Return the tools that the user named; one that failed before gives its place to the best ready one."""
-        tools: list[str] = []
-        for tool in work.plan.required_tools:
-            others = [spec for spec in ready if spec.name not in {*work.plan.required_tools, *tools}]
-            if tool not in work.avoid:
-                tools.append(tool)
-            elif others:
-                tools.append(self.resources.registry.best(None, others).name)
-                work.note("other tool", tool=tool, best=tools[-1])
-        return tools
-
     def _measure(self, work: _Work, chosen: Mapping[str, Mapping[str, str]]) -> None:
         for region, tools in chosen.items():
             for distortion, tool in tools.items():
@@ -334,7 +315,7 @@ class Executor(dspy.Module):
 
     def _alternative(self, work: _Work, tool: str, distortion: str) -> str | None:
         ready = self.resources.runner.ready("NR" if work.reference is None else "FR")
-        others = [spec for spec in ready if spec.name not in {*work.avoid, tool}]
+        others = [spec for spec in ready if spec.name != tool]
         category = distortion if distortion in DISTORTION_CATEGORIES else None
         return self.resources.registry.best(category, others).name if others else None
 
