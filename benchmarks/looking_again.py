@@ -6,7 +6,7 @@ The validation rows of each MANIFEST, never its test rows; and packaged photogra
 a reference; a subject blurred before a sharp ground, of 12 megapixels; damage to 5 % of such a picture. The truth there
 is people's mean score of the damage (KADID-10k), of a region unknown. `--shown 256`: as if the network saw so many
 pixels of a longer side, so that photographs of 500 are judged reduced. A line of the file is one picture, judged
-without a second look and with `assessment.look_again`; one that is there is not worked out again.
+without a second look and with it; one that is there is not worked out again.
 """
 
 import argparse
@@ -18,7 +18,6 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 import numpy as np
-from numpy.typing import NDArray
 from PIL import Image
 
 from data.distortions import distort, generator_for, level_mean
@@ -33,7 +32,6 @@ from program.tools import network
 from program.tools.registry import Measurement
 from program.tools.runner import ToolRunner
 
-Pixels = NDArray[np.uint8]
 WIDTH, HEIGHT, SUBJECT, REGION = 4000, 3000, 1200, 775
 BLUR, DAMAGES, LEVELS = "gaussian_blur", ("gaussian_blur", "white_noise", "jpeg"), (3, 4, 5)
 WAYS = {"once": {"max_replan_iterations": 0}, "again": {"look_again": True}}
@@ -74,15 +72,21 @@ def main(argv: Sequence[str] | None = None) -> int:
     network.SHOWN_PX = given.shown
     given.lines.touch()
     lines = [json.loads(line) for line in given.lines.read_text("utf-8").splitlines()]
-    done = {(line["group"], line["name"]) for line in lines}
     programs = {}
     for way, asked in WAYS.items():
         programs[way] = AgenticIQA(load_settings(overrides={"cache": False, "assessment": asked}))
     for case in _cases(given.manifests, given.shown, given.photographs):
-        if (case.group, case.name) not in done:
-            with given.lines.open("a", encoding="utf-8") as file, IMAGES.borrow():
-                lines.append(_judged(case, programs))
-                file.write(json.dumps(lines[-1]) + "\n")
+        if any((line["group"], line["name"]) == case[:2] for line in lines):
+            continue
+        line: dict[str, Any] = {"group": case.group, "name": case.name, "truth": case.truth}
+        with given.lines.open("a", encoding="utf-8") as file, IMAGES.borrow():
+            image = IMAGES.add(case.image).url
+            for way, program in programs.items():
+                program.resources.__dict__["runner"] = case.runner(program.resources.settings)
+                result = program(image=image, reference=case.reference)
+                line[way] = {"score": result.rating, "interval": result.score_interval, "looks": result.usage.replans}
+            file.write(json.dumps(line) + "\n")
+        lines.append(line)
     _show(lines)
     return 0
 
@@ -100,10 +104,9 @@ def _cases(manifests: Sequence[Path], shown: int, photographs: int) -> Iterator[
         yield Case("subject as it is", name, _placed(ground, subject, *middle), UNDISTORTED)
         for level in LEVELS:
             truth, random = level_mean(BLUR, level).mos, generator_for(name, level)
-            made = distort(small, BLUR, level, random)
+            made, blurred = (distort(pixels, BLUR, level, random) for pixels in (small, subject))
             yield Case("a tool fails", f"{name} {level}", made, truth, small, FirstFails)
-            made = distort(subject, BLUR, level, random)
-            yield Case("subject blurred", f"{name} {level}", _placed(ground, made, *middle), truth)
+            yield Case("subject blurred", f"{name} {level}", _placed(ground, blurred, *middle), truth)
         yield Case("region as it is", name, ground, None)
         damage = DAMAGES[place % len(DAMAGES)]
         for where, (top, left) in {"middle": (HEIGHT // 2 - 387, WIDTH // 2 - 387), "corner": (200, 200)}.items():
@@ -112,27 +115,16 @@ def _cases(manifests: Sequence[Path], shown: int, photographs: int) -> Iterator[
             yield Case(f"region of the {where} damaged", f"{name} {damage}", _placed(ground, made, top, left), None)
 
 
-def _spread(name: str, width: int, height: int) -> Pixels:
+def _spread(name: str, width: int, height: int) -> np.ndarray:
     """Return a photograph at its own size, mirrored to fill a frame, so that it is sharp everywhere."""
     pixels = np.asarray(Image.open(io.BytesIO(photograph_bytes(name))).convert("RGB"))
-    down, across = max(0, height - pixels.shape[0]), max(0, width - pixels.shape[1])
-    return np.pad(pixels, ((0, down), (0, across), (0, 0)), mode="symmetric")[:height, :width]
+    return np.pad(pixels, ((0, height), (0, width), (0, 0)), mode="symmetric")[:height, :width]
 
 
-def _placed(ground: Pixels, part: Pixels, top: int, left: int) -> Pixels:
+def _placed(ground: np.ndarray, part: np.ndarray, top: int, left: int) -> np.ndarray:
     made = ground.copy()
     made[top : top + part.shape[0], left : left + part.shape[1]] = part
     return made
-
-
-def _judged(case: Case, programs: dict[str, AgenticIQA]) -> dict[str, Any]:
-    line: dict[str, Any] = {"group": case.group, "name": case.name, "truth": case.truth}
-    image = IMAGES.add(case.image).url
-    for way, program in programs.items():
-        program.resources.__dict__["runner"] = case.runner(program.resources.settings)
-        result = program(image=image, reference=case.reference)
-        line[way] = {"score": result.rating, "interval": result.score_interval, "looks": result.usage.replans}
-    return line
 
 
 def _show(lines: Sequence[dict[str, Any]]) -> None:
