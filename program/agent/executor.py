@@ -265,10 +265,10 @@ class Executor(dspy.Module):
         wanted = wanted_of(regions, work.distortions)
         if self.resources.settings.executor.selection == "model":
             return self._picked_tools(work, ready, wanted)
-        tools: list[str] = []
+        useful: list[str] = []
         if work.belief is None or work.fusion.eta:
-            tools = tools_that_add(ready, self.resources.runner.calibration, work.belief)
-        return {region: as_a_whole(tools, wanted[region]) for region in regions}
+            useful = tools_that_add(ready, self.resources.runner.calibration, work.belief)
+        return {region: as_a_whole(useful, wanted[region]) for region in regions}
 
     def _picked_tools(self, work: _Work, ready: Sequence[ToolSpec], wanted: Mapping[str, Sequence[str]]) -> Choice:
         """Return the tool that a model picks for each distortion, else the strongest."""

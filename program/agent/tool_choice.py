@@ -32,7 +32,7 @@ def as_a_whole(tools: Sequence[str], distortions: Sequence[str] = ()) -> dict[st
 
 def wanted_of(regions: Sequence[str], distortions: Mapping[str, Sequence[str]]) -> dict[str, list[str]]:
     """Return the distortions to measure by region, in the categories' fixed order: equal sets ask the same question."""
-    wanted = {}
+    wanted: dict[str, list[str]] = {}
     for region in regions:
         present = distortions.get(region, ())
         wanted[region] = [category for category in DISTORTION_CATEGORIES if category in present]

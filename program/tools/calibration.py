@@ -360,7 +360,7 @@ class Calibration(Figures):
             beside = np.array([belief.with_tool(tool) for tool in tools])
             together = np.block([[np.ones((1, 1)), beside[None]], [beside[:, None], together]])
             rmse = [belief.rmse, *rmse]
-        return together * np.outer(rmse, rmse)
+        return np.asarray(together * np.outer(rmse, rmse))
 
     def _correlation(self, one: str, other: str) -> float:
         if one == other:
