@@ -64,9 +64,9 @@ class FixedTools:
         score = 1 + 4 * int(image.sha256[:6], 16) / 0xFFFFFF
         return Measurement(tool=tool_name, raw=score, score=score, seconds=0.0, cached=True, box=box)
 
-    def precisions(self, readings: Sequence[tuple[str, str | None]]) -> list[float | None]:
+    def precisions(self, readings: Sequence[tuple[str, str | None]], belief: Any = None) -> list[float | None]:
         """Return what each reading adds to a score."""
-        return self.calibration.precisions(readings)
+        return self.calibration.precisions(readings, belief)
 
 
 def noise(seed: int, kind: str) -> bytes:

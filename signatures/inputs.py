@@ -7,10 +7,10 @@ from typing import Any, Literal
 
 import dspy
 
-from signatures.schemas import GapKind, ScoreShift
+from signatures.schemas import ScoreShift
 
 FACTS: Mapping[str, Any] = {
-    "gap": GapKind, "score_shift": ScoreShift, "option_shares": dict[str, float], "whole": dspy.Image,
+    "score_shift": ScoreShift, "option_shares": dict[str, float], "whole": dspy.Image,
     "reference_crops": dict[str, dspy.Image],
 }  # fmt: skip
 """Inputs that the embedded expert gets and no language model does; their types by name."""

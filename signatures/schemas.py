@@ -296,11 +296,6 @@ class LevelProbabilities(_ModelAnswer):
         return {level: mass for level, mass in masses.items() if mass is not None}
 
 
-GapKind = Literal["uncovered", "unscored", "contradiction", "uncertain", "failed tool"]
-"""What evidence lacks: findings on a region, tool scores, agreement of both, a certain finding, or
-a tool's reading."""
-
-
 class ScoreShift(NamedTuple):
     """What labels of other photographs say of an image's score."""
 

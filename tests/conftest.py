@@ -463,7 +463,14 @@ class FakeRunner:
         """Return the ready tools of a mode."""
         return tuple(spec for spec in self.specs if spec.mode == mode)
 
-    def precisions(self, readings):
+    @property
+    def calibration(self):
+        """Maps without figures of how sure the tools are."""
+        from program.tools.calibration import PaperCalibration
+
+        return PaperCalibration()
+
+    def precisions(self, readings, belief=None):
         """Say nothing of how sure the tools are."""
         return [None] * len(readings)
 
@@ -502,9 +509,13 @@ def scripted_iqa(scripted_lm, fake_runner):
     from program.common.settings import load_settings
 
     def make(script, runner=None, settings=None, **engine):
-        # The documents' arithmetic, unless a test wants the defaults for language models.
+        # The documents' arithmetic and way to choose tools, unless a test wants the defaults.
         given = settings or {}
-        tree = {**given, "fusion": {"smoothing": 0, "model_weight": 1, **given.get("fusion", {})}}
+        tree = {
+            **given,
+            "fusion": {"smoothing": 0, "model_weight": 1, **given.get("fusion", {})},
+            "executor": {"selection": "model", **given.get("executor", {})},
+        }
         iqa = AgenticIQA(load_settings(overrides=tree), lm=scripted_lm(script, **engine))
         iqa.resources.__dict__["runner"] = runner if runner is not None else fake_runner()
         iqa.engine = iqa.resources.lm("planner").engine

@@ -200,7 +200,7 @@ def test_each_role_may_have_a_model_of_its_own(loopback, bitmap):
     result = AgenticIQA(load_settings(overrides={"models": models}))(image=bitmap)
     assert result.status == "ok"
     asked = {role: {q.name for q in s.asked} for role, s in servers.items()}
-    assert asked == {"planner": {"plan"}, "executor": {"findings", "selected_tools"}, "summarizer": {"quality_level"}}
+    assert asked == {"planner": {"plan"}, "executor": {"findings"}, "summarizer": {"quality_level"}}
     assert {q.model for q in servers["summarizer"].asked} == {"summarizer"}
 
 

@@ -673,7 +673,7 @@ def test_a_comparison_is_as_sure_as_the_beliefs_behind_its_scores(service_progra
     even, narrow = dict.fromkeys("12345", 0.2), {"2": 0.1, "3": 0.8, "4": 0.1}
     beliefs = [{"quality_probs": p, "quality_reasoning": "So."} for p in (even, narrow)]
     program = service_program(script={"quality_probs": beliefs})
-    program.resources.runner.precisions = lambda readings: [0.5] * len(readings)
+    program.resources.runner.precisions = lambda readings, belief=None: [0.5] * len(readings)
     program.resources.runner.default = 2.0
     program.summarizer.fitted = FittedFusion(program.resources.fusion, curve=curve)
     found = compare_images(program, IMAGES.add(encoded(1)), IMAGES.add(encoded(2)))

@@ -49,6 +49,14 @@ PREDICTORS = [
 ]  # fmt: skip
 
 
+@pytest.fixture(autouse=True)
+def papers_way(monkeypatch, tmp_path):
+    """Every predictor is asked, the one that picks tools too."""
+    config = tmp_path / "papers-way.yaml"
+    config.write_text("executor: {selection: model}", encoding="utf-8")
+    monkeypatch.setenv("AGENTICIQA_CONFIG", str(config))
+
+
 class Speaker:
     """A model without structured output: it reads in the prompt which fields are asked for, and in which format."""
 

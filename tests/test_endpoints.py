@@ -132,7 +132,7 @@ def test_a_model_that_sees_gets_the_original_bytes(loopback, on, photo_file, fla
     assert (result.status, result.notes) == ("ok", [])
     shown = [q.images for q in server.asked if q.images]
     assert shown == [[photo_file.read_bytes()]]  # score and distortions at once
-    assert len(server.asked) == result.usage.lm_calls == 3
+    assert len(server.asked) == result.usage.lm_calls == 2
 
 
 @pytest.mark.spec("D29/a-text-only-model-is-a-full-citizen")
@@ -312,14 +312,14 @@ def test_a_model_with_eyes_names_the_distortions_in_its_score(loopback, on, pict
     iqa = on(server)
     results = [iqa(image=picture(n), query=RATE) for n in range(3)]
     assert sum(bool(q.images) for q in server.asked) == 3
-    assert {r.usage.lm_calls for r in results} == {3}  # no answer is kept here: plan, tools, and the one
+    assert {r.usage.lm_calls for r in results} == {2}  # no answer is kept here: plan, and the one
     for result in results:
         assert (result.status, result.level_probabilities_from) == ("ok", "logprobs")
         assert result.state.evidence.distortion_set == {"Global": ["Noise"]}
         assert [(r, f.type, f.severity) for r, f in result.state.evidence.findings()] == [("Global", "Noise", "severe")]
         assert result.used_evidence["findings"] == [{"region": "Global", "type": "Noise", "severity": "severe"}]
     answer = iqa(image=picture(0), query="Why is it so?")  # other questions look first
-    assert [q.name for q in server.asked][-3:] == ["findings", "selected_tools", "final_answer"]
+    assert [q.name for q in server.asked][-3:] == ["plan", "findings", "final_answer"]
     assert answer.status == "ok"
     clean = loopback(rules=[("quality_level", {**level, "quality_level": "excellent", "findings": []})])
     result = on(clean)(image=picture(0), query=RATE)
@@ -333,8 +333,8 @@ def test_a_model_that_cannot_answer_both_at_once_is_asked_one_after_the_other(lo
     first, second = (iqa(image=picture(n), query=RATE) for n in range(2))
     assert (first.status, second.status) == ("ok", "ok")
     assert first.state.evidence.findings()
-    assert first.usage.lm_calls == 2 + 3 + 3  # three attempts at both, then findings, tools for these, and the score
-    assert second.usage.lm_calls == 1 + 3
+    assert first.usage.lm_calls == 1 + 3 + 2  # plan, three attempts at both, then findings and the score
+    assert second.usage.lm_calls == 1 + 2
     assert kept()[0]["answers_at_once"] is False
 
 

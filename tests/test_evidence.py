@@ -102,6 +102,6 @@ def test_distortions_that_a_text_leaves_unsaid_are_named():
 def test_a_contradiction_is_told_with_its_region_distortion_and_score():
     severe = {"car": [Finding(type="Noise", severity="severe")]}
     output = ExecutorOutput(distortion_analysis=severe, quality_scores={"car": {"Noise": ("VIF", 4.4)}})
-    assert contradiction(output) == "Contradictory evidence: severe Noise in car but a tool score of 4.40"
+    assert contradiction(output).text() == "Contradictory evidence: severe Noise in car but a tool score of 4.40"
     elsewhere = ExecutorOutput(distortion_analysis=severe, quality_scores={"Global": {"Noise": ("VIF", 4.4)}})
-    assert contradiction(elsewhere) == ""
+    assert contradiction(elsewhere) is None

@@ -5,8 +5,8 @@ import json
 import numpy as np
 import pytest
 
-from program.agent.executor import OVERALL
 from program.agent.state import AssessmentState
+from program.agent.tool_choice import OVERALL
 from program.images.store import IMAGES
 from signatures.schemas import Plan
 
@@ -25,12 +25,12 @@ def plan(**changes):
 def execute(scripted_iqa, fake_runner, picture):
     """Run the Executor; returns its evidence, the scripted engine and the runner."""
 
-    def run(made=None, script=SCRIPT, runner=None, *, reference=True, regions=None, avoid=(), settings=None):
+    def run(made=None, script=SCRIPT, runner=None, *, reference=True, regions=None, settings=None):
         runner = runner if runner is not None else fake_runner({"VIF": 2.5, "PSNR": 3.5, "PIQE": 1.5})
         iqa = scripted_iqa(script, runner, settings)
         state = AssessmentState(query="Rate it.", image_path="x", plan=made or plan(), regions=regions)
         target = IMAGES.add(picture(2)) if reference else None
-        output = iqa.executor(state=state, image=IMAGES.add(picture(1)), reference=target, avoid=avoid)
+        output = iqa.executor(state=state, image=IMAGES.add(picture(1)), reference=target)
         return output, iqa.engine, runner
 
     return run
@@ -201,14 +201,8 @@ def test_the_image_in_question_is_measured_against_its_reference_and_not_the_oth
 
 
 @pytest.mark.spec("D10/gaps-count-against-the-plan")
-def test_tools_to_avoid_are_neither_offered_nor_run(execute):
-    output, engine, runner = execute(avoid=["VIF"])
-    assert [t["name"] for t in sent(engine, "selected_tools", "tools")] == ["PSNR"]
-    assert [m[0] for m in runner.measured] == ["PSNR"]
-    output, _, runner = execute(plan(required_tools=["VIF", "PIQE"], tool_selection=False), avoid=["VIF"])
-    assert [m[0] for m in runner.measured] == ["PSNR", "PIQE"]
-    assert any("'VIF': failed on this image; PSNR measures instead" in note for note in output.notes)
-    output, _, runner = execute(avoid=["VIF", "PSNR"])
+def test_without_any_ready_tool_that_is_said(execute, fake_runner):
+    output, _, runner = execute(runner=fake_runner(ready=[]))
     assert runner.measured == []
     assert "no tool is ready for this image" in output.notes
 
@@ -282,7 +276,7 @@ def test_a_box_below_a_tools_minimum_grows_and_the_log_says_so(execute, monkeypa
         def score(self, *_args, **_named):
             return 2.5
 
-        def precisions(self, readings):
+        def precisions(self, readings, belief=None):
             return [4.0] * len(readings)
 
     runner = ToolRunner.__new__(ToolRunner)

@@ -69,20 +69,6 @@ def test_tools_are_named_as_listed_and_known_boxes_are_measured() -> None:
     assert _plan("Rate the quality.", has_reference=True).reference_mode == "Full-Reference"
 
 
-def test_a_gap_changes_the_plan_by_its_kind_whatever_its_sentence_names() -> None:
-    query = "Use PIQE to rate the quality of the uncertain area."
-    missing = {"feedback": "Missing tool scores for uncertain area region", "gap": "unscored"}
-    before = _plan(query, region_names=["uncertain area"])
-    assert before.required_tools == ["PIQE"]
-    after = _plan(query, region_names=["uncertain area"], **missing)
-    assert (after.required_tools, after.tool_selection, after.tool_execute) == ([], True, True)
-    assert _plan(query, **missing) == _plan(query)  # without a box no plan closes that gap
-    named = _plan("Is there noise in the uncertain area?", region_names=["uncertain area"], **missing)
-    assert [each.distortions for each in named.distortions] == [["Noise"]]
-    wider = _plan("Is there noise?", feedback="Contradiction: severe noise with a score of 4.6", gap="contradiction")
-    assert (wider.distortion_detection, wider.distortions) == (True, [])
-
-
 def test_tool_choice_by_strength_then_in_general() -> None:
     tools = json.dumps(
         [

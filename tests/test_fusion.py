@@ -416,7 +416,7 @@ FAIR = {3: 0.6, 4: 0.4}
         (RELIABLE, ([2.6, 2.8], None, [3.0, 1.0]),
          "Score 2.65 is the mean of 2 tool scores, weighted by their reliability."),
         (RELIABLE, ([2.6, 2.8], None, [0.0, 0.0]), "Score 2.70 is the mean of 2 tool scores."),
-        (ScoreFusion(), ([], FAIR), "Score 3.40 is from the model; no tool score was available."),
+        (ScoreFusion(), ([], FAIR), "Score 3.40 is from the model only."),
         (RELIABLE, ([1.0], FAIR, [0.0]),
          "Score 3.40 is from the model only, with no weight on 1 tool score."),
         (ScoreFusion(0.0), ([1.0], FAIR),
@@ -427,7 +427,7 @@ FAIR = {3: 0.6, 4: 0.4}
          "Score 2.20 is 3.40 on the fitted scale; "
          "3.40 combines the tools' 3.50 with the model's expected level of 3.40."),
         (FittedFusion(ScoreFusion(), model_weight=2), ([], FAIR),
-         "Score 3.40 is from the model; no tool score was available."),
+         "Score 3.40 is from the model only."),
     ],
 )  # fmt: skip
 def test_the_note_says_what_the_score_was_made_of(fusion, given_, note):
@@ -438,7 +438,7 @@ def test_the_note_says_what_the_score_was_made_of(fusion, given_, note):
     ("fusion", "given_", "note"),
     [
         (RELIABLE, ([2.6, 2.8], None, [3.0, 1.0]), "分数 2.65 是 2 个工具评分的平均值（按可靠性加权）。"),
-        (ScoreFusion(), ([], FAIR), "分数 3.40 来自模型；没有工具评分。"),
+        (ScoreFusion(), ([], FAIR), "分数 3.40 仅来自模型。"),
         (RELIABLE, ([1.0], FAIR, [0.0]), "分数 3.40 仅来自模型；1 个工具评分没有分量。"),
         (RELIABLE, ([1.0, 3.0], FAIR, [0.0, 2.0]), "分数 3.20 融合了工具评分 3.00 与模型的期望等级 3.40。"),
         (FittedFusion(ScoreFusion(), curve=[(1, 1), (5, 3)]), ([3.5], FAIR),

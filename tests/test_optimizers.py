@@ -140,7 +140,7 @@ def test_a_demo_says_what_its_score_means(tmp_path, quality, said) -> None:
 
 
 def test_every_role_gets_demos_from_what_it_was_really_asked(blurred_manifest) -> None:
-    program = AgenticIQA(load_settings())
+    program = AgenticIQA(load_settings(overrides={"executor": {"selection": "model"}}))
     samples = [s for s in read_manifest(blurred_manifest) if s.split == "train"][:12]
     found = collect_examples(program, samples, workers=1)
     demos = found.demos

@@ -367,7 +367,7 @@ def test_the_budget_holds_for_judging_the_champion_too(data, loopback, capsys, m
 def test_demos_reach_the_prompt_of_every_role_that_is_taught(data, loopback, token_probabilities, belief) -> None:
     server = loopback(token_probabilities=token_probabilities)
     assert main(command(data, server.base, "labeled", "--roles", "planner,executor,summarizer")) == 0
-    for field in ("plan", "selected_tools", belief):
+    for field in ("plan", belief):
         prompts = [question.body["messages"] for question in server.asked if field in question.fields]
         taught = [messages for messages in prompts if any(message["role"] == "assistant" for message in messages)]
         assert taught, f"no demo in any prompt for {field}"
@@ -418,7 +418,7 @@ def test_a_predictor_that_no_sample_asks_is_not_optimized(data, loopback, modali
     samples = list(read_manifest(data / "manifest.jsonl"))[:2]
     asked = collect_examples(program, samples, workers=1).asked
     names = student.optimized_predictors(program, ("executor", "summarizer"), ("scoring",), asked)
-    assert ("executor.diagnose" in names, "executor.select_tools" in names) == (looks, True)
+    assert ("executor.diagnose" in names, "executor.select_tools" in names) == (looks, False)
 
 
 @pytest.mark.parametrize("optimizer", ["random-search", "mipro"])

@@ -188,10 +188,9 @@ def test_an_unreadable_plan_is_replaced_by_the_general_one(planned, caplog):
 @pytest.mark.spec("003/4-reflection-and-replanning")
 def test_a_replan_is_told_why_and_what_the_plan_was(planned):
     plan = Plan(**{**ANSWER, "query_scope": ["car"]})
-    state = AssessmentState(query="Rate it.", image_path="x", plan=plan, gap="unscored")
+    state = AssessmentState(query="Rate it.", image_path="x", plan=plan)
     _, _, engine = planned([ANSWER], state, feedback="Missing tool scores for car region")
     text = engine.text(engine.requests[0])
-    assert "unscored" not in text
     assert "Missing tool scores for car region" in text
     previous = text.split("[[ ## previous_plan ## ]]\n")[-1]
     assert json.JSONDecoder().raw_decode(previous)[0]["query_scope"] == ["car"]

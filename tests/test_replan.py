@@ -2,7 +2,7 @@
 
 import pytest
 
-from program.agent.replan import next_step, should_replan
+from program.agent.replan import find_doubt, next_step, should_replan
 from program.agent.state import AssessmentState, ExecutorOutput, Finding, SummarizerOutput, ToolLog
 from signatures.schemas import Plan
 
@@ -158,6 +158,23 @@ def test_gaps_are_told_in_order():
     ]
     for output, start in steps:
         assert should_replan(output, scope, plan(scope))[1].startswith(start)
+
+
+@pytest.mark.parametrize(
+    ("model", "tools", "interval", "reduced_by", "kind"),
+    [
+        ((2.0, 0.6), (4.0, 0.8), (2.0, 4.0), 1.0, "disagreement"), ((2.0, 0.6), (3.9, 0.8), (2.0, 4.0), 1.0, None),
+        ((2.0, 0.6), None, (1.0, 3.4), 1.0, None), ((2.0, 0.6), None, (1.0, 3.5), 1.0, "wide"),
+        ((2.0, 0.6), None, (1.0, 3.5), 1.5, "reduced"), ((2.0, 0.6), None, (1.0, 3.0), 1.49, None),
+    ],
+)  # fmt: skip
+def test_a_score_is_doubtful_beyond_stated_errors_where_it_was_judged_reduced_or_may_lie_anywhere(
+    model, tools, interval, reduced_by, kind
+):
+    doubt = find_doubt(model, tools, interval, reduced_by)
+    assert (doubt and doubt.kind) == kind
+    if doubt is not None:
+        assert "{" not in doubt.text() + doubt.text("清晰吗？")
 
 
 @pytest.mark.spec("000/6-graph-conditional-edge-strategy")

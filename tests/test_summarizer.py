@@ -313,7 +313,7 @@ def test_without_tools_the_expected_level_is_the_score(summarize):
         [SCORED], state_of(evidence=ExecutorOutput(distortion_analysis=FINDINGS), plan=planned(steps=False))
     )
     assert result.final_answer == pytest.approx(3.0)
-    assert "no tool score" in result.quality_reasoning
+    assert result.quality_reasoning.endswith("is from the model only.")
 
 
 @pytest.mark.spec("D4/level-probabilities-first")

@@ -352,11 +352,12 @@ def test_what_is_assessed_inside_is_traced_and_no_image_bytes_are(store, assess_
     import dspy
 
     from program.agent.loop import AgenticIQA
+    from program.common.settings import load_settings
 
     tracker = Tracker(store, "traces")
     seen = scripted_lm([{"text": "fine"}])
     seen.engine.record = None
-    program = AgenticIQA()
+    program = AgenticIQA(load_settings(overrides={"executor": {"selection": "model"}}))
     with tracker.run("traced") as run, record_traces(run, program) as recording:
         assess_a_picture(program)
         with dspy.context(lm=seen, adapter=dspy.JSONAdapter()):

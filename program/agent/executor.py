@@ -10,24 +10,19 @@ import dspy
 from program.agent.notes import note
 from program.agent.resources import Resources
 from program.agent.state import AssessmentState, ExecutorOutput, Finding, ToolLog, compact_json
+from program.agent.tool_choice import OVERALL, Choice, as_a_whole, listed, wanted_of
+from program.fusion import ScoreFusion
 from program.images.store import IMAGES, Box, ImageRef
 from program.lms.ask import ask
 from program.lms.call import stage
+from program.tools.calibration import BeliefError
+from program.tools.choice import tools_that_add
 from program.tools.registry import Mode, ToolSpec
 from signatures import executor as questions
 from signatures.forms import QuestionForm
-from signatures.schemas import DISTORTION_CATEGORIES, GLOBAL, DistortionFinding, Plan, RegionDistortions
+from signatures.schemas import DISTORTION_CATEGORIES, GLOBAL, DistortionFinding, Plan, RegionDistortions, ToolChoice
 
 logger = logging.getLogger(__name__)
-
-OVERALL = "Overall"
-"""What a tool measures in a region where no distortion was found or named."""
-_LISTED_TOOLS = 4
-"""The strongest for what is to be measured; a longer list costs a model more tokens than it helps."""
-
-_LEAST_SHARE = 0.5
-"""Of the best tool's agreement with people: a tool that a model picks must reach this share, or the best one
-measures instead."""
 
 _NOT_ASKED = "not asked, as the answers before could not be read"
 
@@ -53,19 +48,25 @@ class _Work:
     query: str
     image: ImageRef
     reference: ImageRef | None
-    avoid: Sequence[str]
-    """Tools that failed on this image before."""
     boxes: dict[str, Box]
     is_brief: bool = False
     """Whether the question costs a language model one word, and so none on the choice of tools."""
     wordings: int | None = None
     """In how many wordings the model is asked; None: in all of them."""
+    fusion: ScoreFusion = field(default_factory=ScoreFusion)
+    belief: BeliefError | None = None
+    """Of the model that scores, where it is known and counts."""
     findings: dict[str, list[Finding]] = field(default_factory=dict)
     distortions: dict[str, list[str]] = field(default_factory=dict)
     scores: dict[str, dict[str, tuple[str, float]]] = field(default_factory=dict)
     logs: list[ToolLog] = field(default_factory=list)
     notes: list[str] = field(default_factory=list)
     failed_steps: list[str] = field(default_factory=list)
+
+    @property
+    def mode(self) -> Mode:
+        """Whether tools compare with a reference."""
+        return "FR" if self.plan.reference_mode == "Full-Reference" else "NR"
 
     @property
     def unboxed_regions(self) -> list[str]:
@@ -106,13 +107,14 @@ class Executor(dspy.Module):
         state: AssessmentState,
         image: ImageRef,
         reference: ImageRef | None = None,
-        avoid: Sequence[str] = (),
         with_diagnosis: bool = True,
+        fusion: ScoreFusion | None = None,
+        tools_alone: bool = False,
     ) -> ExecutorOutput:
         """Return the evidence for a planned state.
 
-        `avoid` names tools that failed on this image before. Without `with_diagnosis` the distortions
-        come with the answer.
+        Without `with_diagnosis` the distortions come with the answer. The `fusion` (else that of the
+        settings) makes the score; `tools_alone`: without a model's belief.
         """
         plan = state.plan
         if plan is None:
@@ -122,7 +124,10 @@ class Executor(dspy.Module):
         boxes = {region: box for region, box in (state.regions or {}).items() if region in plan.query_scope}
         is_brief = self.resources.one_word(state.reading)
         wordings = self.resources.wordings("executor", state)
-        work = _Work(plan, state.query, image, reference, avoid, boxes, is_brief, wordings)
+        work = _Work(plan, state.query, image, reference, boxes, is_brief, wordings)
+        work.fusion = fusion or self.resources.fusion
+        if work.fusion.model_weight and not tools_alone:
+            work.belief = self.resources.known_traits("summarizer").errors.get(work.mode)
         with stage("executor"):
             self._locate(work)
             if state.plan_error is not None:
@@ -152,12 +157,12 @@ class Executor(dspy.Module):
             failed_steps=work.failed_steps,
         )
 
-    def tool_names(self, reference: ImageRef | None, avoid: Sequence[str] = ()) -> list[str]:
+    def tool_names(self, reference: ImageRef | None) -> list[str]:
         """Return the tools that are ready for an image, those that compare with a reference first."""
         ready = self.resources.runner.ready("NR")
         if reference is not None:
             ready = self.resources.runner.ready("FR") + ready
-        return [spec.name for spec in ready if spec.name not in avoid]
+        return [spec.name for spec in ready]
 
     def _locate(self, work: _Work) -> None:
         """Ask the model for the boxes (in pixels) of the plan's regions that nobody gave."""
@@ -240,87 +245,60 @@ class Executor(dspy.Module):
             work.failed_steps.append(step)
         return answer.value
 
-    def _chosen_tools(self, work: _Work) -> dict[str, dict[str, str]]:
-        """Return region -> distortion -> tool for the regions that can be measured.
+    def _chosen_tools(self, work: _Work) -> Choice:
+        """Return region -> label -> tool for the regions that can be measured.
 
         A tool that the user named measures the whole image where no region can be.
         """
         plan = work.plan
         regions = [region for region in plan.query_scope if region not in work.unboxed_regions]
-        mode: Mode = "FR" if plan.reference_mode == "Full-Reference" else "NR"
-        ready = [spec for spec in self.resources.runner.ready(mode) if spec.name not in work.avoid]
+        ready = self.resources.runner.ready(work.mode)
         if plan.required_tools and plan.tool_execute:
-            return self._named_tools(work, ready, regions)
+            if not regions:
+                work.note("whole measured", tools=", ".join(plan.required_tools))
+            return {region: as_a_whole(plan.required_tools) for region in regions or [GLOBAL]}
         # A region may have been located since the plan was made.
         if not regions or not (plan.tool_selection or work.boxes):
             return {}
         if not ready:
             work.note("no tool")
             return {}
-        # In the categories' fixed order, so that equal sets ask the model the same question.
-        wanted: dict[str, list[str]] = {}
-        for region in regions:
-            present = work.distortions.get(region, ())
-            wanted[region] = [category for category in DISTORTION_CATEGORIES if category in present]
-        choices: Sequence[Any] = ()
+        wanted = wanted_of(regions, work.distortions)
+        if self.resources.settings.executor.selection == "model":
+            return self._picked_tools(work, ready, wanted)
+        useful: list[str] = []
+        if work.belief is None or work.fusion.eta:
+            useful = tools_that_add(ready, self.resources.runner.calibration, work.belief)
+        return {region: as_a_whole(useful, wanted[region]) for region in regions}
+
+    def _picked_tools(self, work: _Work, ready: Sequence[ToolSpec], wanted: Mapping[str, Sequence[str]]) -> Choice:
+        """Return the tool that a model picks for each distortion, else the strongest."""
+        choices: Sequence[ToolChoice] = ()
         if not work.is_brief and work.wordings is None:
-            inputs = {"distortion_set": compact_json(wanted), "tools": _listed(ready, wanted)}
+            inputs = {"distortion_set": compact_json(wanted), "tools": listed(ready, wanted)}
             choices = self._ask(work, "tool selection", self.select_tools, inputs, questions.TOOL_CHOICE) or ()
         picked = {(c.region, c.distortion): c.tool for c in reversed(choices)}  # of two for one, the first
-        chosen: dict[str, dict[str, str]] = {}
+        chosen: Choice = {}
         for region, distortions in wanted.items():
             chosen[region] = {}
             for distortion in distortions or [OVERALL]:
-                name = picked.get((region, distortion))
-                chosen[region][distortion] = self._checked(work, name, distortion, ready)
+                best = self.resources.registry.best(None if distortion == OVERALL else distortion, ready)
+                name = picked.get((region, distortion), best.name)
+                spec = self.resources.registry.find(name)
+                if spec is None or spec not in ready:
+                    work.note("not ready", tool=name, best=best.name, distortion=distortion)
+                    spec = best
+                chosen[region][distortion] = spec.name
         return chosen
-
-    def _checked(self, work: _Work, name: str | None, distortion: str, ready: Sequence[ToolSpec]) -> str:
-        """Return the picked tool if it is ready and measures this at all, else the registry's best one, saying so."""
-        category = None if distortion == OVERALL else distortion
-        best = self.resources.registry.best(category, ready)
-        if not name:
-            return best.name
-        spec = self.resources.registry.find(name)
-        why = "not ready"
-        if spec is not None and spec in ready:
-            if spec.strength(category) >= _LEAST_SHARE * best.strength(category):
-                return spec.name
-            why = "too weak"
-        work.note(why, tool=name, best=best.name, distortion=distortion)
-        return best.name
-
-    def _named_tools(self, work: _Work, ready: Sequence[ToolSpec], regions: Sequence[str]) -> dict[str, dict[str, str]]:
-        """Return the tools that the user named, of each region, else of the whole image.
-
-        One that failed before gives its place to the best ready one.
-        """
-        tools: list[str] = []
-        for tool in work.plan.required_tools:
-            others = [spec for spec in ready if spec.name not in {*work.plan.required_tools, *tools}]
-            if tool not in work.avoid:
-                tools.append(tool)
-            elif others:
-                tools.append(self.resources.registry.best(None, others).name)
-                work.note("other tool", tool=tool, best=tools[-1])
-        if not tools:
-            return {}
-        if not regions:
-            work.note("whole measured", tools=", ".join(tools))
-        labels = {f"{OVERALL} ({tool})": tool for tool in tools}
-        if len(tools) == 1:
-            labels = {OVERALL: tools[0]}
-        return {region: dict(labels) for region in regions or [GLOBAL]}
 
     def _measure(self, work: _Work, chosen: Mapping[str, Mapping[str, str]]) -> None:
         for region, tools in chosen.items():
             for distortion, tool in tools.items():
                 self._read(work, region, distortion, tool)
         scored = [log for log in work.logs if log.score is not None]
-        shares = self.resources.runner.precisions([(log.tool, log.distortion) for log in scored])
-        for log, share in zip(scored, shares, strict=True):
-            if share is not None:
-                log.precision = round(self._added(log.tool) * share, 6)
+        readings = [(log.tool, log.distortion) for log in scored]
+        for log, share in zip(scored, self.resources.runner.precisions(readings, work.belief), strict=True):
+            log.precision = share
         if work.logs and not work.scores:
             work.failed_steps.append("tools")
 
@@ -336,34 +314,11 @@ class Executor(dspy.Module):
             work.scores.setdefault(region, {})[distortion] = (tool, reading.score)
         work.logs.append(log)
 
-    def _added(self, tool: str) -> float:
-        """Return what a reading adds to the model's belief, as part of what it adds to knowing nothing.
-
-        Of two equally good readings whose errors correlate by r, the second adds (1 - r) / (1 + r).
-        """
-        traits = self.resources.known_traits("summarizer")
-        correlation = traits.correlation_by_tool.get(tool, traits.error_correlation)
-        return (1 - correlation) / (1 + correlation)
-
     def _alternative(self, work: _Work, tool: str, distortion: str) -> str | None:
         ready = self.resources.runner.ready("NR" if work.reference is None else "FR")
-        others = [spec for spec in ready if spec.name not in {*work.avoid, tool}]
+        others = [spec for spec in ready if spec.name != tool]
         category = distortion if distortion in DISTORTION_CATEGORIES else None
         return self.resources.registry.best(category, others).name if others else None
-
-
-def _listed(ready: Sequence[ToolSpec], wanted: Mapping[str, Sequence[str]]) -> str:
-    """Return the strongest ready tools as JSON, with their strengths for the distortions that are to be measured."""
-    categories = [c for c in DISTORTION_CATEGORIES if any(c in names for names in wanted.values())]
-    listed = []
-    for spec in ready:
-        strengths = {category: round(spec.strength(category), 2) for category in categories}
-        best = max([spec.general, *strengths.values()])
-        general = round(spec.general, 2)
-        facts = {"name": spec.name, "description": spec.description, "strengths": strengths, "general": general}
-        listed.append((best, facts))
-    listed.sort(key=lambda each: each[0], reverse=True)
-    return compact_json([facts for _, facts in listed[:_LISTED_TOOLS]])
 
 
 def _lost_tools(work: _Work, earlier: ExecutorOutput) -> list[str]:

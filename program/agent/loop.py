@@ -1,4 +1,4 @@
-"""AgenticIQA: plan, gather evidence, answer; and plan again when the evidence falls short."""
+"""AgenticIQA: plan, gather evidence, answer; and look again where that brings more."""
 
 import functools
 import logging
@@ -10,13 +10,14 @@ from PIL import Image
 
 from program.agent.assessment import Assessment
 from program.agent.executor import Executor
+from program.agent.looking import SecondLook
 from program.agent.module import ProgramModule
 from program.agent.notes import ended, note
 from program.agent.planner import Planner
 from program.agent.query import read_query
 from program.agent.replan import next_step
 from program.agent.resources import ROLES, Resources, cast_as
-from program.agent.state import AssessmentState, ExecutorOutput, SummarizerOutput, ToolLog, of_same_pixels
+from program.agent.state import AssessmentState, ExecutorOutput, Gap, SummarizerOutput, ToolLog, of_same_pixels
 from program.agent.summarizer import Summarizer
 from program.common.backends import Usage
 from program.common.cache import forget_answers, noted_answers
@@ -100,6 +101,8 @@ class AgenticIQA(ProgramModule):
                 names.add("executor.diagnose")
             if resources.distortion_model is not resources.lm("executor"):  # the embedded expert, by its own wording
                 names |= {"executor.detect", "executor.analyse", "executor.diagnose", "executor.locate"}
+            if resources.settings.executor.selection == "measured":
+                names.add("executor.select_tools")
             by_probabilities = self.summarizer.scoring_way() == "probabilities"
             names.add("summarizer.classify" if by_probabilities else "summarizer.score")
         return frozenset(names)
@@ -158,62 +161,81 @@ class AgenticIQA(ProgramModule):
     def _loop(
         self, state: AssessmentState, image: ImageRef, reference: ImageRef | None, usage: Usage
     ) -> SummarizerOutput:
-        result: SummarizerOutput | None = None
-        avoid: list[str] = []
-        while result is None or next_step(state) == "planner":
-            feedback = result.replan_reason if result else None
-            previous = state.plan
-            failed = [tool for tool in state.evidence.replaceable_tools if tool not in avoid]
-            avoid += failed
-            names = self.executor.tool_names(reference, avoid)
-            planned = self.planner(state=state, tool_names=names, feedback=feedback)
-            state.plan, state.plan_repairs, state.unusable_tools, state.plan_error = planned
-            if result is not None and feedback is not None:
-                state.remember_replan(feedback)
-                if state.plan == previous and not failed:
-                    result = state.summarizer_result = _unchanged(result, feedback, state.query)
-                    break
-            result = state.summarizer_result = self._round(state, image, reference, avoid)
-            _add_readings(usage, state.evidence.tool_logs)
+        self._plan(state, reference)
+        result = state.summarizer_result = self._round(state, image, reference)
+        _add_readings(usage, state.evidence.tool_logs)
+        while next_step(state) == "planner" and state.gap is not None:
+            gap, known = state.gap, state.evidence.tool_logs
+            again = self._looked_again(gap, state, image, reference)
+            if again is None:
+                result = state.summarizer_result = _left_open(result, gap, state.query)
+                break
+            result = state.summarizer_result = again
+            _add_readings(usage, [log for log in state.evidence.tool_logs if log not in known])
         return result
 
-    def _round(
-        self, state: AssessmentState, image: ImageRef, reference: ImageRef | None, avoid: list[str]
-    ) -> SummarizerOutput:
+    def _plan(self, state: AssessmentState, reference: ImageRef | None, feedback: str | None = None) -> None:
+        planned = self.planner(state=state, tool_names=self.executor.tool_names(reference), feedback=feedback)
+        state.plan, state.plan_repairs, state.unusable_tools, state.plan_error = planned
+
+    def _looked_again(
+        self, gap: Gap, state: AssessmentState, image: ImageRef, reference: ImageRef | None
+    ) -> SummarizerOutput | None:
+        """Return an answer from evidence that was not there before; None where there is none to be had.
+
+        What nobody spoke of needs another plan; for the rest one more reading does.
+        """
+        feedback = gap.text(state.query)
+        if not gap.is_of_words:
+            evidence = SecondLook(state, image, reference, self.resources).at(gap)
+            if evidence is None:
+                return None
+            state.remember_replan(feedback)
+            return self._answer_from(evidence, state, image, reference)
+        if self.resources.known_traits("planner").embedded:  # its plan depends on the question alone
+            return None
+        previous = state.plan
+        self._plan(state, reference, feedback)
+        state.remember_replan(feedback)
+        if state.plan == previous:
+            return None
+        return self._round(state, image, reference)
+
+    def _round(self, state: AssessmentState, image: ImageRef, reference: ImageRef | None) -> SummarizerOutput:
         """Gather evidence and answer from it: both in one question where the model manages that."""
         if not self.summarizer.names_distortions(state):
-            return self._in_two_questions(state, image, reference, avoid)
+            return self._in_two_questions(state, image, reference)
         known_to_manage = self.resources.traits("executor").answers_at_once
-        result = self._in_one_question(state, image, reference, avoid)
+        evidence = self.executor(state=state, image=image, reference=reference, with_diagnosis=False)
+        result = self._answer_from(evidence, state, image, reference)
         if known_to_manage:  # it is asked for both again, though an answer could not be read
             return result
         manages = "analysis" not in state.evidence.failed_steps
         if not manages:
-            result = self._in_two_questions(state, image, reference, avoid)
+            result = self._in_two_questions(state, image, reference)
         # Only an "ok" answer teaches: another may have failed for a reason that lies elsewhere.
         if result.status == "ok" and not state.evidence.same_pixels:
             own_record(self.resources.lm("executor")).learn(answers_at_once=manages)
         return result
 
     def _in_two_questions(
-        self, state: AssessmentState, image: ImageRef, reference: ImageRef | None, avoid: list[str]
+        self, state: AssessmentState, image: ImageRef, reference: ImageRef | None
     ) -> SummarizerOutput:
         """Answer from distortions that were asked for before."""
-        evidence = self.executor(state=state, image=image, reference=reference, avoid=avoid)
-        return self._answer_from(evidence, state, image, reference)
-
-    def _in_one_question(
-        self, state: AssessmentState, image: ImageRef, reference: ImageRef | None, avoid: list[str]
-    ) -> SummarizerOutput:
-        """Answer from what the tools read; the answer itself names the distortions."""
-        evidence = self.executor(state=state, image=image, reference=reference, avoid=avoid, with_diagnosis=False)
-        return self._answer_from(evidence, state, image, reference)
+        evidence = self.executor(state=state, image=image, reference=reference, fusion=self.summarizer.fusion)
+        result = self._answer_from(evidence, state, image, reference)
+        if result.status == "failed" and evidence.spares_tools:  # then they are all that there is
+            evidence = self.executor(
+                state=state, image=image, reference=reference, fusion=self.summarizer.fusion, tools_alone=True
+            )
+            result = self._answer_from(evidence, state, image, reference)
+        return result
 
     def _answer_from(
         self, evidence: ExecutorOutput, state: AssessmentState, image: ImageRef, reference: ImageRef | None
     ) -> SummarizerOutput:
         """Write evidence into the state with what the two images show by themselves, and answer."""
-        if reference is not None:
+        if reference is not None and evidence.shift is None:
             shift = shift_of(image, reference)
             if any(shift):
                 notes = [shift_text(shift, state.query), *evidence.notes]
@@ -246,11 +268,15 @@ def _add_readings(usage: Usage, logs: Sequence[ToolLog]) -> None:
     usage.tool_failures += sum(log.error is not None for log in logs)
 
 
-def _unchanged(result: SummarizerOutput, gap: str, query: str) -> SummarizerOutput:
-    """Return the answer at hand: asking the same again would cost calls and change nothing."""
-    logger.info("the new plan equals the previous one; the answer stands (%s)", gap)
-    text = in_sentences(result.quality_reasoning, ended(note("replanned", query, gap=gap), query))
-    fields = {"quality_reasoning": text, "need_replan": False, "replan_reason": None, "unresolved_gap": gap}
+def _left_open(result: SummarizerOutput, gap: Gap, query: str) -> SummarizerOutput:
+    """Return the answer at hand: nothing new is to be had, and to ask the same again would change nothing."""
+    logger.info("nothing new could be gathered; the answer stands (%s)", gap.kind)
+    if gap.is_doubt:
+        return result.model_copy(update={"need_replan": False, "replan_reason": None})
+    text = in_sentences(result.quality_reasoning, ended(note("replanned", query, gap=gap.text(query)), query))
+    fields = {
+        "quality_reasoning": text, "need_replan": False, "replan_reason": None, "unresolved_gap": gap.text(query),
+    }  # fmt: skip
     return result.model_copy(update=fields)
 
 

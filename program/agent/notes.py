@@ -3,6 +3,7 @@
 from collections.abc import Mapping
 
 from program.common.text import is_chinese
+from signatures.schemas import CATEGORIES_CHINESE, SEVERITIES_CHINESE
 
 _TEXTS: Mapping[str, tuple[str, str]] = {
     "general plan": (
@@ -26,10 +27,6 @@ _TEXTS: Mapping[str, tuple[str, str]] = {
         "tool {tool!r}: not ready for this image; {best} measures {distortion} instead",
         "工具“{tool}”不能用于这张图像，改用 {best} 测量",
     ),
-    "too weak": (
-        "tool {tool!r}: too weak for it; {best} measures {distortion} instead",
-        "工具“{tool}”不适合，改用 {best} 测量",
-    ),
     "other tool": (
         "tool {tool!r}: failed on this image; {best} measures instead",
         "工具“{tool}”在这张图像上失败，改用 {best} 测量",
@@ -49,8 +46,8 @@ _TEXTS: Mapping[str, tuple[str, str]] = {
         "没有失真分析，也没有工具分数，回答只依据图像本身",
     ),
     "replanned": (
-        "Planning again changed nothing, so this gap remains: {gap}",
-        "重新计划没有改变什么，证据仍不充分",
+        "Nothing new could be gathered, so this gap remains: {gap}",
+        "没有得到新的证据，证据仍不充分",
     ),
     "read as text": (
         "The model's answer, read as text, names level {level} of 5",
@@ -60,15 +57,38 @@ _TEXTS: Mapping[str, tuple[str, str]] = {
         "The model gave no level probabilities; the tools' scores stand alone",
         "模型没有给出等级概率，只有工具的分数",
     ),
-    "contradiction": (
-        "Contradictory evidence: {severity} {category} in {region} but a tool score of {score:.2f}",
-        "证据矛盾：发现{severity_chinese}{category_chinese}，而工具的分数是 {score:.2f}",
+    "uncovered whole": ("Distortion analysis does not cover {regions}", "没有对整幅图像的失真分析"),
+    "uncovered": (
+        "Distortion analysis does not cover all query_scope objects: missing {regions}",
+        "失真分析没有涉及：{regions}",
     ),
-    "clean contradiction": (
-        "Contradictory evidence: no distortion found in {region} but a tool score of {score:.2f}",
+    "uncertain": ("Uncertain analysis of {distortions} in {regions}: {explanation}", "分析不确定：{explanation}"),
+    "unscored whole": ("No tool scores available", "没有工具分数"),
+    "unscored region": ("Missing tool scores for {regions} region", "区域“{regions}”没有工具分数"),
+    "unscored": ("Missing tool scores for {distortions} in {regions}", "“{regions}”的 {distortions} 没有工具分数"),
+    "failed tool": (
+        "Tool {tool} failed for {distortions} in {regions}; {alternative} is ready",
+        "工具“{tool}”失败，可改用 {alternative}",
+    ),
+    "contradiction": (
+        "Contradictory evidence: {severity} {distortions} in {regions} but a tool score of {score:.2f}",
+        "证据矛盾：发现{severity}{distortions}，而工具的分数是 {score:.2f}",
+    ),
+    "contradiction region": (
+        "Contradictory evidence: no distortion found in {regions} but a tool score of {score:.2f}",
         "证据矛盾：没有发现失真，而工具的分数是 {score:.2f}",
     ),
+    "disagreement": (
+        "The tools say {score:.1f} of 5 and the model {expected:.1f}, {size:.1f} standard deviations apart",
+        "工具评分为 {score:.1f}，模型判断为 {expected:.1f}，相差 {size:.1f} 个标准差",
+    ),
+    "reduced": ("It was judged at 1/{size:.1f} of its size", "图像按 1/{size:.1f} 的尺寸判断"),
+    "wide": ("The score may lie anywhere within {size:.1f} levels", "分数的区间宽达 {size:.1f} 级"),
 }
+
+_CHINESE: dict[str, str] = {}
+for _words in (CATEGORIES_CHINESE, SEVERITIES_CHINESE):
+    _CHINESE |= {str(name): chinese for name, chinese in _words.items()}
 
 
 def note(name: str, query: str, **values: object) -> str:
@@ -77,7 +97,10 @@ def note(name: str, query: str, **values: object) -> str:
     >>> note("no tool", "Is it sharp?"), note("no box", "狗清晰吗？", region="dog")
     ('no tool is ready for this image', '区域“dog”位置未知，没有工具测量它')
     """
-    return _TEXTS[name][is_chinese(query)].format(**values)
+    chinese = is_chinese(query)
+    if chinese:
+        values = {key: _CHINESE.get(str(value), value) for key, value in values.items()}
+    return _TEXTS[name][chinese].format(**values)
 
 
 def ended(text: str, query: str) -> str:

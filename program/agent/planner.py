@@ -45,7 +45,7 @@ class Planner(dspy.Module):
     def forward(self, state: AssessmentState, tool_names: Sequence[str], feedback: str | None = None) -> PlanReading:
         """Return the plan, what the rules changed in the model's answer, and why it was unusable.
 
-        `feedback` says what the evidence lacked; of which kind that is stands in the state.
+        `feedback` says what the evidence lacked.
         """
         has_reference = state.reference_path is not None
         boxes = list(state.regions or {})
@@ -58,12 +58,8 @@ class Planner(dspy.Module):
                 "region_names": boxes or None,
                 "tool_names": list(tool_names),
                 "feedback": feedback,
-                "gap": None,
-                "previous_plan": None,
+                "previous_plan": state.plan.model_dump_json() if feedback and state.plan else None,
             }
-            if feedback:
-                inputs["gap"] = state.gap
-                inputs["previous_plan"] = state.plan and state.plan.model_dump_json()
             with stage("planner"):
                 lm = self.resources.lm("planner")
                 wordings = self.resources.wordings("planner", state)

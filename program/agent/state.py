@@ -27,7 +27,6 @@ from signatures.schemas import (
     SEVERITIES,
     DistortionCategory,
     DistortionFinding,
-    GapKind,
     Plan,
     Severity,
 )
@@ -139,6 +138,11 @@ class ExecutorOutput(Record):
         return [step for step in self.failed_steps if step != "tools"]
 
     @property
+    def spares_tools(self) -> bool:
+        """Whether no tool was run, as none would have added anything to the model's own belief."""
+        return bool(self.selected_tools) and not any((self.selected_tools or {}).values())
+
+    @property
     def is_empty(self) -> bool:
         """Whether no stage gave anything to rest an answer on."""
         return not self.distortion_analysis and not self.quality_scores
@@ -204,12 +208,6 @@ class ExecutorOutput(Record):
         if region in (self.region_boxes or {}):
             return region
         return f"{region} (whole image)"
-
-    @property
-    def replaceable_tools(self) -> list[str]:
-        """The tools that failed and have a stand-in: without them a plan is another question."""
-        failed = [log.tool for log in self.tool_logs if log.error and log.alternative]
-        return list(dict.fromkeys(failed))
 
 
 class Columns(Record):
@@ -278,11 +276,11 @@ class SummarizerOutput(Rating):
     summary: str = ""
     """Why, in the model's own words alone; empty where the answer itself says it."""
     need_replan: bool = False
-    """Whether the evidence falls short and the Planner is asked again."""
+    """Whether the evidence falls short and more is looked for."""
     replan_reason: str | None = None
-    """What is missing, where the Planner is asked again."""
+    """What is missing, where more is looked for."""
     unresolved_gap: str | None = None
-    """Why the evidence still falls short, where the Planner is not asked again."""
+    """Why the evidence still falls short, where nothing more is looked for."""
     used_evidence: dict[str, Any] | None = None
     """The readings and findings that the answer rests on; empty where it rests on the image alone."""
     guess: Literal["yes"] | None = None
@@ -331,6 +329,54 @@ class SummarizerOutput(Rating):
         return {**values, "replan_reason": "No reason provided"}
 
 
+GapKind = Literal[
+    "uncovered", "uncertain", "unscored", "failed tool", "contradiction", "disagreement", "reduced", "wide"
+]  # fmt: skip
+"""What evidence lacks: findings on a region, a certain finding, tool scores, a tool's reading, agreement of
+findings and scores, agreement of model and tools, a look at full size, or a narrow interval."""
+
+
+class Gap(Record):
+    """What evidence lacks, where, and the numbers that say so; its text is made where somebody reads it."""
+
+    kind: GapKind
+    regions: list[str] = Field(default_factory=lambda: [GLOBAL])
+    distortions: list[str] = Field(default_factory=list)
+    severity: Severity | None = None
+    explanation: str = ""
+    tool: str | None = None
+    """The one that failed."""
+    alternative: str | None = None
+    """Another ready one that fits."""
+    score: float | None = None
+    """The tool's score, or the tools' mean, 1..5."""
+    expected: float | None = None
+    """The model's expected level, 1..5."""
+    size: float | None = None
+    """Of a disagreement in standard deviations, of an interval in levels, of a reduction the factor."""
+
+    @property
+    def is_doubt(self) -> bool:
+        """Whether nothing is missing, but the score may be far off."""
+        return self.kind in {"disagreement", "reduced", "wide"}
+
+    @property
+    def is_of_words(self) -> bool:
+        """Whether only a language model's words could close it: no tool measures what nobody looked at."""
+        return self.kind in {"uncovered", "uncertain"}
+
+    def text(self, query: str = "") -> str:
+        """Say it in the language of a question."""
+        name, is_whole = str(self.kind), self.regions == [GLOBAL]
+        if name in {"uncovered", "unscored"} and is_whole and not self.distortions:
+            name += " whole"
+        elif name in {"unscored", "contradiction"} and not self.distortions:
+            name += " region"
+        values = self.model_dump(exclude={"kind", "regions", "distortions"})
+        values |= {"regions": ", ".join(self.regions), "distortions": ", ".join(self.distortions)}
+        return note(name, query, **values)
+
+
 class ReplanEntry(Record):
     """One replanning: which iteration, and why."""
 
@@ -362,8 +408,8 @@ class AssessmentState(Record):
     """Why the Planner gave no usable plan, where the general plan stands in."""
     executor_evidence: ExecutorOutput | None = None
     summarizer_result: SummarizerOutput | None = None
-    gap: GapKind | None = None
-    """What kind of gap the last answer found in the evidence: the one that it names."""
+    gap: Gap | None = None
+    """What the last answer found missing in the evidence."""
     iteration_count: int = Field(0, ge=0)
     max_replan_iterations: int = Field(2, ge=0)
     replan_history: list[ReplanEntry] = Field(default_factory=list)

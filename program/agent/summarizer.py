@@ -4,6 +4,7 @@ A score is made of the belief that a model's level tells and of the tools' score
 """
 
 import logging
+import math
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 from typing import Any, Literal, NamedTuple
@@ -14,7 +15,7 @@ from program.agent.labels import Corrections, Neighbours
 from program.agent.notes import ended, note
 from program.agent.presentation import NOTHING_STANDS_OUT, ForExpert, ForLanguageModel, Inputs, findings_note
 from program.agent.query import QueryReading, QueryType
-from program.agent.replan import contradiction, find_gap
+from program.agent.replan import CLOSER, contradiction, find_doubt, find_gap
 from program.agent.resources import Resources
 from program.agent.state import (
     AssessmentState,
@@ -22,6 +23,7 @@ from program.agent.state import (
     Columns,
     ExecutorOutput,
     Finding,
+    Gap,
     SummarizerOutput,
     ToolReadings,
     answer_of_same_pixels,
@@ -35,6 +37,7 @@ from program.lms.ask import Answer, ask
 from program.lms.call import CallAllowance, stage
 from program.lms.servers import served
 from program.lms.traits import MOST_ALTERNATIVES, ModelTraits, own_record, traits_of
+from program.tools import network
 from signatures import summarizer as questions
 from signatures.forms import QuestionForm
 from signatures.schemas import GLOBAL
@@ -143,6 +146,8 @@ class Summarizer(dspy.Module):
         if self.answer_part == "nothing" and not self.names_distortions(state):
             return _by_tools(case)
         if case.is_score and is_iqa:
+            if (kept := self._kept_belief(state)) is not None:
+                return self._fused(case, *kept)
             if _is_analysis_open(state) and self.names_distortions(state):
                 return self._score_with_findings(case)
             return self._score(case)
@@ -155,6 +160,16 @@ class Summarizer(dspy.Module):
         if self._judge.embedded and is_iqa:
             return self._beside_score(answer, case)
         return answer
+
+    def _kept_belief(self, state: AssessmentState) -> tuple[LevelBelief, str | None] | None:
+        """Return what a language model believed before tools alone looked again: it need not be asked once more."""
+        before, gap = state.summarizer_result, state.gap
+        if before is None or gap is None or gap.is_of_words or self._judge.embedded:
+            return None
+        if before.level_probabilities is None:
+            return None
+        reasons = "" if self.resources.one_word(state.reading) else before.summary
+        return LevelBelief(before.level_probabilities, reasons, before.level_probabilities_from), before.attempt
 
     def _score(self, case: _Case) -> SummarizerOutput:
         return self._rate(case, self._level_belief(case))
@@ -267,14 +282,15 @@ class Summarizer(dspy.Module):
         fields: dict[str, Any] = {
             "used_evidence": evidence.basis(), "query_type": case.reading.type, "query_rule": case.reading.rule,
         }  # fmt: skip
-        gap = _gap(answer, state)
+        state.gap = self._gap(answer, case)
+        gap = state.gap.text(state.query) if state.gap else ""
         is_unread = answer.is_unread or bool(evidence.unread_steps)
-        if gap and is_unread:  # a model that cannot be understood is not asked for another plan
+        if state.gap and is_unread:  # a model that cannot be understood is not asked for another plan
             fields |= {"unresolved_gap": gap}
-        elif gap and state.iteration_count < state.max_replan_iterations:
+        elif state.gap and state.iteration_count < state.max_replan_iterations:
             logger.info("need_replan=true, iteration %d: %s", state.iteration_count, gap)
             fields |= {"need_replan": True, "replan_reason": gap, "unresolved_gap": None}
-        elif gap:
+        elif state.gap and not state.gap.is_doubt:
             logger.warning("max iterations reached (%d); not replanning for: %s", state.iteration_count, gap)
             fields |= {"unresolved_gap": gap}
         if answer.status == "ok" and evidence.failed_steps:
@@ -287,6 +303,25 @@ class Summarizer(dspy.Module):
             notes = _notes(state, answer.quality_reasoning)
             fields["quality_reasoning"] = in_sentences(answer.quality_reasoning, *notes)
         return answer.model_copy(update=fields)
+
+    def _gap(self, answer: SummarizerOutput, case: _Case) -> Gap | None:
+        """Return what the evidence lacks of the plan, or why the score is doubtful where that is looked into."""
+        state, plan, image = case.state, case.state.plan, case.inputs["image"]
+        if answer.status == "failed" or plan is None or not _is_iqa(state):
+            return None
+        gap, belief, interval = find_gap(state.evidence, plan.query_scope, plan), None, None
+        if self.resources.settings.assessment.look_again and not (image.too_small or state.evidence.same_pixels):
+            belief, interval = answer.level_probabilities, answer.score_interval
+        if gap is not None or belief is None or interval is None:
+            return gap
+        expected = expected_level(belief)
+        deviation = math.sqrt(math.fsum(p * (level - expected) ** 2 for level, p in belief.items()))
+        tools, precision = None, math.fsum(case.tools.precisions or ())
+        if precision and case.mean is not None:
+            tools = case.mean, 1 / math.sqrt(precision)
+        is_whole = plan.query_scope == [GLOBAL] and CLOSER not in (state.evidence.region_boxes or {})
+        reduced_by = max(image.width, image.height) / network.SHOWN_PX if is_whole else 1.0
+        return find_doubt((expected, deviation), tools, interval, reduced_by)
 
     @property
     def fusion(self) -> ScoreFusion:
@@ -312,12 +347,13 @@ class Summarizer(dspy.Module):
     def _rate(self, case: _Case, answer: Answer[LevelBelief]) -> SummarizerOutput:
         """Return the answer to a question for the score; without any belief the tools' scores stand alone."""
         if answer.value is not None:
-            return self._fused(case, answer.value, answer.attempt)
+            return self._fused(case, self._evened(answer.value), answer.attempt)
         level, query = level_in_text(answer.raw), case.state.query
         if level is not None:
             reasoning = ended(note("read as text", query, level=level), query)
             masses = case.fusion.extract_vlm_probabilities(str(level), mode="classification")
-            return self._fused(case, LevelBelief(masses, reasoning, "classification"), "text")
+            belief = self._evened(LevelBelief(masses, reasoning, "classification"))
+            return self._fused(case, belief, "text")
         if not case.tools.scores:
             return self._failed(answer)
         logger.error("level probabilities failed on all calls; tools alone. Full output: %s", answer.raw)
@@ -325,13 +361,17 @@ class Summarizer(dspy.Module):
         fused = self._fused(case, nothing, None if self._judge.embedded else "tools alone")
         return fused.model_copy(update={"status": "degraded", "error": last_error(answer)})
 
+    def _evened(self, belief: LevelBelief) -> LevelBelief:
+        """Return a belief as labels of similar photographs leave it."""
+        if self.neighbours is None or not belief.probabilities:
+            return belief
+        return belief._replace(probabilities=even_out(belief.probabilities, self.neighbours.even_share))
+
     def _fused(self, case: _Case, belief: LevelBelief, attempt: str | None) -> SummarizerOutput:
         """Return the answer that a belief and the tools' scores make together."""
         fusion, mean, chinese = case.fusion, case.mean, is_chinese(case.state.query)
         (scores, precisions), as_read = case.tools, case.shown.tools_mean
         probabilities = belief.probabilities
-        if probabilities and self.neighbours:
-            probabilities = even_out(probabilities, self.neighbours.even_share)
         score = fusion.fuse_scores(scores, probabilities, precisions)
         weights = fusion.compute_perceptual_weights(scores, precisions)
         logger.info("fusion: tool mean %s, alpha %s, p %s, q %.4f", mean, weights, probabilities, score)
@@ -478,25 +518,14 @@ def _by_tools(case: _Case) -> SummarizerOutput:
     return unasked.model_copy(update=update)
 
 
-def _gap(answer: SummarizerOutput, state: AssessmentState) -> str:
-    """Write down what the evidence lacks of the plan, and say it; nothing where planning again would not help."""
-    state.gap = None
-    if answer.status == "failed" or state.plan is None or not _is_iqa(state):
-        return ""
-    gap = find_gap(state.evidence, state.plan.query_scope, state.plan)
-    if gap is None:
-        return ""
-    state.gap = gap.kind
-    return gap.text
-
-
 def _notes(state: AssessmentState, reasoning: str) -> list[str]:
     """Return what the reasoning must still say of the evidence, in sentences."""
     evidence, notes = state.evidence, []
     if _is_iqa(state):
         if evidence.is_empty:
             notes.append(note("no evidence", state.query))
-        notes.append(contradiction(evidence, state.query))
+        if gap := contradiction(evidence):
+            notes.append(gap.text(state.query))
     notes += [each for each in evidence.notes if each not in reasoning]
     return [ended(each, state.query) for each in notes if each]
 

@@ -45,9 +45,16 @@ class AssessmentSettings(Section):
     """How one assessment runs."""
 
     max_replan_iterations: int = Field(ge=0)
+    look_again: bool
     diagnosis: Literal["answer", "merged", "separate"]
     scoring: Literal["auto", "logprobs", "probabilities", "classification"]
     score_only: bool
+
+
+class ExecutorSettings(Section):
+    """How the Executor works."""
+
+    selection: Literal["measured", "model"]
 
 
 class FusionSettings(Section):
@@ -163,6 +170,7 @@ class Settings(Section):
     programs_dir: Path
     images: ImageSettings
     assessment: AssessmentSettings
+    executor: ExecutorSettings
     fusion: FusionSettings
     tools: ToolSettings
     compile: CompileSettings

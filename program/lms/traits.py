@@ -26,6 +26,8 @@ from program.common.errors import EndpointError, ImagesRefused, showable
 from program.common.files import write_whole
 from program.common.keys import redact
 from program.common.text import ends_in_thought
+from program.tools.calibration import BeliefError
+from program.tools.registry import Mode
 
 logger = logging.getLogger(__name__)
 
@@ -225,10 +227,8 @@ class ModelTraits(BaseModel):
     """Share of an even spread (0..1) that its belief is mixed with; 0 where that is calibrated."""
     model_weight: float = 0.5
     """Power that its belief is raised to beside the tools', until a compile has measured its worth."""
-    error_correlation: float = 0.0
-    """Of the errors of its belief with those of a tool."""
-    correlation_by_tool: Mapping[str, float] = {}
-    """The same for tools with another one, by name."""
+    errors: Mapping[Mode, BeliefError] = {}
+    """Of its belief with a reference (FR) and without one (NR), where they are known."""
     adapter: dspy.Adapter | None = None
     """What it is asked through, whatever DSPy's settings say; None: the usual one."""
     takes_references: bool = False

@@ -50,7 +50,7 @@ class Row(Columns, RowStart):
     guess: str | None = None
     distortions: str | None = None
     """The faults in seven broad categories (Blurs, Noise, ...), each slight, moderate, severe or extreme, with its
-    region; this is what chooses the tools."""
+    region."""
     fault_1: str | None = None
     """The worst fault, as a photographer names it; empty where there is none."""
     strength_1: str | None = None
@@ -67,8 +67,7 @@ class Row(Columns, RowStart):
     kind: str | None = None
     """The kind of picture, as `photograph` or `document`."""
     tools: str | None = None
-    """The tools that ran, with their scores from 1 to 5: a tool has one for each distortion that it
-    was chosen for."""
+    """The tools that ran, with their scores from 1 to 5."""
     reasoning: str | None = None
     """Why, in sentences."""
     notes: str | None = None

@@ -8,7 +8,7 @@ by it.
 import math
 from collections.abc import Mapping, Sequence
 from functools import cache
-from typing import Annotated, Any, ClassVar, Literal, Self, TypeAlias
+from typing import Annotated, Any, ClassVar, Literal, NamedTuple, Self, TypeAlias
 
 import numpy as np
 import yaml
@@ -215,6 +215,19 @@ class Residual(Frozen):
         return 0.0
 
 
+class BeliefError(NamedTuple):
+    """How far a model's belief lies from people's scores, and how that goes with the errors of tools."""
+
+    rmse: float
+    correlation: float
+    by_tool: Mapping[str, float] = {}
+    """The correlation with tools that have another one, by name."""
+
+    def with_tool(self, tool: str) -> float:
+        """Return the correlation with a tool's error."""
+        return self.by_tool.get(tool, self.correlation)
+
+
 class CategoryMap(Frozen):
     """A tool's map for images with one category of distortion."""
 
@@ -303,26 +316,51 @@ class Calibration(Figures):
         """Return whether the tool's raw values become scores."""
         return tool_name in self.tools
 
-    def precisions(self, readings: Sequence[tuple[str, str | None]]) -> list[float | None]:
+    def precisions(
+        self, readings: Sequence[tuple[str, str | None]], belief: BeliefError | None = None
+    ) -> list[float | None]:
         """Return what each reading (tool, category) of one image adds: 1 / variance on 1..5.
 
         The figures add up to the precision of the combination of scores with the least error
         variance: weights w = argmin w' C w with sum(w) = 1, w >= 0 (Bates and Granger 1969), where
-        C are the tools' error covariances. A reading that the others make superfluous, or of a tool
-        that knows nothing, adds 0; one of a tool without a map is None.
+        C are the tools' error covariances. Beside a `belief`, which is then a part of the combination,
+        they are w / (w' C w); as its error is that over all distortions, the tools' are, too. A reading
+        that the others make superfluous, or of a tool that knows nothing, adds 0; one of a tool without
+        a map is None.
         """
         errors = [self.tools[tool].error(category) if tool in self.tools else None for tool, category in readings]
         shares: list[float | None] = [None if error is None else 0.0 for error in errors]
         usable = {i: error for i, error in enumerate(errors) if error is not None and error.precision > 0}
         if not usable:
             return shares
-        rmse = np.array([max(error.rmse, LEAST_RMSE) for error in usable.values()])
-        together = np.array([[self._correlation(readings[i][0], readings[j][0]) for j in usable] for i in usable])
-        weights, variance = least_variance(together * np.outer(rmse, rmse))
-        total = float(weights @ np.array([error.precision_of(variance) for error in usable.values()]))
+        read = [readings[i] for i in usable]
+        if belief is not None:
+            weights, variance = least_variance(self._covariance([(tool, None) for tool, _ in read], belief))
+            weights, scale = weights[1:], 1 / variance
+        else:
+            weights, variance = least_variance(self._covariance(read))
+            scale = float(weights @ np.array([error.precision_of(variance) for error in usable.values()]))
         for i, weight in zip(usable, weights, strict=True):
-            shares[i] = round(float(weight) * total, 6)
+            shares[i] = round(float(weight) * scale, 6)
         return shares
+
+    def expected_error(self, tools: Sequence[str], belief: BeliefError | None = None) -> float:
+        """Return the root mean squared error of tools' scores, and of a belief beside them, at their best weights."""
+        _, variance = least_variance(self._covariance([(tool, None) for tool in tools], belief))
+        return math.sqrt(variance)
+
+    def _covariance(
+        self, readings: Sequence[tuple[str, str | None]], belief: BeliefError | None = None
+    ) -> NDArray[np.float64]:
+        """Return that of the readings' errors; a belief's goes first."""
+        tools = [tool for tool, _ in readings]
+        rmse = [max(self.tools[tool].error(category).rmse, LEAST_RMSE) for tool, category in readings]
+        together = np.array([[self._correlation(one, other) for other in tools] for one in tools])
+        if belief is not None:
+            beside = np.array([belief.with_tool(tool) for tool in tools])
+            together = np.block([[np.ones((1, 1)), beside[None]], [beside[:, None], together]])
+            rmse = [belief.rmse, *rmse]
+        return np.asarray(together * np.outer(rmse, rmse))
 
     def _correlation(self, one: str, other: str) -> float:
         if one == other:

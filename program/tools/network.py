@@ -256,7 +256,7 @@ _CLIP = 4.0
 """Standardised spreads are limited to +-this, so that no filter's outlier decides alone."""
 _SMALLEST = 32
 """Sides below this are padded by repetition: the deepest maps have one place for 32 x 32 pixels."""
-_LARGEST = 1024
+SHOWN_PX = 1024
 """Longer sides are averaged down to this, as a viewer would: the regressions saw images of about
 500 pixels, and 20 megapixels would take 5 GB."""
 
@@ -295,8 +295,8 @@ def _shown(pixels: Pixels) -> NDArray[np.float32]:
     height, width = pixels.shape[:2]
     longer = max(height, width)
     planes: NDArray[Any] = pixels.transpose(2, 0, 1)
-    if longer > _LARGEST:
-        planes = _averaged(pixels, *(max(round(side * _LARGEST / longer), 1) for side in (height, width)))
+    if longer > SHOWN_PX:
+        planes = _averaged(pixels, *(max(round(side * SHOWN_PX / longer), 1) for side in (height, width)))
     down, right = (max(_SMALLEST - side, 0) for side in planes.shape[1:])
     if down or right:
         planes = np.pad(planes, ((0, 0), (0, down), (0, right)), mode="edge")

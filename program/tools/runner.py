@@ -17,7 +17,7 @@ from program.images.decoding import READING_RULES
 from program.images.refs import reduced_size, reduction, whole_pixels
 from program.images.store import IMAGES, LARGEST, Box, ImageRef
 from program.tools import registry
-from program.tools.calibration import PAPER, Calibration, PaperCalibration
+from program.tools.calibration import PAPER, BeliefError, Calibration, PaperCalibration
 from program.tools.loading import device_of, evaluate
 from program.tools.registry import Measurement, Mode, ToolRegistry, ToolSpec
 from program.tracking import tool_span
@@ -59,9 +59,11 @@ class ToolRunner:
         size_mb = round(self._cache.volume() / 2**20, 3)
         return {"entries": len(self._cache), "size_mb": size_mb, "limit_mb": self.settings.cache_mb}
 
-    def precisions(self, readings: Sequence[tuple[str, str | None]]) -> list[float | None]:
+    def precisions(
+        self, readings: Sequence[tuple[str, str | None]], belief: BeliefError | None = None
+    ) -> list[float | None]:
         """Return what each reading of one image adds; see `Calibration.precisions`."""
-        return self.calibration.precisions(readings)
+        return self.calibration.precisions(readings, belief)
 
     def ready(self, mode: Mode, *, expensive: bool = False) -> tuple[ToolSpec, ...]:
         """Return the tools of a mode that can run here; expensive ones only if asked. No torch."""

@@ -13,7 +13,6 @@ from signatures.schemas import (
     GLOBAL,
     SEVERITIES,
     DistortionCategory,
-    GapKind,
     ScoreShift,
     category_of,
     steps,
@@ -274,18 +273,6 @@ def plan_assessment(inputs: Inputs) -> dict[str, Any]:
         is_iqa=is_iqa, names_distortions=bool(named), names_tools=bool(tools),
         is_measurable=is_measurable,
     )  # fmt: skip
-    return _closing(inputs.get("gap"), plan, is_measurable=is_measurable)
-
-
-def _closing(gap: GapKind | None, plan: dict[str, Any], *, is_measurable: bool) -> dict[str, Any]:
-    """Change what an earlier plan left open, where a plan can close the gap."""
-    if plan["query_type"] == "Other":
-        return plan
-    if gap in {"contradiction", "uncertain"}:
-        # Look at everything: what was named in the question may not be what spoils the image.
-        return plan | {"distortion_detection": True, "distortion_source": "inferred", "distortions": []}
-    if gap in {"unscored", "failed tool"} and is_measurable:
-        return plan | {"tool_selection": True, "tool_execute": True, "required_tools": []}
     return plan
 
 
