@@ -84,7 +84,7 @@ def test_tools_are_read_after_all_where_the_expert_gives_no_usable_answer(expert
 def test_beside_a_reference_the_tool_that_adds_most_has_the_weight_of_its_error(expert, picture):
     logs = expert(image=picture(1, 64, 64), reference=picture(2, 64, 64)).state.evidence.tool_logs
     assert [log.tool for log in logs] == ["HaarPSI"]
-    # Errors e = .45 and .4824, correlated .55: w = (.2025 - .1194) / (.2025 + .2327 - .2388) = .423, variance V = .1673.
+    # Errors .45 and .4824, correlated .55: w = (.2025 - .1194) / (.2025 + .2327 - .2388) = .423, V = .1673.
     assert logs[0].precision == pytest.approx(0.423 / 0.1673, rel=0.01)
     # What is left of 1 / V is the belief's, of its own precision 1 / e^2.
     assert expert.summarizer.fusion.model_weight == pytest.approx(0.577 / 0.1673 * 0.2025, abs=0.01)
