@@ -15,7 +15,8 @@ from pydantic import BaseModel
 
 from program.common.errors import ModelError
 from program.expert.answer import findings, planning
-from program.expert.answer.claims import Look, form, look_at
+from program.expert.answer.beliefs import Look, look_at
+from program.expert.answer.claims import form
 from program.expert.answer.planning import Inputs, is_about_quality, region_crops, region_pattern, score_shift_of
 from program.expert.answer.questions import (
     ChosenOption,
