@@ -155,7 +155,8 @@ def test_yes_and_no_as_options_give_the_answer_in_words(iqa: AgenticIQA, query: 
     dark = (PHOTOGRAPH * 0.35).astype(np.uint8)
     words = iqa(image=dark, query=query).final_answer
     letter = iqa(image=dark, query=query, options=["Yes", "No"]).final_answer
-    assert words.startswith({"A": ("Yes", "Probably yes", "Not clear"), "B": ("No", "Probably not", "Not clear")}[letter])
+    agreeing = {"A": ("Yes", "Probably yes", "Not clear"), "B": ("No", "Probably not", "Not clear")}
+    assert words.startswith(agreeing[letter])
 
 
 def test_a_degree_among_options_is_the_finding(iqa: AgenticIQA) -> None:

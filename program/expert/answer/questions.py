@@ -146,15 +146,12 @@ def _beyond(look: Look, axis: str, place: float) -> float:
 
 def _on_one_axis(topic: Claim | None, options: Mapping[str, str]) -> tuple[str | None, dict[str, float]]:
     """Return the axis that all options are places on, with their places; (None, {}) if none is."""
-    terms = {letter: terms_in(text) for letter, text in options.items()}
-    own = _shared({letter: claims[0] for letter, claims in terms.items() if claims})
+    own = _joined({letter: claims[0] for letter, text in options.items() if (claims := terms_in(text))})
     axis = _common_axis(topic, options, own)
-    if axis is None:
-        return None, {}
     places = {}
     for letter, text in options.items():
         place = own[letter].place if letter in own else _degree_place(text, axis, topic, beside=bool(own))
-        if place is None:
+        if axis is None or place is None:
             return None, {}
         places[letter] = place
     return axis, places
@@ -162,13 +159,11 @@ def _on_one_axis(topic: Claim | None, options: Mapping[str, str]) -> tuple[str |
 
 def _common_axis(topic: Claim | None, options: Mapping[str, str], own: Mapping[str, Claim]) -> str | None:
     axes = {claim.axis for claim in own.values()}
-    if len(axes) > 1:
-        return None
     if axes:
         axis = axes.pop()
         # One fault among other things is a claim, not a scale.
         is_claim = axis_of(axis).is_fault and len(own) == 1 and len(options) > 2
-        return None if is_claim else axis
+        return None if axes or is_claim else axis
     if topic is None or topic.axis == "distortion":
         return "quality" if all(degree_in(text) for text in options.values()) else None
     if topic.axis in {"lighting", "brightness"} and any(form("too").search(text) for text in options.values()):
@@ -176,39 +171,31 @@ def _common_axis(topic: Claim | None, options: Mapping[str, str], own: Mapping[s
     return topic.axis
 
 
-def _shared(own: Mapping[str, Claim]) -> dict[str, Claim]:
+def _joined(own: dict[str, Claim]) -> dict[str, Claim]:
     """Bring claims of related axes onto one, where there are several."""
     axes = {claim.axis for claim in own.values()}
     is_exposure = axes <= {"exposure", "underexposure", "overexposure"}
-    shared = dict(own)
-    if len(axes) <= 1 and not is_exposure:
-        return shared
     for letter, claim in own.items():
         onto = axis_of(claim.axis).onto
-        if onto is None or (is_exposure and claim.axis == "exposure"):
-            continue
-        axis, place = onto
-        if is_exposure:
-            axis = "exposure"
-        place = 0.5 + (place - 0.5) * (claim.place - 0.5) / 0.35
-        shared[letter] = Claim(axis, place, claim.at)
-    return shared
+        if onto and (len(axes) > 1 or is_exposure) and not (is_exposure and claim.axis == "exposure"):
+            place = 0.5 + (onto[1] - 0.5) * (claim.place - 0.5) / 0.35
+            own[letter] = Claim("exposure" if is_exposure else onto[0], place, claim.at)
+    return own
 
 
-def _degree_place(text: str, axis: str, topic: Claim | None, *, beside: bool) -> float | None:
+def _degree_place(text: str, axis: str | None, topic: Claim | None, *, beside: bool) -> float | None:
     """Return where a word of degree stands on an axis, `beside` options that name places or not."""
     degree = degree_in(text)
-    if degree is None:
+    if degree is None or axis is None:
         return None
-    if degree.kind == "merit" and (axis == "exposure" or (axis == "brightness" and beside)):
+    if degree.kind == "merit":
         # Beside "dark" and "bright", what is good lies between them.
-        return 0.5
+        if axis == "exposure" or (axis == "brightness" and beside):
+            return 0.5
+        return 1 - degree.place if axis_of(axis).is_fault else degree.place
     if axis == "exposure":
         return float(np.sign(degree.place - 0.5)) / 2 + 0.5
-    if degree.kind == "merit":
-        is_turned = axis_of(axis).is_fault
-    else:
-        is_turned = topic is not None and topic.axis == axis and not topic.more
+    is_turned = topic is not None and topic.axis == axis and not topic.more
     return 1 - degree.place if is_turned else degree.place
 
 
@@ -220,19 +207,16 @@ _FIRST = 0.8
 def _claims(look: Look, question: str, options: Mapping[str, str]) -> Decision | None:
     """Choose the claim with the most support; "no distortion" holds when no other does."""
     sign = -1.0 if form("reversed").search(question) else 1.0
-    odds: dict[str, float] = {}
-    decided, says_nothing = 0, False
-    for letter, text in options.items():
-        claim = _claim(text)
-        if form("says_none").match(text):
-            odds[letter], says_nothing = 0.0, True
-        elif claim is None:
-            odds[letter] = _ODDS_OF_NO_CLAIM
-        else:
-            odds[letter] = sign * _claim_odds(look, claim)
-            decided += 1
-    if decided == 0 or (decided == 1 and not says_nothing):
+    claims = {letter: _claim(text) for letter, text in options.items()}
+    none = [letter for letter, text in options.items() if form("says_none").match(text)]
+    if sum(claim is not None for letter, claim in claims.items() if letter not in none) < (1 if none else 2):
         return None
+    odds = dict.fromkeys(options, _ODDS_OF_NO_CLAIM)
+    for letter, claim in claims.items():
+        if letter in none:
+            odds[letter] = 0.0
+        elif claim is not None:
+            odds[letter] = sign * _claim_odds(look, claim)
     return Decision("distortion", _shares_of_odds(odds))
 
 
@@ -240,47 +224,39 @@ def _claim_odds(look: Look, claim: Claim) -> float:
     """Return the log-odds of a claim beside others: the worst fault is the likeliest to be meant."""
     odds = support(look, claim)
     faults = [] if look.cells else findings.visible_faults(look.view)
-    is_blur = claim.axis == "sharpness" and not claim.more
-    if faults and (faults[0].fault in axis_of(claim.axis).kinds or (is_blur and faults[0].category == "Blurs")):
-        odds += _FIRST
-    return odds
+    kinds = axis_of(claim.axis).kinds or axis_of(_topic_of(claim)).kinds
+    return odds + _FIRST if faults and faults[0].fault in kinds else odds
 
 
 def _claim(text: str) -> Claim | None:
     if terms := terms_in(text):
         return terms[0]
-    topic = topic_in(text)
+    topic, degree = topic_in(text), degree_in(text)
     if topic is None or topic.axis in {"quality", "distortion"}:
         return None
-    if (degree := degree_in(text)) is not None:
+    if degree is not None:
         return Claim(topic.axis, degree.place)
     wrong = axis_of(topic.axis).wrong
     return Claim(wrong, MUCH) if wrong else None
 
 
-_CENTRE = ((1, 1),)
 _OBJECT_HANDICAP = 0.5
-"""What an option that names no place lacks, in deviations over the cells."""
+"""What an option that names no place lacks, in deviations over the cells: objects count as the centre."""
 
 
 def _places(look: Look, question: str, options: Mapping[str, str]) -> Decision | None:
-    """Choose the place where the property asked about is strongest; objects count as the centre."""
+    """Choose the place where the property asked about is strongest."""
     topic = property_in(question)
     cells = {letter: cells_in(text) for letter, text in options.items()}
     if topic is None or not axis_of(topic.axis).map or not any(cells.values()):
         return None
     key, is_high = _shown_by(topic)
-    grid = look.view.measured.maps[key]
+    grid, sign = look.view.measured.maps[key], 1 if is_high else -1
     spread = float(np.std(grid)) + 1e-6
     values = {}
     for letter, place in cells.items():
-        here, mean = local(grid, place or _CENTRE)
-        value = (here - mean) / spread
-        if not is_high:
-            value = -value
-        if not place:
-            value -= _OBJECT_HANDICAP
-        values[letter] = value
+        here, mean = local(grid, place or ((1, 1),))
+        values[letter] = sign * (here - mean) / spread - (0 if place else _OBJECT_HANDICAP)
     return Decision(topic.axis, _shares_of_odds(values))
 
 
@@ -325,24 +301,19 @@ def choose_region(looks: Mapping[str, Look], query: str, names: Mapping[str, str
 
 def _compared(question: str) -> Claim | None:
     """Return what is to be truest of the region that is asked for."""
-    is_ranked, is_worse = form("ranked").search(question), form("worse").search(question)
+    claims, is_worse = predicate(question), form("worse").search(question)
     place = _WORSE if is_worse else MUCH
-    claims = predicate(question)
     if not claims:
-        degree = degree_in(question)
-        if degree is not None and degree.kind == "merit":
-            return Claim("quality", degree.place)
-        if is_ranked or degree is not None:
-            return Claim("quality", place)
-        return None
+        is_ranked = form("ranked").search(question) or degree_in(question)
+        return Claim("quality", place) if is_ranked else None
     claim = claims[0]
     if claim.end:  # a word of a property, such as "sharp"
         before, behind = question[: claim.at], question[claim.end :]
         is_turned = form("little_before").search(before) or form("little_behind").search(behind)
         return Claim(claim.axis, 1 - claim.place) if is_turned else claim
-    if claim.axis == "lighting" and is_ranked:  # good light is neither too much nor too little
-        right, wrong = 0.5, 1.0
-        return Claim("exposure", wrong if is_worse else right)
+    if claim.axis == "lighting" and form("ranked").search(question):
+        # Good light is neither too much nor too little.
+        return Claim("exposure", 1.0 if is_worse else 0.5)
     if is_worse and claim.more and not axis_of(claim.axis).is_fault:
         return Claim(claim.axis, place)
     return claim
