@@ -196,24 +196,15 @@ def predicate(text: str) -> list[Claim]:
 
 def _stated_claims(topic: Claim | None, degree: Claim | None) -> list[Claim]:
     """Return what a topic, a word of degree, or both together claim: "a good one" is of quality."""
-    if topic is not None:
-        return [_topic_claim(topic, degree)]
-    if degree is not None and degree.kind == "merit":
-        return [Claim("quality", degree.place)]
-    return []
-
-
-def _topic_claim(topic: Claim, degree: Claim | None) -> Claim:
-    """Return what a topic with a word of degree claims."""
-    if degree is None:
-        return Claim(topic.axis, topic.place, topic.at)
-    if topic.axis == "lighting" and degree.kind == "merit":
+    is_merit = degree is not None and degree.kind == "merit"
+    if topic is None:
+        return [Claim("quality", degree.place)] if degree is not None and is_merit else []
+    if degree is None or (is_merit and topic.axis == "distortion"):
+        return [topic]
+    if is_merit and topic.axis == "lighting":
         # Good light is neither too much nor too little.
-        place = 0.5 if degree.more else 1.0
-        return Claim("exposure", place, topic.at)
-    if topic.axis == "distortion" and degree.kind == "merit":
-        return Claim(topic.axis, topic.place, topic.at)
-    return Claim(topic.axis, degree.place, topic.at)
+        return [Claim("exposure", 0.5 if degree.more else 1.0, topic.at)]
+    return [Claim(topic.axis, degree.place, topic.at)]
 
 
 def _graded(claim: Claim, text: str) -> Claim:
@@ -223,20 +214,9 @@ def _graded(claim: Claim, text: str) -> Claim:
     degree = degree_in(text[claim.end :])
     if degree is None:
         return claim
-    if degree.kind == "merit":
-        is_little = degree.place > 0.6
-    else:
-        is_little = degree.place < 0.4
+    is_little = degree.place > 0.6 if degree.kind == "merit" else degree.place < 0.4
     return Claim(claim.axis, _LITTLE, claim.at) if is_little else claim
 
 
 _LITTLE = 0.2
 """Place of the claim that there is little of something."""
-
-
-def shown_by(claim: Claim) -> tuple[str, bool]:
-    """Return the map that shows a claim ("" where none does), and whether its high values do."""
-    axis = axis_of(claim.axis)
-    if axis.is_fault:
-        return axis.map, not axis.falls
-    return axis.map, claim.more
