@@ -155,7 +155,7 @@ def test_yes_and_no_as_options_give_the_answer_in_words(iqa: AgenticIQA, query: 
     dark = (PHOTOGRAPH * 0.35).astype(np.uint8)
     words = iqa(image=dark, query=query).final_answer
     letter = iqa(image=dark, query=query, options=["Yes", "No"]).final_answer
-    agreeing = {"A": ("Yes", "Probably yes", "Not clear"), "B": ("No", "Probably not", "Not clear")}
+    agreeing = {"A": ("Yes", "Probably yes", "Slightly", "Not clear"), "B": ("No", "Probably not", "Not clear")}
     assert words.startswith(agreeing[letter])
 
 
@@ -482,3 +482,28 @@ def test_positions_follow_the_population_file() -> None:
     assert all(list(values) == sorted(values) for values in known.values())
     assert position(_view("dark"), "brightness") < 0.1 < position(_view("plain"), "brightness")
     assert position(_view("blurred"), "sharpness") < 0.15 < position(_view("sharp"), "sharpness")
+
+
+@pytest.mark.parametrize(
+    ("query", "good", "bad"),
+    [
+        ("Is this a good photo?", "A", "B"),
+        ("Would you keep this picture?", "A", "B"),
+        ("Is it a low-quality image?", "B", "A"),
+    ],
+)
+def test_a_question_for_a_judgement_gets_yes_or_no(iqa: AgenticIQA, query: str, good: str, bad: str) -> None:
+    for made, letter in (("sharp", good), ("defocused", bad)):
+        result = iqa(image=_made(made), query=query, options={"A": "Yes", "B": "No"})
+        assert result.final_answer == letter
+        assert "guess" not in result.quality_reasoning
+    assert str(iqa(image=_made("defocused"), query="Is this a good photo?").final_answer).startswith("No")
+
+
+def test_the_main_problem_of_a_region_and_a_question_about_it_agree(iqa: AgenticIQA) -> None:
+    pixels = _made("left blurred")
+    boxes = {"sign": [0.0, 0.0, 0.5, 1.0]}
+    problems = {"A": "Noise", "B": "Blur", "C": "Overexposure"}
+    main = iqa(image=pixels, query="What is the main problem of the sign?", options=problems, regions=boxes)
+    sharp = iqa(image=pixels, query="Is the sign sharp?", options={"A": "Yes", "B": "No"}, regions=boxes)
+    assert (main.final_answer, sharp.final_answer) == ("B", "B")

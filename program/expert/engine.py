@@ -16,7 +16,7 @@ from pydantic import BaseModel
 from program.common.errors import ModelError
 from program.expert import calls
 from program.expert.answer import findings, planning
-from program.expert.answer.beliefs import Look, look_at
+from program.expert.answer.beliefs import Look, faint, look_at
 from program.expert.answer.claims import form
 from program.expert.answer.planning import Inputs, is_about_quality, region_pattern
 from program.expert.answer.questions import (
@@ -123,7 +123,8 @@ def _diagnose(viewer: Viewer, instructions: str, inputs: Inputs) -> dict[str, An
         if not categories and len(regions) > 1:
             # One of several that nothing was said of would count as not looked at.
             categories = [findings.strongest(view.severities)]
-        answer += findings.findings(view, region, categories, phrases)
+        asked = faint(look_at(view, {}, ()), listed.get(region, []))
+        answer += findings.findings(view, region, categories, phrases, asked)
     return {"findings": answer, "distortion_analysis": answer}
 
 

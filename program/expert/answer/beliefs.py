@@ -10,7 +10,7 @@ from functools import cached_property
 import numpy as np
 from scipy import special
 
-from program.expert.answer.claims import Cells, Claim, axis_of, cells_in
+from program.expert.answer.claims import Cells, Claim, axis_of, cells_in, fault_of
 from program.expert.answer.findings import PRESENT, STEPS, VisibleFault, severity_word, strongest, visible_faults
 from program.expert.judge.faults import clean_of, probability_of, sharpness_of
 from program.expert.judge.views import View, population, position, probit, share_below
@@ -113,14 +113,17 @@ def look_at(view: View, evidence: Mapping[str, str], scores: Sequence[float], te
 
     `evidence` is category -> severity word, as others found it; `text` may name a place.
     """
-    severities, disputed, faults = dict(view.severities), set(), visible_faults(view)
+    own = Look(view, view.severities)
+    severities, disputed = dict(view.severities), set()
     for name, word in evidence.items():
         category = category_of(name)
         if category is None or word not in _SEVERITY_VALUES or word == severity_word(severities[category]):
             continue
+        faults = [each for each in visible_faults(view) if each.category == category]
+        if word == _worst(faults or faint(own, [category])):
+            continue
         severities[category] = 0.5 * (severities[category] + _SEVERITY_VALUES[word])
-        if word != _worst(each for each in faults if each.category == category):
-            disputed.add(category)
+        disputed.add(category)
     return Look(view, severities, scores, cells_in(text, with_subject=False), frozenset(disputed))
 
 
@@ -171,6 +174,18 @@ def above(look: Look, name: str, place: float | None = None) -> float:
     if stated == 0 and there < 0:
         return min(odds, there)
     return odds
+
+
+def faint(look: Look, categories: Iterable[DistortionCategory]) -> list[VisibleFault]:
+    """Return what is there for who asks for these categories, of those that do not stand out."""
+    faults = []
+    for category in categories:
+        name = fault_of(category)
+        if not look.paired and look.stated(name) == "none" and above(look, name) > 0:
+            kinds = [each for each in axis_of(name).kinds if FAULTS[each] == category]
+            kind = max(kinds, key=lambda each: probability_of(look.view, each), default="")
+            faults.append(VisibleFault(category, "slight", kind))
+    return faults
 
 
 def _property(look: Look, name: str) -> float:

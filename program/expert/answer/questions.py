@@ -9,7 +9,7 @@ import numpy as np
 from scipy import special
 
 from program.expert.answer import findings
-from program.expert.answer.beliefs import MUCH, Look, above, local, look_at, support
+from program.expert.answer.beliefs import MUCH, Look, above, faint, local, look_at, support
 from program.expert.answer.claims import (
     Claim,
     axis_of,
@@ -385,6 +385,8 @@ def fact(look: Look, axis: str, phrases: Phrases, *, denied: bool = False) -> st
     name = phrases.say(f"axis.{axis}")
     if category and category in look.disputed:
         return phrases.say("sentence.in_part")  # of the whole image it cannot be told
+    if category and (slight := faint(look, [category])) and above(look, axis) > 0:
+        return _spoiled(look, slight, phrases, denied=denied)
     if above(look, axis) > 0:
         return phrases.say("sentence.signs", name=name)
     return findings.sentence_of([phrases.say("opening.none", name=name)], phrases)
@@ -521,17 +523,21 @@ def direct_answer(look: Look, query: str, phrases: Phrases) -> list[str]:
 def _verdict(look: Look, claims: Sequence[Claim], phrases: Phrases) -> list[str]:
     """Say yes or no, how surely, and why where the findings do not say it themselves."""
     last, odds = claims[-1], min(support(look, claim) for claim in claims)
-    stated = look.stated(last.axis)
-    if stated == "slight" and last.axis != "distortion":
-        return [phrases.say("answer.slightly" if _names_fault(last) else "answer.mostly")]
+    stated, topic = look.stated(last.axis), _topic_of(last)
+    names_fault = _names_fault(last)
+    is_faint = stated == "none" and axis_of(last.axis).category and not (look.paired or look.cells)
+    if stated == "slight" or (is_faint and names_fault and odds > 0):
+        if last.axis != "distortion":
+            why = [] if stated == "slight" else [fact(look, topic, phrases)]
+            return [phrases.say("answer.slightly" if names_fault else "answer.mostly"), *why]
     answer = "agree" if odds >= 0 else "disagree"
     if stated != "none" or (axis_of(last.axis).category and odds < -_SURE):
         return [phrases.say(f"answer.{answer}")]
-    if abs(odds) < _UNDECIDED:
+    if abs(odds) < _UNDECIDED and not is_faint:
         answer = "unclear"
     elif abs(odds) < _SURE:
         answer = f"probably_{answer}"
-    return [phrases.say(f"answer.{answer}"), fact(look, _topic_of(last), phrases)]
+    return [phrases.say(f"answer.{answer}"), fact(look, topic, phrases)]
 
 
 def _degree(look: Look, topic: Claim, phrases: Phrases) -> str:
