@@ -390,6 +390,17 @@ def test_answers_beside_a_reference_agree_with_what_was_found(
     assert iqa(image=_made(made), reference=PHOTOGRAPH, query=query).final_answer.startswith(start)
 
 
+@pytest.mark.parametrize("reference", [None, PHOTOGRAPH])
+def test_every_property_is_answered_with_and_without_a_reference(iqa: AgenticIQA, reference: Pixels | None) -> None:
+    words = (
+        "sharp", "blurry", "bright", "well lit", "vivid", "natural", "warm", "beautiful", "good", "noisy", "hazy",
+        "pixelated", "unevenly lit", "underexposed", "distorted", "in motion", "too colourful", "low in contrast",
+    )  # fmt: skip
+    for word in words:
+        result = iqa(image=_made("dark"), reference=reference, query=f"Is it {word}?", options={"A": "Yes", "B": "No"})
+        assert (result.status, result.final_answer in {"A", "B"}) == ("ok", True), word
+
+
 def test_a_part_is_judged_by_itself(iqa: AgenticIQA) -> None:
     dark = _uint8(1.4 * PHOTOGRAPH.astype(float))
     dark[200:] //= 6

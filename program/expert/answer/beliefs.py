@@ -192,7 +192,7 @@ def _property(look: Look, name: str) -> float:
     axis = axis_of(name)
     if look.paired and axis.category:
         return (0.5 - severity_place(look.severity(name))) / _POSITION_STEP
-    if look.cells or look.view.unjudged:
+    if look.paired or look.cells or look.view.unjudged:
         return 0.0 if name == "taste" else (look.position(name) - 0.45) / _POSITION_STEP
     odds = _signs(look, axis.signs) + axis.offset
     if name == "sharpness" and (severity := SEVERITIES.index(look.stated(name))) > 1:

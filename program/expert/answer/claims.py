@@ -56,7 +56,7 @@ def axis_of(name: str) -> Axis:
 @functools.cache
 def fault_of(category: DistortionCategory) -> str:
     """Return the axis of a category's fault in general: the first in the table."""
-    names = stored_table("words.yaml")["axes"]
+    names: dict[str, Any] = stored_table("words.yaml")["axes"]
     return next(name for name in names if axis_of(name).is_fault and axis_of(name).category == category)
 
 
