@@ -5,7 +5,8 @@ import time
 
 import pytest
 
-from program.expert.answer.planning import choose_tools, named_distortions, named_regions, named_tools, plan_assessment
+from program.expert.answer.planning import named_distortions, named_regions, named_tools, plan_assessment
+from program.expert.calls import choose_tools
 from signatures.schemas import Plan
 
 TOOLS = ["VIF", "MS-SSIM", "PSNR", "NIQE"]

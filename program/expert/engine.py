@@ -14,9 +14,11 @@ from dspy import lm15
 from pydantic import BaseModel
 
 from program.common.errors import ModelError
+from program.expert import calls
 from program.expert.answer import findings, planning
-from program.expert.answer.claims import Look, form, look_at
-from program.expert.answer.planning import Inputs, is_about_quality, region_crops, region_pattern, score_shift_of
+from program.expert.answer.beliefs import Look, faint, look_at
+from program.expert.answer.claims import form
+from program.expert.answer.planning import Inputs, is_about_quality, region_pattern
 from program.expert.answer.questions import (
     ChosenOption,
     answer_choice,
@@ -103,15 +105,15 @@ def _warn_of(unknown: tuple[str, ...]) -> None:
 
 def _detect(viewer: Viewer, instructions: str, inputs: Inputs) -> dict[str, Any]:
     categories = findings.present(_view(viewer, inputs))
-    regions = planning.regions_of(inputs)
+    regions = calls.regions_of(inputs)
     return {"distortion_set": [{"region": name, "distortions": categories} for name in regions]}
 
 
 def _diagnose(viewer: Viewer, instructions: str, inputs: Inputs) -> dict[str, Any]:
     view, phrases = _view(viewer, inputs).aligned, findings.phrases_for(str(inputs.get("query", "")))
-    listed = planning.categories_by_region(inputs)
+    listed = calls.categories_by_region(inputs)
     if "regions" in inputs:
-        regions = planning.regions_of(inputs)
+        regions = calls.regions_of(inputs)
     else:
         regions = list(listed) or [GLOBAL]
     # Asked to diagnose, it keeps none back that is there, whatever the question names.
@@ -122,22 +124,23 @@ def _diagnose(viewer: Viewer, instructions: str, inputs: Inputs) -> dict[str, An
         if not categories and len(regions) > 1:
             # One of several that nothing was said of would count as not looked at.
             categories = [findings.strongest(view.severities)]
-        answer += findings.findings(view, region, categories, phrases)
+        asked = faint(look_at(view, {}, ()), listed.get(region, []))
+        answer += findings.findings(view, region, categories, phrases, asked)
     return {"findings": answer, "distortion_analysis": answer}
 
 
 def _choose(viewer: Viewer, instructions: str, inputs: Inputs) -> dict[str, Any]:
     view, query = _view(viewer, inputs), str(inputs.get("query", ""))
-    options, phrases = planning.options_of(inputs), findings.phrases_for(query)
+    options, phrases = calls.options_of(inputs), findings.phrases_for(query)
     if not options:
         raise ModelError('perceptual/expert: the options cannot be read; write each on a line of its own, as "A. Yes"')
     looks = _looks_at_regions(viewer, inputs, options)
     if looks and (choice := choose_region(looks, query, options)):
         reason = region_reason(choice, looks, options, phrases)
         return {"final_answer": choice.letter, "quality_reasoning": reason}
-    scores = [score for _, score in planning.scores_of(inputs)]
-    choice = answer_choice(view, query, options, planning.severities_of(inputs, query), scores)
-    shares = planning.option_shares(inputs)
+    scores = [score for _, score in calls.scores_of(inputs)]
+    choice = answer_choice(view, query, options, calls.severities_of(inputs, query), scores)
+    shares = calls.option_shares(inputs)
     letter, quality = _letter_beside_labels(choice, shares), belief(view, instructions).mean
     is_guess = False
     if letter != choice.letter or (letter in shares and not choice.measured):
@@ -150,7 +153,7 @@ def _choose(viewer: Viewer, instructions: str, inputs: Inputs) -> dict[str, Any]
 
 def _looks_at_regions(viewer: Viewer, inputs: Inputs, options: Mapping[str, str]) -> dict[str, Look]:
     """Return the looks at the regions that the options name, if each option names one."""
-    named = {name.casefold().replace("_", " "): name for name in region_crops(inputs)}
+    named = {name.casefold().replace("_", " "): name for name in calls.region_crops(inputs)}
     looks = {}
     for letter, text in options.items():
         name = form("before_name").sub("", text.casefold()).strip(" .!")
@@ -177,11 +180,11 @@ def _letter_beside_labels(choice: ChosenOption, shares: Mapping[str, float]) -> 
 
 def _explain(viewer: Viewer, instructions: str, inputs: Inputs) -> dict[str, Any]:
     view, query = _view(viewer, inputs), str(inputs.get("query", ""))
-    phrases, scores = findings.phrases_for(query), planning.scores_of(inputs)
-    judged = belief(view, instructions, score_shift_of(inputs))
+    phrases, scores = findings.phrases_for(query), calls.scores_of(inputs)
+    judged = belief(view, instructions, calls.score_shift_of(inputs))
     # A place that a region's name tells is no place inside it.
     place = "" if _named_crops(inputs) else query
-    evidence = planning.severities_of(inputs, query)
+    evidence = calls.severities_of(inputs, query)
     look = look_at(view.aligned, evidence, [score for _, score in scores], place)
     if is_about_quality(query):
         direct = direct_answer(look, query, phrases)
@@ -198,7 +201,7 @@ def _explain(viewer: Viewer, instructions: str, inputs: Inputs) -> dict[str, Any
 
 def _rate(viewer: Viewer, instructions: str, inputs: Inputs) -> dict[str, Any]:
     view, query = _view(viewer, inputs), str(inputs.get("query", ""))
-    judged, phrases = belief(view, instructions, score_shift_of(inputs)), findings.phrases_for(query)
+    judged, phrases = belief(view, instructions, calls.score_shift_of(inputs)), findings.phrases_for(query)
     sentences = [] if is_about_quality(query) else [unseen(query, phrases)]
     sentences.append(findings.summary(view, judged.mean, phrases))
     sentences += _regions(viewer, inputs, phrases)
@@ -214,13 +217,13 @@ def _rate(viewer: Viewer, instructions: str, inputs: Inputs) -> dict[str, Any]:
 
 def _named_crops(inputs: Inputs) -> list[str]:
     """Return the regions shown that the question names: one alone is the image to judge."""
-    query, names = str(inputs.get("query", "")), region_crops(inputs)
+    query, names = str(inputs.get("query", "")), calls.region_crops(inputs)
     return [name for name in names if region_pattern(name).search(query)]
 
 
 def _regions(viewer: Viewer, inputs: Inputs, phrases: findings.Phrases) -> list[str]:
     """Return a sentence for each of the first regions shown beside the image that is judged."""
-    judged, crops = _named_crops(inputs), region_crops(inputs)
+    judged, crops = _named_crops(inputs), calls.region_crops(inputs)
     if len(judged) == 1:
         del crops[judged[0]]
     sentences = []
@@ -233,7 +236,7 @@ def _regions(viewer: Viewer, inputs: Inputs, phrases: findings.Phrases) -> list[
 def _part(viewer: Viewer, inputs: Inputs, name: str) -> View:
     """Return the view of a region that is shown beside the image that is judged."""
     reference = dict(inputs.get("reference_crops") or {}).get(name)
-    return viewer.part(region_crops(inputs)[name], inputs.get("whole", inputs["image"]), reference)
+    return viewer.part(calls.region_crops(inputs)[name], inputs.get("whole", inputs["image"]), reference)
 
 
 def _view(viewer: Viewer, inputs: Inputs) -> View:
@@ -249,7 +252,7 @@ def _plan(viewer: Viewer, instructions: str, inputs: Inputs) -> dict[str, Any]:
 
 
 def _choose_tools(viewer: Viewer, instructions: str, inputs: Inputs) -> dict[str, Any]:
-    return {"selected_tools": planning.choose_tools(inputs)}
+    return {"selected_tools": calls.choose_tools(inputs)}
 
 
 def _locate(viewer: Viewer, instructions: str, inputs: Inputs) -> dict[str, Any]:

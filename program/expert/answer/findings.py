@@ -154,10 +154,17 @@ def is_changed(view: View) -> bool:
 
 
 def findings(
-    view: View, region: str, categories: Sequence[DistortionCategory], phrases: Phrases
+    view: View,
+    region: str,
+    categories: Sequence[DistortionCategory],
+    phrases: Phrases,
+    faint: Sequence[VisibleFault] = (),
 ) -> list[dict[str, str]]:
-    """Return a finding for each thing wrong of these categories; one of "none" if nothing is."""
-    visible = visible_faults(view)
+    """Return a finding for each thing wrong of these categories; one of "none" if nothing is.
+
+    `faint`: what does not stand out, but is there for who asks for it.
+    """
+    visible = [*visible_faults(view), *faint]
     listed = []
     for category in categories:
         faults = [each for each in visible if each.category == category]

@@ -9,159 +9,34 @@ import numpy as np
 from scipy import special
 
 from program.expert.answer import findings
+from program.expert.answer.beliefs import MUCH, Look, above, faint, local, look_at, support
 from program.expert.answer.claims import (
-    MUCH,
     Claim,
-    Look,
-    amount,
     axis_of,
     cells_in,
     degree_in,
     entries,
     form,
-    local,
-    look_at,
     predicate,
     property_in,
-    severity_place,
-    shown_by,
-    support,
     terms_in,
     topic_in,
-    verdict,
 )
 from program.expert.answer.findings import Phrases, VisibleFault
 from program.expert.answer.planning import is_read, region_pattern
 from program.expert.judge.views import View
 
+_CONTENT = "content"
+"""Topic of a question that nothing measured answers."""
+_SURENESS = 0.7
+"""What log-odds of a claim count as log-odds of an option."""
 
-class OptionMasses(NamedTuple):
-    """What options were decided on, whether that was measured, and what each letter weighs."""
+
+class Decision(NamedTuple):
+    """What options were decided on, and the probability of each by its letter."""
 
     topic: str
-    is_measured: bool
-    masses: dict[str, float]
-
-
-_WIDTH, _FAULT_WIDTH = 0.22, 0.08
-"""How far people's place for an image scatters around the measured one, on an axis of 0..1; for the
-degree of a fault, so little that the finding decides."""
-
-
-def degrees(look: Look, text: str, options: Mapping[str, str]) -> OptionMasses | None:
-    """Choose among words on one scale: each option owns the stretch around its place."""
-    topic = property_in(text)
-    axis, places = on_one_axis(topic, options)
-    if axis is None or len({round(place, 3) for place in places.values()}) < 2:
-        return None
-    at = np.unique(list(places.values()))
-    bounds, width = 0.5 * (at[:-1] + at[1:]), _FAULT_WIDTH
-    is_of_fault = axis_of(axis).is_fault
-    if not is_of_fault:
-        # Degrees of a fault mean what they say; of a property they are relative to what is usual.
-        bounds = 0.5 * (bounds + np.arange(1, len(at)) / len(at))
-    # Bent so that 0.5 is where opinions part: most photographs are called bright and clear enough.
-    measured = float(amount(look, axis) ** (np.log(0.5) / np.log(axis_of(axis).parting)))
-    if axis == "sharpness" and topic is not None and topic.axis == axis and not topic.more:
-        is_of_fault = bool(at[-1] == 1)  # an option "none" asks whether there is any blur at all
-        measured = _unblurred(look, measured, by_severity=is_of_fault)
-    if not is_of_fault:
-        width = _WIDTH
-    edges = np.array([-np.inf, *bounds, np.inf])
-    shares = np.diff(special.ndtr((edges - measured) / width)).tolist()
-    by_place, count = dict(zip(at, shares, strict=True)), Counter(places.values())
-    masses = {letter: by_place[place] / count[place] + 1e-6 for letter, place in places.items()}
-    return OptionMasses(axis, axis != "taste", masses)
-
-
-def _unblurred(look: Look, measured: float, *, by_severity: bool) -> float:
-    """Return sharpness as people grade blur: by its severity, or by the usual where none is there.
-
-    Where "none" is an option (`by_severity`), or there is a reference, by the severity alone.
-    """
-    severity = look.severities["Blurs"]
-    if look.paired or by_severity:
-        return 1 - severity_place(severity)
-    share = float(np.clip(severity / 2, 0.3, 1.0))
-    return share * (1 - severity_place(severity)) + (1 - share) * measured
-
-
-def on_one_axis(topic: Claim | None, options: Mapping[str, str]) -> tuple[str | None, dict[str, float]]:
-    """Return the axis that all options are places on, with their places; (None, {}) if none is."""
-    own = _shared(_first_terms(options))
-    axis = _common_axis(topic, options, own)
-    if axis is None:
-        return None, {}
-    places = {}
-    for letter, text in options.items():
-        if letter in own:
-            places[letter] = own[letter].place
-            continue
-        place = _degree_place(text, axis, topic, beside=bool(own))
-        if place is None:
-            return None, {}
-        places[letter] = place
-    return axis, places
-
-
-def _common_axis(topic: Claim | None, options: Mapping[str, str], own: Mapping[str, Claim]) -> str | None:
-    axes = {claim.axis for claim in own.values()}
-    if len(axes) > 1:
-        return None
-    if axes:
-        axis = axes.pop()
-        # One fault among other things is a claim, not a scale.
-        is_claim = axis_of(axis).is_fault and len(own) == 1 and len(options) > 2
-        return None if is_claim else axis
-    if topic is None:
-        if all(degree_in(text) for text in options.values()):
-            return "quality"
-        return None
-    if topic.axis in {"lighting", "brightness"}:
-        if any(form("too").search(text) for text in options.values()):
-            return "exposure"
-    return topic.axis
-
-
-def _first_terms(options: Mapping[str, str]) -> dict[str, Claim]:
-    terms = {letter: terms_in(text) for letter, text in options.items()}
-    return {letter: claims[0] for letter, claims in terms.items() if claims}
-
-
-def _shared(own: Mapping[str, Claim]) -> dict[str, Claim]:
-    """Bring claims of related axes onto one, where there are several."""
-    axes = {claim.axis for claim in own.values()}
-    is_exposure = axes <= {"exposure", "underexposure", "overexposure"}
-    shared = dict(own)
-    if len(axes) <= 1 and not is_exposure:
-        return shared
-    for letter, claim in own.items():
-        onto = axis_of(claim.axis).onto
-        if onto is None or (is_exposure and claim.axis == "exposure"):
-            continue
-        axis, place = onto
-        if is_exposure:
-            axis = "exposure"
-        place = 0.5 + (place - 0.5) * (claim.place - 0.5) / 0.35
-        shared[letter] = Claim(axis, place, claim.at)
-    return shared
-
-
-def _degree_place(text: str, axis: str, topic: Claim | None, *, beside: bool) -> float | None:
-    """Return where a word of degree stands on an axis, `beside` options that name places or not."""
-    degree = degree_in(text)
-    if degree is None:
-        return None
-    if degree.kind == "merit" and (axis == "exposure" or (axis == "brightness" and beside)):
-        # Beside "dark" and "bright", what is good lies between them.
-        return 0.5
-    if axis == "exposure":
-        return float(np.sign(degree.place - 0.5)) / 2 + 0.5
-    if degree.kind == "merit":
-        is_turned = axis_of(axis).is_fault
-    else:
-        is_turned = topic is not None and topic.axis == axis and not topic.more
-    return 1 - degree.place if is_turned else degree.place
+    shares: dict[str, float]
 
 
 class ChosenOption(NamedTuple):
@@ -174,12 +49,24 @@ class ChosenOption(NamedTuple):
     look: Look
 
 
-_ANSWERED_YES = 0.55
-"""How often "yes" is right where nothing can be measured: askers name what they see."""
-_LEAST_ODDS = 0.5
-"""Log-odds of "yes" or "no" where the findings decide a question."""
-_USUAL = 0.4
-"""Share of photographs with less of a property below which there is little of it."""
+def answer_choice(
+    view: View, query: str, options: Mapping[str, str], evidence: Mapping[str, str], scores: Sequence[float]
+) -> ChosenOption:
+    """Choose an option; `evidence` (category -> severity word) and tool scores count, too."""
+    texts = {letter: " ".join(text.casefold().strip(" .。!！").split()) for letter, text in options.items()}
+    question = _without_options(query, texts.values())
+    # Sorted, so that neither the order nor the letters decide anything.
+    ordered = dict(sorted(texts.items(), key=lambda pair: pair[1]))
+    look = look_at(view, evidence, scores, question)
+    decision = Decision(_CONTENT, _shares(dict.fromkeys(texts, 1.0)))
+    for decide in (_yes_or_no, _degrees, _claims, _places, _tones):
+        decided = decide(look, question, ordered)
+        if decided is not None:
+            decision = decided
+            break
+    letter = max(ordered, key=decision.shares.__getitem__)
+    probabilities = {each: decision.shares[each] for each in texts}
+    return ChosenOption(letter, decision.topic, decision.topic not in {_CONTENT, "taste"}, probabilities, look)
 
 
 def _without_options(query: str, texts: Iterable[str]) -> str:
@@ -193,31 +80,207 @@ def _without_options(query: str, texts: Iterable[str]) -> str:
     return " ".join(head.split())
 
 
-def answer_choice(
-    view: View, query: str, options: Mapping[str, str], evidence: Mapping[str, str], scores: Sequence[float]
-) -> ChosenOption:
-    """Choose an option; `evidence` (category -> severity word) and tool scores count, too."""
-    texts = {}
-    for letter, text in options.items():
-        texts[letter] = " ".join(text.casefold().strip(" .。!！").split())
-    question = _without_options(query, texts.values())
-    ordered = dict(sorted(texts.items(), key=lambda pair: pair[1]))
-    look = look_at(view, evidence, scores, question)
-    decided = OptionMasses("content", False, dict.fromkeys(texts, 1.0))
-    for decide in (_yes_or_no, degrees, _claims, _places, _tones):
-        masses = decide(look, question, ordered)
-        if masses is not None:
-            decided = masses
-            break
-    shares = _shares(decided.masses)
-    letter = max(ordered, key=lambda letter: shares[letter])
-    probabilities = {letter: shares[letter] for letter in texts}
-    return ChosenOption(letter, decided.topic, decided.is_measured, probabilities, look)
-
-
 def _shares(masses: Mapping[str, float]) -> dict[str, float]:
     total = sum(masses.values())
     return {letter: mass / total for letter, mass in masses.items()}
+
+
+def _shares_of_odds(odds: Mapping[str, float]) -> dict[str, float]:
+    top = max(odds.values())
+    return _shares({letter: float(np.exp(_SURENESS * (value - top))) for letter, value in odds.items()})
+
+
+_ANSWERED_YES = 0.55
+"""How often "yes" is right where nothing can be measured: askers name what they see."""
+_MASS_OF_OTHERS = 0.04
+"""Of an option beside yes and no."""
+
+
+def _yes_or_no(look: Look, question: str, options: Mapping[str, str]) -> Decision | None:
+    """Choose yes where everything that is claimed is likelier than not."""
+    yes = [letter for letter, text in options.items() if form("says_yes").match(text)]
+    no = [letter for letter, text in options.items() if form("says_no").match(text)]
+    if len(yes) != 1 or len(no) != 1:
+        return None
+    topic, share = _CONTENT, _ANSWERED_YES
+    if claims := predicate(question):
+        topic = _topic_of(claims[-1])
+        odds = min(support(look, claim) for claim in claims)
+        share = float(np.clip(special.expit(_SURENESS * odds), 0.03, 0.97))
+    masses = dict.fromkeys(options, _MASS_OF_OTHERS)
+    return Decision(topic, _shares({**masses, yes[0]: share, no[0]: 1 - share}))
+
+
+def _topic_of(claim: Claim) -> str:
+    """Return the axis that a claim is told by: who asks for blur is told of blur."""
+    return "blur" if claim.axis == "sharpness" and not claim.more else claim.axis
+
+
+def _degrees(look: Look, question: str, options: Mapping[str, str]) -> Decision | None:
+    """Choose among words on one scale: each option owns the stretch around its place."""
+    topic = property_in(question)
+    axis, places = _on_one_axis(topic, options)
+    if axis is None or len({round(place, 3) for place in places.values()}) < 2:
+        return None
+    if axis == "sharpness" and topic is not None and _topic_of(topic) == "blur":
+        axis, places = "blur", {letter: 1 - place for letter, place in places.items()}
+    at = np.unique(list(places.values()))
+    bounds = 0.5 * (at[:-1] + at[1:])
+    if not axis_of(axis).is_fault and axis != "exposure":
+        # Degrees of a fault mean what they say; of a property they are relative to what is usual.
+        bounds = 0.5 * (bounds + np.arange(1, len(at)) / len(at))
+    beyond = special.expit([_beyond(look, axis, bound) for bound in bounds])
+    mass = -np.diff(np.concatenate([[1.0], np.minimum.accumulate(beyond), [0.0]]))
+    by_place, count = dict(zip(at, mass, strict=True)), Counter(places.values())
+    return Decision(axis, _shares({letter: by_place[at] / count[at] + 1e-6 for letter, at in places.items()}))
+
+
+def _beyond(look: Look, axis: str, place: float) -> float:
+    """Return the log-odds that an image is beyond a place; of exposure 0.5 is right."""
+    if axis != "exposure":
+        return above(look, axis, place)
+    if place < 0.5:
+        return -above(look, "underexposure")
+    return above(look, "overexposure")
+
+
+def _on_one_axis(topic: Claim | None, options: Mapping[str, str]) -> tuple[str | None, dict[str, float]]:
+    """Return the axis that all options are places on, with their places; (None, {}) if none is."""
+    own = _joined({letter: claims[0] for letter, text in options.items() if (claims := terms_in(text))})
+    axis = _common_axis(topic, options, own)
+    places = {}
+    for letter, text in options.items():
+        place = own[letter].place if letter in own else _degree_place(text, axis, topic, beside=bool(own))
+        if axis is None or place is None:
+            return None, {}
+        places[letter] = place
+    return axis, places
+
+
+def _common_axis(topic: Claim | None, options: Mapping[str, str], own: Mapping[str, Claim]) -> str | None:
+    axes = {claim.axis for claim in own.values()}
+    if axes:
+        axis = axes.pop()
+        # One fault among other things is a claim, not a scale.
+        is_claim = axis_of(axis).is_fault and len(own) == 1 and len(options) > 2
+        return None if axes or is_claim else axis
+    if topic is None or topic.axis == "distortion":
+        return "quality" if all(degree_in(text) for text in options.values()) else None
+    if topic.axis in {"lighting", "brightness"} and any(form("too").search(text) for text in options.values()):
+        return "exposure"
+    return topic.axis
+
+
+def _joined(own: dict[str, Claim]) -> dict[str, Claim]:
+    """Bring claims of related axes onto one, where there are several."""
+    axes = {claim.axis for claim in own.values()}
+    is_exposure = axes <= {"exposure", "underexposure", "overexposure"}
+    for letter, claim in own.items():
+        onto = axis_of(claim.axis).onto
+        if onto and (len(axes) > 1 or is_exposure) and not (is_exposure and claim.axis == "exposure"):
+            place = 0.5 + (onto[1] - 0.5) * (claim.place - 0.5) / 0.35
+            own[letter] = Claim("exposure" if is_exposure else onto[0], place, claim.at)
+    return own
+
+
+def _degree_place(text: str, axis: str | None, topic: Claim | None, *, beside: bool) -> float | None:
+    """Return where a word of degree stands on an axis, `beside` options that name places or not."""
+    degree = degree_in(text)
+    if degree is None or axis is None:
+        return None
+    if degree.kind == "merit":
+        # Beside "dark" and "bright", what is good lies between them.
+        if axis == "exposure" or (axis == "brightness" and beside):
+            return 0.5
+        return 1 - degree.place if axis_of(axis).is_fault else degree.place
+    if axis == "exposure":
+        return float(np.sign(degree.place - 0.5)) / 2 + 0.5
+    is_turned = topic is not None and topic.axis == axis and not topic.more
+    return 1 - degree.place if is_turned else degree.place
+
+
+_ODDS_OF_NO_CLAIM = -2.0
+_FIRST = 0.8
+"""Log-odds that the fault named first among the findings gains where one of several is asked for."""
+
+
+def _claims(look: Look, question: str, options: Mapping[str, str]) -> Decision | None:
+    """Choose the claim with the most support; "no distortion" holds when no other does."""
+    sign = -1.0 if form("reversed").search(question) else 1.0
+    claims = {letter: _claim(text) for letter, text in options.items()}
+    none = [letter for letter, text in options.items() if form("says_none").match(text)]
+    if sum(claim is not None for letter, claim in claims.items() if letter not in none) < (1 if none else 2):
+        return None
+    odds = dict.fromkeys(options, _ODDS_OF_NO_CLAIM)
+    for letter, claim in claims.items():
+        if letter in none:
+            odds[letter] = 0.0
+        elif claim is not None:
+            odds[letter] = sign * _claim_odds(look, claim)
+    return Decision("distortion", _shares_of_odds(odds))
+
+
+def _claim_odds(look: Look, claim: Claim) -> float:
+    """Return the log-odds of a claim beside others: the worst fault is the likeliest to be meant."""
+    odds = support(look, claim)
+    faults = [] if look.cells else findings.visible_faults(look.view)
+    kinds = axis_of(claim.axis).kinds or axis_of(_topic_of(claim)).kinds
+    return odds + _FIRST if faults and faults[0].fault in kinds else odds
+
+
+def _claim(text: str) -> Claim | None:
+    if terms := terms_in(text):
+        return terms[0]
+    topic, degree = topic_in(text), degree_in(text)
+    if topic is None or topic.axis in {"quality", "distortion"}:
+        return None
+    if degree is not None:
+        return Claim(topic.axis, degree.place)
+    wrong = axis_of(topic.axis).wrong
+    return Claim(wrong, MUCH) if wrong else None
+
+
+_OBJECT_HANDICAP = 0.5
+"""What an option that names no place lacks, in deviations over the cells: objects count as the centre."""
+
+
+def _places(look: Look, question: str, options: Mapping[str, str]) -> Decision | None:
+    """Choose the place where the property asked about is strongest."""
+    topic = property_in(question)
+    cells = {letter: cells_in(text) for letter, text in options.items()}
+    if topic is None or not axis_of(topic.axis).map or not any(cells.values()):
+        return None
+    key, is_high = _shown_by(topic)
+    grid, sign = look.view.measured.maps[key], 1 if is_high else -1
+    spread = float(np.std(grid)) + 1e-6
+    values = {}
+    for letter, place in cells.items():
+        here, mean = local(grid, place or ((1, 1),))
+        values[letter] = sign * (here - mean) / spread - (0 if place else _OBJECT_HANDICAP)
+    return Decision(topic.axis, _shares_of_odds(values))
+
+
+def _shown_by(claim: Claim) -> tuple[str, bool]:
+    """Return the map that shows a claim ("" where none does), and whether its high values do."""
+    axis = axis_of(claim.axis)
+    return axis.map, not axis.falls if axis.is_fault else claim.more
+
+
+def _tones(look: Look, question: str, options: Mapping[str, str]) -> Decision | None:
+    """Choose the colour word nearest to the picture's mean colour."""
+    colours = {}
+    for letter, text in options.items():
+        for words, row in entries("tones"):
+            if words.search(text):
+                colours[letter] = row["colour"]
+    if len(colours) < 2:
+        return None
+    n = look.view.measured
+    own = np.array([2.5 * n["cast_red_green"], 2.5 * n["cast_yellow_blue"], n["brightness"]])
+    masses = dict.fromkeys(options, 0.02)
+    for letter, colour in colours.items():
+        masses[letter] = float(np.exp(-4 * np.linalg.norm(own - np.array(colour))))
+    return Decision("colour tone", _shares(masses))
 
 
 def choose_region(looks: Mapping[str, Look], query: str, names: Mapping[str, str]) -> ChosenOption | None:
@@ -231,31 +294,26 @@ def choose_region(looks: Mapping[str, Look], query: str, names: Mapping[str, str
     if claim is None or claim.axis == "taste":
         return None
     odds = {letter: support(look, claim) for letter, look in looks.items()}
-    shares = _shares(_masses(odds))
+    shares = _shares_of_odds(odds)
     letter = max(shares, key=lambda each: shares[each])
     return ChosenOption(letter, claim.axis, True, shares, looks[letter])
 
 
 def _compared(question: str) -> Claim | None:
     """Return what is to be truest of the region that is asked for."""
-    is_ranked, is_worse = form("ranked").search(question), form("worse").search(question)
+    claims, is_worse = predicate(question), form("worse").search(question)
     place = _WORSE if is_worse else MUCH
-    claims = predicate(question)
     if not claims:
-        degree = degree_in(question)
-        if degree is not None and degree.kind == "merit":
-            return Claim("quality", degree.place)
-        if is_ranked or degree is not None:
-            return Claim("quality", place)
-        return None
+        is_ranked = form("ranked").search(question) or degree_in(question)
+        return Claim("quality", place) if is_ranked else None
     claim = claims[0]
     if claim.end:  # a word of a property, such as "sharp"
         before, behind = question[: claim.at], question[claim.end :]
         is_turned = form("little_before").search(before) or form("little_behind").search(behind)
         return Claim(claim.axis, 1 - claim.place) if is_turned else claim
-    if claim.axis == "lighting" and is_ranked:  # good light is neither too much nor too little
-        right, wrong = 0.5, 1.0
-        return Claim("exposure", wrong if is_worse else right)
+    if claim.axis == "lighting" and form("ranked").search(question):
+        # Good light is neither too much nor too little.
+        return Claim("exposure", 1.0 if is_worse else 0.5)
     if is_worse and claim.more and not axis_of(claim.axis).is_fault:
         return Claim(claim.axis, place)
     return claim
@@ -282,142 +340,19 @@ def region_reason(choice: ChosenOption, looks: Mapping[str, Look], names: Mappin
     return phrases.join(chosen, *others)
 
 
-def _yes_or_no(look: Look, question: str, options: Mapping[str, str]) -> OptionMasses | None:
-    yes = [letter for letter, text in options.items() if form("says_yes").match(text)]
-    no = [letter for letter, text in options.items() if form("says_no").match(text)]
-    if len(yes) != 1 or len(no) != 1:
-        return None
-    claims = predicate(question)
-    odds = float(special.logit(_ANSWERED_YES))
-    if claims:
-        odds = min(support(look, claim) for claim in claims)
-    ruling = verdict(look, claims) if look.cells is None else ""
-    if ruling == "agree":
-        odds = max(odds, _LEAST_ODDS)
-    elif ruling == "disagree":
-        odds = min(odds, -_LEAST_ODDS)
-    share = float(np.clip(special.expit(_SURENESS * odds), 0.03, 0.97))
-    is_measured = bool(claims) and claims[-1].axis != "taste"
-    topic = claims[-1].axis if is_measured else "content"
-    if topic == "sharpness" and (share > 0.5) == claims[-1].more and look.position(topic) < _USUAL:
-        # People call photographs sharp that have less detail than most, and no blur.
-        topic = "defocus"
-    masses = {yes[0]: share, no[0]: 1 - share}
-    for letter in options:
-        masses.setdefault(letter, _MASS_OF_OTHERS)
-    return OptionMasses(topic, is_measured, masses)
-
-
-_SURENESS = 0.7
-"""What log-odds of a claim count as log-odds of an option."""
-_MASS_OF_OTHERS = 0.04
-"""Of an option beside yes and no."""
-
-
-def _claims(look: Look, question: str, options: Mapping[str, str]) -> OptionMasses | None:
-    """Choose the claim with the most support; "no distortion" holds when no other does."""
-    sign = -1.0 if form("reversed").search(question) else 1.0
-    odds = {}
-    decided = 0
-    says_nothing = False
-    for letter, text in options.items():
-        claim = _claim(text)
-        if form("says_none").match(text):
-            odds[letter], says_nothing = 0.0, True
-        elif claim is None:
-            odds[letter] = _ODDS_OF_NO_CLAIM
-        else:
-            odds[letter] = sign * _claim_odds(look, claim)
-            decided += 1
-    if decided == 0 or (decided == 1 and not says_nothing):
-        return None
-    return OptionMasses("distortion", True, _masses(odds))
-
-
-_ODDS_OF_NO_CLAIM = -3.0
-
-
-def _masses(odds: Mapping[str, float]) -> dict[str, float]:
-    """Return how much each option weighs by its log-odds, the most likely 1."""
-    top = max(odds.values())
-    return {letter: float(np.exp(_SURENESS * (value - top))) for letter, value in odds.items()}
-
-
-def _claim_odds(look: Look, claim: Claim) -> float:
-    odds = support(look, claim)
-    if claim.axis == "defocus" or (claim.axis == "sharpness" and not claim.more):
-        # Darkness hides detail: what it explains is no sign of blur.
-        return odds - 0.5 * max(support(look, Claim("underexposure", MUCH)), 0.0)
-    return odds
-
-
-def _claim(text: str) -> Claim | None:
-    if terms := terms_in(text):
-        return terms[0]
-    topic = topic_in(text)
-    if topic is None or topic.axis in {"quality", "distortion"}:
-        return None
-    if (degree := degree_in(text)) is not None:
-        return Claim(topic.axis, degree.place)
-    wrong = axis_of(topic.axis).wrong
-    return Claim(wrong, MUCH) if wrong else None
-
-
-def _places(look: Look, question: str, options: Mapping[str, str]) -> OptionMasses | None:
-    """Choose the place where the property asked about is strongest; objects count as the centre."""
-    topic = property_in(question)
-    if topic is None:
-        return None
-    key, is_high = shown_by(topic)
-    cells = {letter: cells_in(text) for letter, text in options.items()}
-    if not key or not any(cells.values()):
-        return None
-    grid = look.view.measured.maps[key]
-    spread = float(np.std(grid)) + 1e-6
-    values = {}
-    for letter, place in cells.items():
-        here, mean = local(grid, place or _CENTRE)
-        value = (here - mean) / spread
-        if not is_high:
-            value = -value
-        if not place:
-            value -= _OBJECT_HANDICAP
-        values[letter] = value
-    top = max(values.values())
-    masses = {letter: float(np.exp(value - top)) for letter, value in values.items()}
-    return OptionMasses(topic.axis, True, masses)
-
-
-_CENTRE = ((1, 1),)
-_OBJECT_HANDICAP = 0.5
-"""What an option that names no place lacks, in deviations over the cells."""
-
-
-def _tones(look: Look, question: str, options: Mapping[str, str]) -> OptionMasses | None:
-    """Choose the colour word nearest to the picture's mean colour."""
-    colours = {}
-    for letter, text in options.items():
-        for words, row in entries("tones"):
-            if words.search(text):
-                colours[letter] = row["colour"]
-    if len(colours) < 2:
-        return None
-    n = look.view.measured
-    own = np.array([2.5 * n["cast_red_green"], 2.5 * n["cast_yellow_blue"], n["brightness"]])
-    masses = dict.fromkeys(options, 0.02)
-    for letter, colour in colours.items():
-        masses[letter] = float(np.exp(-4 * np.linalg.norm(own - np.array(colour))))
-    return OptionMasses("colour tone", True, masses)
-
-
-_DETAIL = frozenset({"sharpness", "motion", "defocus", "oversharp"})
-_LIGHT = frozenset({"overexposure", "underexposure", "exposure", "lighting"})
-_RATHER, _TOO = 0.35, 0.6
+_DETAIL = frozenset({"sharpness", "blur", "motion", "defocus", "oversharp", "low resolution"})
+_OF_LIGHT: Mapping[str, set[str]] = {
+    "underexposure": {"too dark", "crushed shadows"},
+    "overexposure": {"too bright", "blown highlights"},
+    "exposure": set(),
+}  # fmt: skip
+_RATHER, _TOO = 0.5, 0.75
 """Probability of wrong exposure from which it is called rather, and too, dark or bright."""
-_OF_LIGHT = {"underexposure": {"too dark", "crushed shadows"}, "overexposure": {"too bright", "blown highlights"}}
+_SHARE_STEPS = (-2.5, -0.4, 0.4, 2.5)
+"""Log-odds of much of a property between "very low", "low", "average", "high" and "very high"."""
 _NEUTRAL = 0.02
 """Casts below which light has no colour to name."""
-_UNDECIDED, _SURE = 0.25, 2.0
+_UNDECIDED, _SURE = 0.25, 1.5
 """Log-odds within which an answer could as well be yes as no, and from which one is sure."""
 
 
@@ -435,14 +370,26 @@ def fact(look: Look, axis: str, phrases: Phrases, *, denied: bool = False) -> st
     """
     if axis == "colour tone":
         return phrases.say("sentence.tone", tone=phrases.say(f"tone.{_tone(look.view)}"))
-    if axis in _LIGHT - {"lighting"}:
-        of_light = [each for each in _visible(look) if each.fault in _OF_LIGHT.get(axis, ())]
+    visible = [] if look.cells else findings.visible_faults(look.view)
+    if axis in _OF_LIGHT:
+        of_light = [each for each in visible if each.fault in _OF_LIGHT[axis]]
         return _spoiled(look, of_light, phrases, denied=denied) or _exposure(look, axis, phrases)
-    if axis == "sharpness" and "Blurs" in findings.present(look.view):
+    category = look.category(axis)
+    of_category = [each for each in visible if category and each.category == category]
+    if axis == "sharpness" and of_category:
         axis = "defocus"
-    if axis_of(axis).is_fault and axis != "uneven":
-        return _fault(look, axis, phrases, denied=denied)
-    return _step(look.position(axis), axis, phrases)
+    if not axis_of(axis).is_fault or axis == "uneven":
+        return phrases.say("fact.step", name=phrases.say(f"axis.{axis}"), step=_share_word(look, axis, phrases))
+    if of_category:
+        return _spoiled(look, of_category, phrases, denied=denied)
+    name = phrases.say(f"axis.{axis}")
+    if category and category in look.disputed:
+        return phrases.say("sentence.in_part")  # of the whole image it cannot be told
+    if category and (slight := faint(look, [category])) and above(look, axis) > 0:
+        return _spoiled(look, slight, phrases, denied=denied)
+    if above(look, axis) > 0:
+        return phrases.say("sentence.signs", name=name)
+    return findings.sentence_of([phrases.say("opening.none", name=name)], phrases)
 
 
 def _tone(view: View) -> str:
@@ -454,29 +401,14 @@ def _tone(view: View) -> str:
     return "yellow" if yellow > 0 else "blue"
 
 
-def _visible(look: Look) -> list[VisibleFault]:
-    """Return the visible faults of the whole picture; of a part of it they say nothing."""
-    if look.cells is not None:
-        return []
-    return findings.visible_faults(look.view)
-
-
-def _step(share: float, axis: str, phrases: Phrases) -> str:
-    name, word = phrases.say(f"axis.{axis}"), _share_word(share, axis, phrases)
-    return phrases.say("fact.step", name=name, step=word)
-
-
-def _share_word(share: float, axis: str, phrases: Phrases) -> str:
-    """Name a place among photographs by its fifth; low or high is what people agree to be so."""
-    high, low = axis_of(axis).agreed
-    bounds = (0.2, min(_USUAL, low), max(1 - _USUAL, high), 0.8)
-    return phrases.say(f"share.{int(np.digitize(share, bounds))}")
+def _share_word(look: Look, axis: str, phrases: Phrases) -> str:
+    return phrases.say(f"share.{int(np.digitize(above(look, axis), _SHARE_STEPS))}")
 
 
 def _exposure(look: Look, axis: str, phrases: Phrases) -> str:
     """Say how the exposure is: on the side that an axis names, if wrong, else on the worse."""
-    odds = {side: support(look, Claim(side, MUCH)) for side in ("underexposure", "overexposure")}
-    side = axis if odds.get(axis, 0.0) > 0 else max(odds, key=lambda each: odds[each])
+    odds = {side: above(look, side) for side in ("underexposure", "overexposure")}
+    side = axis if odds.get(axis, 0.0) > 0 else max(odds, key=odds.__getitem__)
     how_far = int(np.digitize(special.expit(odds[side]), (_RATHER, _TOO)))
     if side == "underexposure":
         how_far = -how_far
@@ -491,23 +423,6 @@ def _spoiled(look: Look, faults: list[VisibleFault], phrases: Phrases, *, denied
     return findings.sentence_of(items, phrases)
 
 
-def _fault(look: Look, axis: str, phrases: Phrases, *, denied: bool) -> str:
-    fault, category = axis_of(axis), look.category(axis)
-    faults = [each for each in _visible(look) if each.category == category]
-    if faults:
-        return _spoiled(look, faults, phrases, denied=denied)
-    stated = findings.severity_word(look.severity(axis))
-    if category and stated != "none":
-        if stated != findings.severity_word(look.view.severities[category]):
-            return phrases.say("sentence.in_part")  # of the whole image it cannot be told
-    claim = Claim(axis, MUCH)
-    is_undecided = look.cells is not None or not verdict(look, [claim])
-    if fault.composite and is_undecided and not look.paired and support(look, claim) > 0:
-        return _step(look.position(fault.composite), axis, phrases)
-    nothing = phrases.say("opening.none", name=phrases.say(f"axis.{axis}"))
-    return findings.sentence_of([nothing], phrases)
-
-
 def is_guessed(choice: ChosenOption, options: Mapping[str, str]) -> bool:
     """Return whether nothing that can be measured speaks for the option that was chosen."""
     return not choice.measured or bool(choice.look.view.unjudged and _axis_of(choice, options) in _DETAIL)
@@ -518,7 +433,7 @@ def _axis_of(choice: ChosenOption, options: Mapping[str, str]) -> str:
     if choice.topic == "distortion":
         claim = property_in(options.get(choice.letter, ""))
         if claim is not None:
-            return claim.axis
+            return _topic_of(claim)
     return choice.topic
 
 
@@ -533,13 +448,10 @@ def choice_reason(
         why = unseen(query, phrases)
         if axis in _DETAIL and look.view.unjudged:
             why = findings.unjudged_text(look.view, phrases)
-        about = words if topic == "content" else ""
-        return phrases.join(why, phrases.say("choice.guess"), about)
-    claim = property_in(text) if topic == "distortion" else None
-    folded = query.casefold()
+        return phrases.join(why, phrases.say("choice.guess"), words if topic == _CONTENT else "")
+    claim, folded = property_in(text), query.casefold()
     if topic != "distortion" or form("reversed").search(folded):
-        denied = _is_denied(text, predicate(folded))
-        sentences = [fact(look, axis, phrases, denied=denied)]
+        sentences = [fact(look, axis, phrases, denied=_is_denied(text, predicate(folded)))]
         if topic in {"distortion", "quality"}:
             sentences.append(words)
     elif claim is None or claim.axis == "taste":
@@ -550,9 +462,8 @@ def choice_reason(
         sentences = [fact(look, axis, phrases)]
     if look.cells:
         sentences.append(phrases.say("sentence.grid_place", place=place_name(query)))
-    sureness = _sureness(choice, options, phrases)
     return phrases.say(
-        "choice.measured", letter=choice.letter, text=text, sureness=sureness,
+        "choice.measured", letter=choice.letter, text=text, sureness=_sureness(choice, options, phrases),
         sentence=phrases.join(*sentences),
     )  # fmt: skip
 
@@ -565,12 +476,14 @@ def labelled_reason(letter: str, view: View, options: Mapping[str, str], phrases
 
 def _is_denied(text: str, claims: Sequence[Claim]) -> bool:
     """Return whether yes or no denies the fault that the last of some claims names, or a lack."""
-    folded = text.casefold()
-    says_yes, says_no = (form(f"says_{word}").match(folded) for word in ("yes", "no"))
+    says_yes, says_no = (form(f"says_{word}").match(text.casefold()) for word in ("yes", "no"))
     if not claims or not (says_yes or says_no):
         return False
-    names_fault = axis_of(claims[-1].axis).is_fault == claims[-1].more
-    return names_fault != bool(says_yes)
+    return _names_fault(claims[-1]) != bool(says_yes)
+
+
+def _names_fault(claim: Claim) -> bool:
+    return axis_of(claim.axis).is_fault == claim.more
 
 
 def _sureness(choice: ChosenOption, options: Mapping[str, str], phrases: Phrases) -> str:
@@ -580,7 +493,7 @@ def _sureness(choice: ChosenOption, options: Mapping[str, str], phrases: Phrases
         return phrases.say("choice.sure")
     if share >= 0.55:
         return phrases.say("choice.likely")
-    second = max(shares, key=lambda letter: shares[letter])
+    second = max(shares, key=shares.__getitem__)
     return phrases.say("choice.close", letter=second, text=options.get(second, ""))
 
 
@@ -598,43 +511,46 @@ def direct_answer(look: Look, query: str, phrases: Phrases) -> list[str]:
     last = claims[-1]
     if last.axis in _DETAIL and look.view.unjudged:
         return [findings.unjudged_text(look.view, phrases)]
-    if not is_closed:
-        if form("where").search(text):
-            return [_location(look, last, phrases)]
-        return [_degree(look, last, phrases)]
-    if ruling := verdict(look, claims):
-        return [phrases.say(f"answer.{ruling}")]
-    odds = min(support(look, claim) for claim in claims)
-    if abs(odds) < _UNDECIDED:
+    if is_closed:
+        return _verdict(look, claims, phrases)
+    if form("where").search(text) and axis_of(last.axis).map:
+        key, is_high = _shown_by(last)
+        place = findings.place_phrase(look.view.measured.maps[key], phrases, lowest=not is_high)
+        return [phrases.say("sentence.at_place", place=place)]
+    return [_degree(look, last, phrases)]
+
+
+def _verdict(look: Look, claims: Sequence[Claim], phrases: Phrases) -> list[str]:
+    """Say yes or no, how surely, and why where the findings do not say it themselves."""
+    last, odds = claims[-1], min(support(look, claim) for claim in claims)
+    stated, topic = look.stated(last.axis), _topic_of(last)
+    names_fault = _names_fault(last)
+    is_faint = stated == "none" and axis_of(last.axis).category and not (look.paired or look.cells)
+    if stated == "slight" or (is_faint and names_fault and odds > 0):
+        if last.axis != "distortion":
+            why = [] if stated == "slight" else [fact(look, topic, phrases)]
+            return [phrases.say("answer.slightly" if names_fault else "answer.mostly"), *why]
+    answer = "agree" if odds >= 0 else "disagree"
+    if stated != "none" or (axis_of(last.axis).category and odds < -_SURE):
+        return [phrases.say(f"answer.{answer}")]
+    if abs(odds) < _UNDECIDED and not is_faint:
         answer = "unclear"
-    else:
-        answer = "agree" if odds >= 0 else "disagree"
-        if abs(odds) < _SURE:
-            answer = f"probably_{answer}"
-    return [phrases.say(f"answer.{answer}"), fact(look, last.axis, phrases)]
-
-
-def _location(look: Look, topic: Claim, phrases: Phrases) -> str:
-    key, is_high = shown_by(topic)
-    if not key:
-        return fact(look, topic.axis, phrases)
-    place = findings.place_phrase(look.view.measured.maps[key], phrases, lowest=not is_high)
-    return phrases.say("sentence.at_place", place=place)
+    elif abs(odds) < _SURE:
+        answer = f"probably_{answer}"
+    return [phrases.say(f"answer.{answer}"), fact(look, topic, phrases)]
 
 
 def _degree(look: Look, topic: Claim, phrases: Phrases) -> str:
-    if topic.axis in _LIGHT:
+    if topic.axis in _OF_LIGHT or topic.axis == "lighting":
         return _exposure(look, topic.axis, phrases)
-    is_blur = topic.axis == "sharpness" and not topic.more
-    name = "damage.Blurs" if is_blur else f"axis.{topic.axis}"
-    if not is_blur and not axis_of(topic.axis).is_fault:
-        share = _share_word(amount(look, topic.axis), topic.axis, phrases)
-        return phrases.say("answer.share", name=phrases.say(name), step=share)
-    word = look.named_severity(topic.axis) or "none"
-    if word == "none" and support(look, topic) > 0:
-        word = findings.severity_word(look.severity(topic.axis))
-    severity = phrases.say(f"severity.{word}")
-    return phrases.say("answer.fault", severity=severity, name=phrases.say(name))
+    axis = _topic_of(topic)
+    name = phrases.say(f"axis.{axis}")
+    if not axis_of(axis).is_fault:
+        return phrases.say("answer.share", name=name, step=_share_word(look, axis, phrases))
+    word = look.stated(axis)
+    if word == "none" and above(look, axis) > 0:
+        word = "slight"
+    return phrases.say("answer.fault", severity=phrases.say(f"severity.{word}"), name=name)
 
 
 def place_name(text: str) -> str:

@@ -220,6 +220,18 @@ def probability_of(view: View, *faults: str) -> float:
 
 
 @functools.lru_cache(maxsize=1024)
+def clean_of(view: View) -> float | None:
+    """Return how probably people see nothing wrong in a photograph, if anything tells."""
+    if view.unjudged is not None or view.difference is not None:
+        return None
+    if not KINDS[kind_of(view)]:
+        return None
+    if local_faults(view):
+        return 0.0
+    return likelihoods(load_heads(), _values(view))[2]
+
+
+@functools.lru_cache(maxsize=1024)
 def sharpness_of(view: View) -> float | None:
     """Return how probably people call the subject of a photograph sharp, if anything tells."""
     if view.unjudged is not None or view.difference is not None:
