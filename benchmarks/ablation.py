@@ -44,7 +44,7 @@ from program.agent.summarizer import Summarizer
 from program.common.cli import Parser, run_command, whole_number
 from program.common.pool import progress
 from program.common.settings import Settings, load_settings
-from program.evaluation.intervals import METRICS, Figure, bootstrap, paired_difference
+from program.evaluation.intervals import METRICS, Figure, bootstrap, interval, paired_difference
 from program.expert import Viewer, likeness
 from program.fusion.levels import expected_level
 from program.images.store import IMAGES
@@ -378,6 +378,12 @@ def metrics_of(truth: Sequence[Any]) -> tuple[str, ...]:
     return ("accuracy",) if isinstance(truth[0], str) else ("srcc", "rmse")
 
 
+def figures_of(lines: Sequence[Line], column: str) -> list[str]:
+    """Return how good a number of these answers is."""
+    truth, said = [line["truth"] for line in lines], [line[column] for line in lines]
+    return [interval(metric, truth, said).value_text() for metric in metrics_of(truth)]
+
+
 def holm(chances: Sequence[float]) -> float:
     """Return the largest p that holds at 5 % after Holm's correction; -1 where none does.
 
@@ -404,8 +410,7 @@ def table(what: str, base: str, pairs: Pairs, sets: Sets, answers: Answers) -> I
     yield "|---|---|---|---|---|---|---|"
     for title in sets:
         lines = [line for line in answers.of(base, title).values() if line["predicted"] is not None]
-        truth, said = [line["truth"] for line in lines], [line["predicted"] for line in lines]
-        shown = [f"{METRICS[metric](truth, said):.3f}" for metric in metrics_of(truth)]
+        shown = figures_of(lines, "predicted")
         yield row(f"**{title}**, {base}", f"of {len(lines)}", shown, answers.cost(base, title), "")
         for part, (better, worse, _) in pairs.items():
             if gains := cells.get((title, part)):
@@ -463,18 +468,14 @@ def neighbours_of(manifest: Path, settings: Settings) -> Neighbours:
 
 def sent_table(title: str, answers: Answers) -> Iterator[str]:
     """Yield how good the model is with each kind of evidence, alone and fused with the tools."""
-    yield f"| {title}, sent | n | alone: SRCC | RMSE | fused: SRCC | RMSE | SRCC less that of {TODAY} | s |"
-    yield "|---|---|---|---|---|---|---|---|"
+    yield f"| {title}, sent | n | alone: SRCC | RMSE | fused: SRCC | RMSE | SRCC less that of {TODAY} |"
+    yield "|---|---|---|---|---|---|---|"
     today = answers.of(TODAY, title)
     for name in SENT:
         lines = [line for line in answers.of(name, title).values() if None not in (line["model"], line["predicted"])]
-        truth, cells = [line["truth"] for line in lines], []
-        for column in ("model", "predicted"):
-            said = [line[column] for line in lines]
-            cells += [f"{METRICS[metric](truth, said):.3f}" for metric in ("srcc", "rmse")]
+        shown = [*figures_of(lines, "model"), *figures_of(lines, "predicted")]
         gain = gains_of(answers.of(name, title), today, "predicted")["srcc"].figure
-        seconds = statistics.fmean(line["seconds"] for line in lines)
-        yield f"| {name} | {len(lines)} | {' | '.join(cells)} | {gain} | {seconds:.2f} |"
+        yield f"| {name} | {len(lines)} | {' | '.join(shown)} | {gain} |"
 
 
 if __name__ == "__main__":
