@@ -6,9 +6,9 @@
 
 `parts` asks the embedded expert, or MODEL as `benchmarks.real_model` does, for a score of each validation image of the
 manifests, and the questions that `benchmarks.made_questions` makes of the last manifest's, about the whole image and
-about regions. A gain is how much better the program is with a part, with its paired 95 % interval: one star where that
-leaves out 0, two where the gain also holds after Holm's correction over the table. Calls are those of a language model,
-those that its cache answered among them; seconds, and processor seconds of this process, are medians over the first
+about regions. A gain is how much better the program is with a part, with its paired 95 % interval: one star (or "loss")
+where that leaves out 0, two where the gain also holds after Holm's correction over the table. Calls are those of a
+language model, answered by its cache or not; seconds, and processor seconds of this process, are medians over the first
 `--timed` samples of each set, asked again with nothing kept.
 
 `sent` takes evidence out of what a language model is sent, which answers one word an image (`--reasons`: as by
@@ -118,7 +118,7 @@ def choices() -> dict[str, Variant]:
     section = Settings.model_fields.get("executor")
     if section is None:
         return {}
-    names = get_args(section.annotation.model_fields["selection"].annotation)  # type: ignore[union-attr]
+    names = get_args(section.annotation.model_fields["selection"].annotation)
     return {f"choice of tools as set ({name})": replace(WHOLE, tools=name) for name in names}
 
 
@@ -193,7 +193,7 @@ def built(base: Settings, variant: Variant, neighbours: Neighbours | None = None
         changes["diagnosis"] = "separate"
     settings = base.model_copy(update={"assessment": base.assessment.model_copy(update=changes)})
     if variant.tools not in {"as set", "one", "none"}:
-        section = base.executor.model_copy(update={"selection": variant.tools})  # type: ignore[attr-defined]
+        section = base.executor.model_copy(update={"selection": variant.tools})
         settings = settings.model_copy(update={"executor": section})
     program = AgenticIQA(settings)
     program.planner = PartPlanner(program.resources)
@@ -420,13 +420,17 @@ def table(what: str, base: str, pairs: Pairs, sets: Sets, answers: Answers) -> I
 
 
 def gain_text(metric: str, gain: Gain, held: float) -> str:
-    """Return a gain with its interval and stars; RMSE falls where it is better."""
+    """Return a gain with its interval and stars, or "loss"; RMSE falls where it is better."""
     if not gain.changed:
         return "0"
     text = f"{gain.figure.value_text('+')} {gain.figure.ends_text('+')}"
-    if gain.figure.sign * METRICS[metric].direction <= 0:
-        return text
-    return f"{text}{'**' if gain.p <= held else '*'}"
+    match gain.figure.sign * METRICS[metric].direction:
+        case 1:
+            return f"{text}{'**' if gain.p <= held else '*'}"
+        case -1:
+            return f"{text} loss"
+        case _:
+            return text
 
 
 def row(name: str, changed: object, shown: Sequence[str], spent: Sequence[float], sign: str) -> str:

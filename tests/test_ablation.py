@@ -41,7 +41,10 @@ SCRIPT = {
     "plan": {"plan": {"query_type": "IQA", "query_scope": ["Global"], "distortions": [], "required_tools": []}},
     "findings": {"findings": [FINDING]},
     "selected_tools": {"selected_tools": []},
-    "quality_probs": {"quality_probs": {"1": 0.1, "2": 0.2, "3": 0.4, "4": 0.2, "5": 0.1}, "quality_reasoning": "Soft."},
+    "quality_probs": {
+        "quality_probs": {"1": 0.1, "2": 0.2, "3": 0.4, "4": 0.2, "5": 0.1},
+        "quality_reasoning": "Soft.",
+    },
 }
 
 
