@@ -26,7 +26,7 @@ from optimizers.student import role_of
 from program.agent.loop import AgenticIQA
 from program.agent.saving import program_sha256
 from program.common.console import Console
-from program.evaluation.charts import comparison_table, scatter_plot
+from program.evaluation.charts import comparison_table, scatter_plot, svg_of
 from program.evaluation.intervals import METRICS, Figure
 from program.evaluation.publishing import (
     added_lines,
@@ -172,7 +172,7 @@ def log_compile(run: RunHandle, job: Job, result: Compiled, results: Sequence[Co
     run.log_table([row.columns() for row in record.rows], "samples")
     run.log_table([row.columns() for row in result.uncompiled.rows], "samples_uncompiled")
     if record.srcc is not None:
-        run.log_plot(scatter_plot({"uncompiled": result.uncompiled, "compiled": record}), "scatter")
+        run.log_text(svg_of(scatter_plot({"uncompiled": result.uncompiled, "compiled": record})), "scatter.svg")
     run.log_content({**result.summary(), "repeats": spread(results)}, "result.json")
     for file in ("report.html", "diff.md"):
         run.log_file(result.folder / file)
