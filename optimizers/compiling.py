@@ -6,7 +6,7 @@ Whatever ends the process, the program's folder holds the best candidate so far 
 import contextlib
 import io
 import logging
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import closing
 from dataclasses import dataclass, field, replace
 from functools import cached_property, partial
@@ -32,7 +32,16 @@ from optimizers.report import (
     waiting,
 )
 from optimizers.search import Candidate, Search
-from optimizers.selection import CrossValidation, Ranking, Verdict, kept_verdict, validation_figures, verdict_of
+from optimizers.selection import (
+    IN_FOLDS,
+    VALIDATION,
+    CrossValidation,
+    Ranking,
+    Verdict,
+    kept_verdict,
+    validation_figures,
+    verdict_of,
+)
 from optimizers.student import EvidenceReplay, Reflections, SearchStopped, optimized_predictors
 from program.agent.labels import FittedOn
 from program.agent.loop import AgenticIQA
@@ -40,9 +49,9 @@ from program.agent.saving import program_sha256
 from program.agent.summarizer import AnswerPart
 from program.common.console import Console
 from program.common.errors import InputError
-from program.common.pool import progress, time_phase
+from program.common.pool import in_order, progress, time_phase
 from program.evaluation.baselines import BaselineAnswers, with_baselines
-from program.evaluation.evaluating import OtherAnswers, run_samples
+from program.evaluation.evaluating import Evaluating, OtherAnswers, run_samples
 from program.evaluation.figures import compare, summarize
 from program.evaluation.intervals import Figure
 from program.evaluation.publishing import render
@@ -73,6 +82,8 @@ class Round:
     program: AgenticIQA
     """The uncompiled one."""
     reflections: Reflections
+    folds: Sequence["Round"] = ()
+    """Searches without a part of the labels each; they judge candidates in place of validation."""
     console: Console | None = None
     """Where progress goes, if anywhere."""
     most_runs: Mapping[str, int] = field(default_factory=dict)
@@ -86,29 +97,74 @@ class Round:
 
     def __post_init__(self) -> None:
         self.validation = self.job.samples("validation")
+        self.versions = {"uncompiled": Candidate("uncompiled", self.program)}
+        """As a fold, its own candidates by the names that the search over all labels gives them."""
         self.context = self.job.context(self.program)
+
+    @classmethod
+    def of(cls, job: Job, program: AgenticIQA, reflections: Reflections, **shown: Any) -> "Round":
+        """Return the search of a job, in folds where few labels choose."""
+        folds: list[Round] = []
+        if job.is_chosen_in_folds:
+            job, divisions = job.in_choice_folds()
+            folds = [cls(division, program, reflections) for division in divisions]
+        return cls(job, program, reflections, folds, **shown)
 
     def search(self, train: ExampleSet, validation: ExampleSet) -> Ranking:
         """Return the candidates of all recipes, ranked."""
+        if self.folds:
+            train = train.of(self.job.splits["train"], validation)
 
         def judge(candidate: Candidate) -> EvaluationRecord:
-            asked = asking(candidate.program, self.job.answer_part)
-            record = self.judge(candidate.name, self.replayed(asked, train), self.validation, "validation")
+            if self.folds:
+                record = self._judged_in_folds(candidate.name, train)
+            else:
+                asked = asking(candidate.program, self.job.answer_part)
+                record = self.judge(candidate.name, self.replayed(asked, train), self.validation, "validation")
             self.log_figures(candidate, record)
             return record
 
         with time_phase(self.seconds, "choose on validation"):
-            ranking = Ranking(judge, Candidate("uncompiled", self.program), keep=self.job.settings.compile.rerank)
+            where = IN_FOLDS if self.folds else VALIDATION
+            uncompiled, keep = self.versions["uncompiled"], self.job.settings.compile.rerank
+            ranking = Ranking(judge, uncompiled, keep=keep, where=where)
         for recipe in map(recipe_named, self.job.optimizers):
             with time_phase(self.seconds, recipe.name):
-                candidates, note = self._candidates(recipe, ranking.best.candidate, train, validation)
+                base = ranking.best.candidate
+                candidates, note = self._candidates(recipe, base, train, validation)
+                self._propose_in_folds(recipe, base, candidates, train)
             with time_phase(self.seconds, "choose on validation"):
                 outcome = ranking.add(candidates, clearly=recipe.teaches == "fusion")
             if candidates:
-                self.notes.append(f"{note or recipe.name}; {outcome}")
+                self.notes.append(f"{note}; {outcome}" if note else f"{recipe.name}: {outcome}")
             elif note:
                 self.notes.append(note)
         return ranking
+
+    def _propose_in_folds(
+        self, recipe: Recipe, base: Candidate, candidates: Sequence[Candidate], examples: ExampleSet
+    ) -> None:
+        """Let each fold have a version of its own of these candidates; what it cannot fit stays as it was."""
+        if not candidates or not self.folds:
+            return
+        name, is_shown = f"{recipe.name} in folds", self.console is not None
+        with progress(name, len(self.folds), shown=is_shown, console=self.console) as advance:
+            for fold in self.folds:
+                held_back = examples.of(fold.validation)
+                own, _ = fold._candidates(recipe, fold.versions[base.name], examples, held_back)
+                fold.versions |= {candidate.name: candidate for candidate in own}
+                for candidate in candidates:
+                    fold.versions.setdefault(candidate.name, replace(fold.versions[base.name], name=candidate.name))
+                advance()
+
+    def _judged_in_folds(self, name: str, examples: ExampleSet) -> EvaluationRecord:
+        """Return the record of a candidate over all labels, each judged by the version that was fitted without it."""
+        rows: list[LabelledRow] = []
+        for fold in self.folds:
+            version = asking(fold.versions[name].program, self.job.answer_part)
+            judge = Evaluating(fold.replayed(version, examples))
+            rows += in_order(judge, fold.job.splits["test"], workers=self.job.settings.compile.workers)
+        return summarize(rows, dataset=self.job.dataset, context=self.context, seed=self.job.settings.seed)
 
     def _candidates(
         self, recipe: Recipe, base: Candidate, train: ExampleSet, validation: ExampleSet
@@ -172,8 +228,8 @@ class Compile:
         self.train, self.validation = job.samples("train", job.optimizers), job.samples("validation")
         self.log = CompileLog(job.out, job.key(self.program, [*self.train, *self.validation]), resume=job.resume)
         self.tracked = CandidateRuns()
-        self.whole = Round(
-            job, self.program, Reflections(), console, log_score=self._log_score, log_figures=self._log_figures,
+        self.whole = Round.of(
+            job, self.program, Reflections(), console=console, log_score=self._log_score, log_figures=self._log_figures,
             most_runs={phase.name: phase.runs for phase in call_plan(job).phases}, notes=list(job.notes),
         )  # fmt: skip
         self.seconds = self.whole.seconds
@@ -203,7 +259,7 @@ class Compile:
         ranking = self.whole.search(train, validation)
         chosen, table = ranking.best.candidate, ranking.table()
         self._mark(chosen)
-        kept = self._why_kept() if ranking.best is ranking.uncompiled else None
+        kept = self._why_kept(ranking.where) if ranking.best is ranking.uncompiled else None
         if job.folds:
             before = self._tested(uncompiled, baselines=True)
             if kept is not None:
@@ -217,7 +273,8 @@ class Compile:
         self.log.finish(chosen.program, {"chosen": chosen.name, "validation": table})
         before = self._tested(uncompiled, baselines=True)
         after = before if kept is not None else self._tested(chosen)
-        verdict = kept or verdict_of(ranking.best.record, ranking.uncompiled.record, self._gains(before, after))
+        gains = self._gains(before, after)
+        verdict = kept or verdict_of(ranking.best.record, ranking.uncompiled.record, gains, ranking.where)
         return self._reported(chosen, before, after, verdict, table)
 
     def _evidence(self) -> tuple[ExampleSet, ExampleSet]:
@@ -238,10 +295,10 @@ class Compile:
             self.log.withdraw()
             raise InputError(fault)
 
-    def _why_kept(self) -> Verdict:
+    def _why_kept(self, where: str) -> Verdict:
         if self.whole.reflections.all_failed:
             return kept_verdict(f"no instruction was written ({self.whole.reflections.note})")
-        return kept_verdict("no candidate was better on validation")
+        return kept_verdict(f"no candidate was better {where}")
 
     def _tested(self, candidate: Candidate, *, baselines: bool = False) -> EvaluationRecord:
         others = BaselineAnswers(self.program) if baselines and self.job.settings.compile.baselines else None
@@ -255,7 +312,7 @@ class Compile:
         rows: dict[str, LabelledRow] = {}
         with time_phase(self.seconds, CROSSED), self.progress(CROSSED, len(self.job.folds)) as advance:
             for splits in self.job.folds:
-                fold = Round(replace(self.job, splits=splits, folds=()), self.program, self.whole.reflections)
+                fold = Round.of(replace(self.job, splits=splits, folds=()), self.program, self.whole.reflections)
                 training, held = (train.of(splits[name], validation) for name in ("train", "validation"))
                 best = fold.search(training, held).best.candidate
                 record = fold.judge(best.name, fold.replayed(best.program, train), splits["test"], "test")

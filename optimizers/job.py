@@ -1,6 +1,6 @@
 """What to compile, checked before anything is asked of a model."""
 
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property
 from itertools import chain
@@ -34,6 +34,9 @@ LEAST_LABELS, FOLDS = 20, 5
 """Labels without a split that can show a gain, and the folds that they are divided into."""
 _ONE_SPLIT, _TAUGHT = 100, (0.75, 0.25, 0.0)
 """Labels from which one split does, and the shares to train and to choose on of what no fold holds back."""
+_CHOSEN_IN_FOLDS, CHOICE_FOLDS = 300, 10
+"""Labels up to which a fit is chosen in folds of all that are not tested, and how many folds: a quarter of them is too
+few to choose by, and is missed by the fit."""
 _SPLITS = get_args(Split)
 _UNSHOWN = {*PLACES, "serve", "optimizers", "seed"}
 
@@ -120,9 +123,37 @@ class Job:
     @cached_property
     def measured_ids(self) -> set[str]:
         """The ids of the training samples that only a recipe which takes all learns from: no program runs over them."""
-        if self.folds:  # few labels, and each fold draws other samples for the recipes
+        if self.folds or self.is_chosen_in_folds:  # few labels, and each fold draws other samples for the recipes
             return set()
         return {s.id for s in self.samples("train", self.optimizers)} - {s.id for s in self.samples("train")}
+
+    @property
+    def _untested(self) -> list[Sample]:
+        return [*self.samples("train", self.optimizers), *self.samples("validation")]
+
+    @property
+    def taught(self) -> list[Sample]:
+        """The samples that the program which is saved learns from."""
+        return self._untested if self.is_chosen_in_folds else self.samples("train", self.optimizers)
+
+    @cached_property
+    def is_chosen_in_folds(self) -> bool:
+        """Whether candidates are fits without model calls, of labels so few that folds of them all choose."""
+        samples = self._untested
+        is_fit = self.kept is None and not self.learner.is_paid and not _rewrites(map(recipe_named, self.optimizers))
+        return is_fit and len(samples) <= _CHOSEN_IN_FOLDS and _groups(samples) >= MIN_GROUPS
+
+    def in_choice_folds(self) -> tuple["Job", tuple["Job", ...]]:
+        """Return the job that fits all labels of train and validation, and one for each fold of them, its "test".
+
+        Those that a fit holds back stay in "validation" as well.
+        """
+        samples, divisions = self._untested, []
+        for rest, held in _by_fold(joined_by_content(samples)[0], CHOICE_FOLDS, self.settings.seed):
+            kept_back = _by_plan(rest, _TAUGHT, self.settings.seed)["validation"]
+            divisions.append({"train": rest, "validation": kept_back, "test": held})
+        whole = replace(self, splits={**self.splits, "train": samples}, folds=())
+        return whole, tuple(replace(self, splits=splits, folds=()) for splits in divisions)
 
     @cached_property
     def reflection(self) -> dspy.BaseLM | None:
@@ -393,19 +424,24 @@ def _drawn(job: Job, labelled: Sequence[Sample], notes: tuple[str, ...]) -> Job:
     if count >= _ONE_SPLIT and _groups(splits["validation"]) >= MIN_GROUPS:
         notes = (*notes, f"no split in the data: {sizes}, drawn by group with seed {seed}")
         return replace(job, splits=splits, notes=notes)
-    fold_of = plan_folds(samples, FOLDS, seed=seed)
-    folds = []
-    for fold in range(FOLDS):
+    folds = [{**_by_plan(rest, _TAUGHT, seed), "test": held} for rest, held in _by_fold(samples, FOLDS, seed)]
+    note = f"no split in the data, {count} labels of {groups} photographs: cross-validation over {FOLDS} folds by group"
+    splits = {**_by_plan(samples, _TAUGHT, seed), "test": samples}
+    return replace(job, splits=splits, notes=(*notes, f"{note}, seed {seed}"), folds=tuple(folds))
+
+
+def _by_fold(samples: Sequence[Sample], count: int, seed: int) -> Iterator[tuple[list[Sample], list[Sample]]]:
+    """Yield the samples outside of each fold, and those in it; a fold of few groups may be empty and is left out."""
+    fold_of = plan_folds(samples, count, seed=seed)
+    for fold in range(count):
         rest, held = list[Sample](), list[Sample]()
         for sample in samples:
             if fold_of[group_of(sample)] == fold:
                 held.append(sample)
             else:
                 rest.append(sample)
-        folds.append({**_by_plan(rest, _TAUGHT, seed), "test": held})
-    note = f"no split in the data, {count} labels of {groups} photographs: cross-validation over {FOLDS} folds by group"
-    splits = {**_by_plan(samples, _TAUGHT, seed), "test": samples}
-    return replace(job, splits=splits, notes=(*notes, f"{note}, seed {seed}"), folds=tuple(folds))
+        if held:
+            yield rest, held
 
 
 def _by_plan(samples: Sequence[Sample], fractions: tuple[float, float, float], seed: int) -> Splits:

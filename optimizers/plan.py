@@ -14,7 +14,7 @@ import dspy
 from PIL import Image
 
 from data.manifest import Sample
-from optimizers.job import Job
+from optimizers.job import CHOICE_FOLDS, Job
 from optimizers.learner import LANGUAGE_MODEL
 from optimizers.recipes import Sizes, recipe_named
 from optimizers.search import Candidate
@@ -152,16 +152,22 @@ def _searches(job: Job, train: int, validation: int) -> list[Phase]:
     tasks = {sample.task for sample in job.splits["train"]}
     predictors = {"planner": 1, "executor": _diagnoses(job) + 1, "summarizer": len(tasks)}
     sizes = Sizes(train, validation, sum(predictors[role] for role in job.roles), not job.learner.is_paid)
-    phases, ranked = [], validation
+    phases, judged = [], validation
+    # A fit is repeated for each fold, and judged on all labels.
+    times = 1
+    if job.is_chosen_in_folds:
+        times, judged = 1 + CHOICE_FOLDS, train + validation
+    ranked = judged
     for recipe in map(recipe_named, job.optimizers):
         bound = recipe.bound(job.budget(recipe.name), sizes)
         calls, most = (full, full_most) if recipe.bootstraps else (one, one_most)
         asking = bound.asked if recipe.teaches == "evidence" else bound.runs
         expected = calls * asking + bound.reflections // 2
-        phases.append(Phase(recipe.name, bound.runs, expected, most * asking + bound.reflections))
-        ranked += min(job.settings.compile.rerank, bound.candidates) * validation
+        most_calls = most * asking + bound.reflections
+        phases.append(Phase(recipe.name, bound.runs, times * expected, times * most_calls))
+        ranked += min(job.settings.compile.rerank, bound.candidates) * judged
     # The uncompiled program's answers are those of the evidence, from the cache.
-    phases.append(Phase("choose on validation", ranked, one * (ranked - validation), one_most * ranked))
+    phases.append(Phase("choose on validation", ranked, one * (ranked - judged), one_most * ranked))
     if job.folds:
         # The search of a fold is at most as large as the one over all.
         tested, folds = len(job.splits["test"]), len(job.folds)

@@ -26,7 +26,7 @@ from optimizers.student import role_of
 from program.agent.loop import AgenticIQA
 from program.agent.saving import program_sha256
 from program.common.console import Console
-from program.evaluation.charts import comparison_table, scatter_plot
+from program.evaluation.charts import comparison_table, scatter_plot, svg_of
 from program.evaluation.intervals import METRICS, Figure
 from program.evaluation.publishing import (
     added_lines,
@@ -172,7 +172,7 @@ def log_compile(run: RunHandle, job: Job, result: Compiled, results: Sequence[Co
     run.log_table([row.columns() for row in record.rows], "samples")
     run.log_table([row.columns() for row in result.uncompiled.rows], "samples_uncompiled")
     if record.srcc is not None:
-        run.log_plot(scatter_plot({"uncompiled": result.uncompiled, "compiled": record}), "scatter")
+        run.log_text(svg_of(scatter_plot({"uncompiled": result.uncompiled, "compiled": record})), "scatter.svg")
     run.log_content({**result.summary(), "repeats": spread(results)}, "result.json")
     for file in ("report.html", "diff.md"):
         run.log_file(result.folder / file)
@@ -342,7 +342,7 @@ def _fusion_sentences(plain: ScoreFusion, fitted: FittedFusion) -> list[str]:
 
 def advice(job: Job) -> str:
     """Return in one line what has not been tried yet, the most promising first."""
-    samples = job.samples("train", job.optimizers)
+    samples = job.taught
     count = len(samples)
     ways = [f"more labelled training samples ({count} now)"] if count < _FEW else []
     for names, task in job.learner.untried.items():
@@ -357,7 +357,7 @@ def reasons(job: Job, before: EvaluationRecord, gains: Mapping[str, Figure]) -> 
     """Return in one line why nothing may have been gained; None where a test figure is surely better."""
     if any(gain.sign * METRICS[name].direction > 0 for name, gain in gains.items()):
         return None
-    causes, first, count = [], gains.get(leading_metric(before.figures)), len(job.samples("train"))
+    causes, first, count = [], gains.get(leading_metric(before.figures)), len(job.taught)
     if before.srcc is not None and (before.srcc.value or 0.0) > _AGREED:
         causes.append(f"the program had these images in the labels' order already (SRCC {before.srcc.value:.2f})")
     if count < _FEW:

@@ -182,8 +182,10 @@ class Beliefs(list[SampleBelief]):
         return np.array([fusion.fuse_scores(b.tools, b.levels, b.precisions) for b in self])
 
 
-def unseen(program: AgenticIQA, train: Sequence[dspy.Example]) -> list[dspy.Example]:
-    """Return the scored samples whose photograph no demo of a program shows."""
+def unseen(search: Search, program: AgenticIQA) -> list[dspy.Example]:
+    """Return the scored training samples that validation does not hold and whose photograph no demo shows."""
+    held = {example.id for example in search.validation.examples}
+    train = [example for example in search.train.examples if example.id not in held]
     in_demos = {image_url(demo) for predictor in program.predictors() for demo in predictor.demos}
     shown = {example.group for example in train if example.image.url in in_demos}
     return [example for example in train if example.get("answer") is None and example.group not in shown]

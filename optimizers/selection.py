@@ -10,6 +10,8 @@ from program.evaluation.figures import compare
 from program.evaluation.intervals import METRICS, Figure
 from program.evaluation.record import Baseline, EvaluationRecord
 
+VALIDATION, IN_FOLDS = "on validation", "in folds of the labels"
+"""What a choice goes by, in words."""
 SCORE_STEP, PLCC_STEP = 0.002, 0.005
 """Smaller differences in score decide nothing: PLCC does then, and where that is no larger either, RMSE."""
 DEARER = 1.05
@@ -40,8 +42,12 @@ class Ranked(NamedTuple):
 class Ranking:
     """Candidates by validation score. Ties go to the earlier one: an optimizer has to show that it helped."""
 
-    def __init__(self, judge: Callable[[Candidate], EvaluationRecord], uncompiled: Candidate, *, keep: int) -> None:
-        self._judge, self._keep = judge, keep
+    def __init__(
+        self, judge: Callable[[Candidate], EvaluationRecord], uncompiled: Candidate, *, keep: int,
+        where: str = VALIDATION,
+    ) -> None:  # fmt: skip
+        """Judge the uncompiled program; `where` says in words what `judge` goes by."""
+        self._judge, self._keep, self.where = judge, keep, where
         self.uncompiled = self.best = Ranked(uncompiled, judge(uncompiled))
         self._ranked = [self.uncompiled]
 
@@ -65,10 +71,10 @@ class Ranking:
             if better and not (costs_more(new, old) and not _sure_gain(new, old)):
                 self.best = ranked
         if self.best is not before:
-            return "better on validation"
+            return f"better {self.where}"
         if not judged:
-            return "not taken: it changes nothing"
-        return f"not taken: {_shortfall(max(judged, key=_order), before.record, clearly)}"
+            return "not taken, as it changes nothing"
+        return f"not taken, as {_shortfall(max(judged, key=_order), before.record, clearly, self.where)}"
 
     def table(self) -> dict[str, dict[str, Any]]:
         """Return each candidate's validation score, search score and figures, best first."""
@@ -80,20 +86,20 @@ class Ranking:
         }
 
 
-def _shortfall(new: EvaluationRecord, old: EvaluationRecord, clearly: bool) -> str:
+def _shortfall(new: EvaluationRecord, old: EvaluationRecord, clearly: bool, where: str) -> str:
     if costs_more(new, old) and _order(new) > _order(old):
         tokens = " after ".join(f"{record.pace['tokens_per_image']:.0f}" for record in (new, old))
-        return f"it costs more ({tokens} tokens an image), and validation shows no sure gain"
+        return f"it costs more ({tokens} tokens an image), and {where} it shows no sure gain"
     if not clearly:
-        return "no better on validation"
+        return f"it is no better {where}"
     if _few(new):
-        return "validation shows too few photographs to say that it carries over"
+        return "the photographs are too few to say that it carries over"
     gained = validation_score(new) - validation_score(old)
     nearer = _value(new, "rmse") / _value(old, "rmse") - 1 if _value(old, "rmse") else 0.0
     correlated = _value(new, "plcc") - _value(old, "plcc")
     names = dict.fromkeys((leading_metric(new.figures), "accuracy"))
     order = " and ".join(label(name) for name in names if name in new.figures)
-    return f"on validation it gains too little ({order} {gained:+.3f}, PLCC {correlated:+.3f}, RMSE {nearer:+.0%})"
+    return f"{where} it gains too little ({order} {gained:+.3f}, PLCC {correlated:+.3f}, RMSE {nearer:+.0%})"
 
 
 def validation_figures(record: EvaluationRecord) -> dict[str, float | None]:
@@ -166,14 +172,16 @@ class Verdict:
     text: str
 
 
-def verdict_of(best: EvaluationRecord, uncompiled: EvaluationRecord, differences: Mapping[str, Figure]) -> Verdict:
+def verdict_of(
+    best: EvaluationRecord, uncompiled: EvaluationRecord, differences: Mapping[str, Figure], where: str = VALIDATION
+) -> Verdict:
     """Return the verdict on what validation recommends: by how much it is better there, and what test said of it."""
     names = [name for name in ("preference", "srcc", "plcc", "rmse", "accuracy") if name in differences]
     words = "; ".join(_words(name, differences[name]) for name in names)
     ways = {differences[name].sign * METRICS[name].direction for name in names} - {0}
     helped = {1: "Compiling helped", -1: "Compiling did harm", 0: "Compiling helped in part"}
     opening = helped[sum(ways)] if ways else "No sure gain"
-    text = f"{opening} on test: {words}. On validation it is {_gain(best, uncompiled)}."
+    text = f"{opening} on test: {words}. {where.capitalize()} it is {_gain(best, uncompiled)}."
     if "srcc" in names and differences["rmse"].sign == differences["srcc"].sign == 1:
         text += " The order of images is better, and their scores lie further from the labels: compare, do not grade."
     return Verdict(True, text)

@@ -100,7 +100,7 @@ def test_a_run_is_logged_to_mlflow_with_figures_table_charts_and_report(scenario
     assert kept["details"]["plcc_logistic5"] == record["details"]["plcc_logistic5"]
     asked = yaml.safe_load((folder / "settings.yaml").read_text("utf-8"))
     assert asked["settings_sha256"] == record["context"]["settings_sha256"]
-    logged = {"report.html", "samples.json", "scatter.png", "by_level.png"}
+    logged = {"report.html", "samples.json", "scatter.svg", "by_level.svg"}
     assert logged <= set(run["artifacts"])
 
 

@@ -12,6 +12,8 @@ import numpy as np
 import pytest
 from PIL import Image, ImageFilter
 
+import optimizers.job
+from optimizers.job import prepare_job
 from program.agent.loop import AgenticIQA
 from program.agent.saving import load
 from program.common.errors import InputError
@@ -29,7 +31,8 @@ from tests.tables import as_lines
 pytestmark = pytest.mark.usefixtures("undrawn", "unlogged", "untracked", "measured_once")
 
 SMALL = "compile: {workers: 2, baselines: false, train_scoring: 20}\ntracking: {traces: 0}\ntools: {device: cpu}\n"
-TRAIN, RUN, VALIDATION, TEST = 40, 20, 12, 8
+TRAIN, VALIDATION, TEST = 40, 12, 8
+LABELS = TRAIN + VALIDATION
 PLANTED = 3
 """A grey photograph of train that alone among the grey ones has the best label."""
 
@@ -64,14 +67,13 @@ def test_every_label_moves_scores_towards_people_wherever_the_program_is_loaded(
     assert compiled(data, "finetune") == 0
     result = json.loads(capsys.readouterr().out)
     assert (
-        f"finetune: fitted on {TRAIN} labels; better on validation" in result["notes"]
+        f"finetune: fitted on {LABELS} labels; better in folds of the labels" in result["notes"]
     )  # the settings' 20 are for recipes that run the program
-    assert result["runs"] == RUN + VALIDATION  # the images beyond are measured, and nothing is asked of them
     assert result["chosen"] == "finetune"
     difference = (data / "program" / "diff.md").read_text("utf-8")
-    assert f"- A correction fitted on {TRAIN} labels moves its scores" in difference
+    assert f"- A correction fitted on {LABELS} labels moves its scores" in difference
     assert any(
-        re.fullmatch(rf"A correction fitted on {TRAIN} labels moves its scores by about \d\.\d\d\.", sentence)
+        re.fullmatch(rf"A correction fitted on {LABELS} labels moves its scores by about \d\.\d\d\.", sentence)
         for sentence in result["learned"]
     )
 
@@ -92,7 +94,7 @@ def test_every_label_moves_scores_towards_people_wherever_the_program_is_loaded(
     assert scores(load(elsewhere / "program"), elsewhere) == after
     file = elsewhere / "program" / "corrections.json"
     saved = json.loads(file.read_text("utf-8"))
-    assert saved["nr"]["labels"] == TRAIN
+    assert saved["nr"]["labels"] == LABELS
     assert saved["nr"]["after"] < saved["nr"]["before"]
     levels, curve = np.linspace(1, 5, 81), saved["nr"]["curve"]
     rise = np.interp([3.7, 3.5, 3.0, 2.8], levels, curve)  # people gave 3.5 to 3.7, and nothing from 2.3 to 3.4
@@ -104,6 +106,25 @@ def test_every_label_moves_scores_towards_people_wherever_the_program_is_loaded(
     file.unlink()
     with pytest.raises(InputError, match=r"corrections\.json is missing"):
         load(elsewhere / "program")
+
+
+def test_few_labels_choose_in_folds_of_all_that_are_not_tested(data, monkeypatch):
+    settings = load_settings(data / "small.yaml")
+    job = prepare_job(settings, str(data / "manifest.jsonl"), "finetune", data / "program")
+    taught, folds = job.in_choice_folds()
+    assert [len(taught.splits[name]) for name in ("train", "test")] == [LABELS, TEST]
+    judged = [sample.id for fold in folds for sample in fold.splits["test"]]
+    assert sorted(judged) == sorted(sample.id for sample in taught.splits["train"])
+    for fold in folds:
+        parts = {name: {sample.group for sample in fold.splits[name]} for name in fold.splits}
+        assert not parts["test"] & (parts["train"] | parts["validation"])
+        assert len(parts["train"] | parts["test"]) == LABELS
+    assert not job.measured_ids
+    # With more labels validation chooses, and the images beyond the settings' 20 are measured alone.
+    monkeypatch.setattr(optimizers.job, "_CHOSEN_IN_FOLDS", LABELS - 1)
+    job = prepare_job(settings, str(data / "manifest.jsonl"), "finetune", data / "program")
+    assert not job.is_chosen_in_folds
+    assert len(job.measured_ids) == TRAIN - 20
 
 
 @pytest.mark.spec("48/finetune-infinite-penalty")

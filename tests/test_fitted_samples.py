@@ -7,8 +7,12 @@ from pathlib import Path
 import pytest
 
 from program import evaluate
+from program.agent.labels import FittedOn
 from program.agent.saving import load
 from program.common.errors import InputError
+from program.common.settings import load_settings
+from program.evaluation import evaluating
+from program.evaluation.evaluating import samples_of
 from tests.scenarios import SMALL_COMPILE, blurred, write_lines
 
 pytestmark = pytest.mark.usefixtures("coarse", "undrawn", "untracked", "untraced", "measured_once")
@@ -180,3 +184,15 @@ def test_the_uncompiled_program_is_the_first_baseline_of_a_compiled_one(taught, 
     assert said.index("uncompiled") < said.index("model only")
     assert evaluate.main([str(manifest), "--baselines", "--json"]) == 0
     assert "uncompiled" not in json.loads(capsys.readouterr().out)["baselines"]
+
+
+@pytest.mark.parametrize("split", [None, "validation", "test"])
+def test_the_samples_of_a_manifest_are_read_once_before_an_evaluation(tmp_path, monkeypatch, split) -> None:
+    path = tmp_path / "manifest.jsonl"
+    rows = [{"id": str(n), "image": f"{n}.png", "mos": 1 + n, "split": ("validation", "test")[n % 2]} for n in range(4)]
+    write_lines(path, rows)
+    passes, read = [], evaluating.read_manifest
+    monkeypatch.setattr(evaluating, "read_manifest", lambda *given: passes.append(given) or read(*given))
+    fitted_on = FittedOn.of({name: list(read(path)) for name in ("train", "validation", "test")})
+    assert len(samples_of(path, load_settings(), split, fitted_on=fitted_on)) == (4 if split is None else 2)
+    assert len(passes) == 1

@@ -140,8 +140,8 @@ def test_charts_are_whole_pictures_whatever_the_names_are():
     record, _ = _record(EVIL)
     drawn = charts(record)
     assert set(drawn) == {"scatter", "by_distortion", "by_level", "by_question_type"}
-    for plot in drawn.values():
-        data = base64.b64decode(svg_url(plot).partition(",")[2])
+    for chart in drawn.values():
+        data = base64.b64decode(svg_url(chart).partition(",")[2])
         root = ElementTree.fromstring(data)  # noqa: S314 - our own
         assert root.tag.endswith("svg")
         assert not [e for e in root.iter() if e.tag.endswith(("script", "foreignObject"))]

@@ -95,7 +95,7 @@ def test_no_map_is_taken_by_few_photographs_however_much_it_gains() -> None:
     assert not clear_gain(whole, shifted)
     found = ranking([shifted, whole])
     (candidate,) = named("uncompiled+map")
-    assert found.add([candidate], clearly=True).startswith("not taken: validation shows too few photographs")
+    assert found.add([candidate], clearly=True).startswith("not taken, as the photographs are too few")
     assert found.best.candidate.name == "uncompiled"
 
 
@@ -139,7 +139,7 @@ def test_a_fusion_that_gains_too_little_is_left_and_that_is_told() -> None:
     assert found.best.candidate.name == "uncompiled"
     # The sign of a correlation's rounding differs between processors.
     assert re.fullmatch(
-        r"not taken: on validation it gains too little \(SRCC \+0\.000, PLCC [+-]0\.000, RMSE -2%\)", told
+        r"not taken, as on validation it gains too little \(SRCC \+0\.000, PLCC [+-]0\.000, RMSE -2%\)", told
     )
     assert found.add([clear], clearly=True) == "better on validation"
     assert found.best.candidate is clear
@@ -158,7 +158,7 @@ def test_a_candidate_that_costs_more_is_taken_for_a_sure_gain_alone() -> None:
     assert taken([base, cheap], "cheap") == "cheap"
     found = ranking([base, dear])
     assert found.add(named("dear")) == (
-        "not taken: it costs more (200 after 100 tokens an image), and validation shows no sure gain"
+        "not taken, as it costs more (200 after 100 tokens an image), and on validation it shows no sure gain"
     )
     assert found.best.candidate.name == "uncompiled"
     assert taken([base, sure], "sure") == "sure"
@@ -169,7 +169,7 @@ def test_a_candidate_that_is_an_earlier_program_is_not_judged_again() -> None:
     (first,) = named("uncompiled+map")
     again, plain = replace(first, name="uncompiled+fusion"), replace(found.uncompiled.candidate, name="later")
     found.add([first, again, plain])
-    assert found.add([again]) == "not taken: it changes nothing"
+    assert found.add([again]) == "not taken, as it changes nothing"
     assert set(found.table()) == {"uncompiled", "uncompiled+map"}
 
 
@@ -200,7 +200,7 @@ def test_a_compile_asks_a_clear_gain_of_a_fusion(few_photographs, tmp_path, monk
     assert nearer["rmse"] < plain["rmse"]
     assert nearer["score"] == pytest.approx(plain["score"])
     assert result.chosen == "uncompiled"
-    assert result.notes[0].startswith("fusion: fitted; not taken: on validation it gains too little (SRCC ")
+    assert result.notes[0].startswith("fusion: fitted; not taken, as in folds of the labels it gains too little (SRCC ")
 
 
 def test_the_verdict_says_what_got_worse_with_what_got_better() -> None:

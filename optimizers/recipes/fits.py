@@ -109,7 +109,7 @@ FINETUNE = Recipe(
 
 def unseen_beliefs(search: Search, program: AgenticIQA) -> Beliefs:
     """Return what a program fuses for samples of train that no demo shows, few where a call costs; nothing of few."""
-    samples = unseen(program, search.train.examples)
+    samples = unseen(search, program)
     if search.learner.most_asked is not None:
         samples = drawn(samples, search.learner.most_asked, search.seed)
     return beliefs(search, program, samples) if len(samples) >= LEAST else Beliefs()
@@ -119,7 +119,7 @@ def _fusion(search: Search) -> list[Candidate]:
     """Return candidates with a fitted fusion: the map alone; eta, weight and map."""
     program = search.base.program
     scored = [example for example in search.validation.examples if example.get("answer") is None]
-    count = len(unseen(program, search.train.examples))
+    count = len(unseen(search, program))
     if count < LEAST or len(scored) < _LEAST_VALIDATION:
         return search.nothing(
             f"fusion: not fitted: {count} scored training samples are of photographs that no demo shows; "
@@ -280,7 +280,7 @@ def _speaks_of_the_same(sentence: str, others: Sequence[str]) -> bool:
 
 def _labelled(search: Search) -> Labelled:
     program, by_id = search.base.program, {example.id: example for example in search.train.examples}
-    judged = beliefs(search, program, unseen(program, search.train.examples))
+    judged = beliefs(search, program, unseen(search, program))
     held = Beliefs(each for each in judged if each.levels is not None)
     examples = [by_id[each.sample] for each in held]
     views = [program.resources.viewer.view(example.image, example.get("reference")) for example in examples]

@@ -254,8 +254,8 @@ _TITLE = 45
 _MAX_POINTS, _MAX_BARS = 1500, 30
 
 
-def charts(record: EvaluationRecord) -> "dict[str, Plot]":
-    """Return the charts that the data has labels for, by name."""
+def charts(record: EvaluationRecord) -> dict[str, str]:
+    """Return the charts that the data has labels for as SVG, by name."""
     plots: dict[str, Plot] = {}
     details = record.details or Details()
     if record.srcc is not None and record.srcc.n:
@@ -266,18 +266,23 @@ def charts(record: EvaluationRecord) -> "dict[str, Plot]":
         plots["by_level"] = _bars(details.by_level, "bias", "Bias by the label's level", (-4, 4))
     if details.by_question_type:
         plots["by_question_type"] = _bars(details.by_question_type, "accuracy", "Accuracy by question type", (0, 1))
-    return plots
+    return {name: svg_of(plot) for name, plot in plots.items()}
 
 
-def svg_url(plot: "Plot") -> str:
-    """Return a chart as a data URL; inside an image element it can run and fetch nothing."""
+def svg_of(plot: "Plot") -> str:
+    """Return a chart as the text of an SVG file."""
     import matplotlib
 
     out = io.BytesIO()
     # Glyphs as paths: the page looks alike whatever fonts a machine has. The salt makes equal charts equal bytes.
     with matplotlib.rc_context({"svg.fonttype": "path", "svg.hashsalt": "agentic-iqa"}):
         plot.savefig(out, format="svg", metadata={"Date": None, "Creator": None})
-    return "data:image/svg+xml;base64," + base64.b64encode(out.getvalue()).decode("ascii")
+    return out.getvalue().decode("utf-8")
+
+
+def svg_url(chart: str) -> str:
+    """Return an SVG as a data URL; inside an image element it can run and fetch nothing."""
+    return "data:image/svg+xml;base64," + base64.b64encode(chart.encode()).decode("ascii")
 
 
 def plain(text: str) -> str:

@@ -6,7 +6,7 @@ import time
 from collections import Counter
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence, Sized
 from contextlib import closing, nullcontext
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from pathlib import Path, PurePosixPath
 from typing import Any, Self, TypeAlias, get_args
 
@@ -24,7 +24,7 @@ from data.manifest import (
     manifest_sha256,
     read_manifest,
 )
-from data.splits import check_leaks
+from data.splits import without_leaks
 from program.agent.assessment import Assessment
 from program.agent.labels import FittedOn, Marks, marked
 from program.agent.loop import AgenticIQA
@@ -179,25 +179,69 @@ def _is_in(sample: Sample, split: str | None, drawn_ids: frozenset[str] | None) 
     return split in {None, sample.split} if drawn_ids is None else sample.id in drawn_ids
 
 
-def _known_samples(
-    fitted_on: FittedOn, manifest: Place, layout: Layout, split: str | None
-) -> tuple[dict[str, str], frozenset[str] | None]:
-    """Return the ids of what a program was fitted on, with how each is known; and of a split that its compile drew.
+@dataclass
+class _Contents:
+    """What one pass over a manifest finds: its splits, and which samples a program knows."""
 
-    A manifest that names splits was not divided by a compile.
-    """
-    has_splits = any(sample.split for sample in read_manifest(manifest, layout))
-    fitted: dict[str, str] = {}
-    drawn = set()
-    samples = (sample for sample in read_manifest(manifest, layout) if not sample.is_bare)
-    if has_splits:
-        samples = (sample for sample in samples if split in {None, sample.split})
-    for sample, marks in _recognized(samples, fitted_on, fitted):
-        if split is not None and marks.images & getattr(fitted_on, split).images:
-            drawn.add(sample.id)
-    if has_splits or not drawn:
-        return fitted, None
-    return {name: fitted[name] for name in drawn & fitted.keys()}, frozenset(drawn)
+    counts: Counter[tuple[str | None, str]] = field(default_factory=Counter)
+    """By a sample's split and what it is: "bare", "none" without a label, or whose the label is."""
+    fitted: dict[str, str] = field(default_factory=dict)
+    """The ids of what the program was fitted on, with how each is known."""
+    drawn: dict[str, str] = field(default_factory=dict)
+    """The ids of the split that its compile drew, with what each sample is."""
+
+    @classmethod
+    def of(cls, samples: Iterable[Sample], split: str | None, fitted_on: FittedOn | None) -> Self:
+        """Read all samples; only those that may be in the split are looked at for what the program knows."""
+        contents, apart = cls(), set[str]()
+
+        def counted() -> Iterator[Sample]:
+            for sample in samples:
+                contents.counts[sample.split, _kind_of(sample)] += 1
+                if not sample.is_bare and (split is None or sample.split in {None, split}):
+                    yield sample
+
+        if fitted_on is None:
+            for _ in counted():
+                pass
+            return contents
+        for sample, marks in _recognized(counted(), fitted_on, contents.fitted):
+            if sample.split is None:
+                apart.add(sample.id)
+            if split is not None and marks.images & getattr(fitted_on, split).images:
+                contents.drawn[sample.id] = _kind_of(sample)
+        contents._settle(split, apart)
+        return contents
+
+    def _settle(self, split: str | None, apart: Collection[str]) -> None:
+        """Let a manifest that names splits go by them: a compile did not divide it."""
+        if self.splits:
+            self.drawn = {}
+            if split is not None:
+                self.fitted = {name: how for name, how in self.fitted.items() if name not in apart}
+        elif self.drawn:
+            self.fitted = {name: self.fitted[name] for name in self.drawn.keys() & self.fitted.keys()}
+
+    @property
+    def splits(self) -> list[str]:
+        """The names of its splits."""
+        return sorted({name for name, _ in self.counts if name is not None})
+
+    def of_split(self, split: str | None) -> Counter[str]:
+        """Return how many samples of each kind a split has."""
+        if self.drawn:
+            return Counter(self.drawn.values())
+        kinds = Counter[str]()
+        for (name, kind), count in self.counts.items():
+            if split in {None, name}:
+                kinds[kind] += count
+        return kinds
+
+
+def _kind_of(sample: Sample) -> str:
+    if sample.is_bare:
+        return "bare"
+    return sample.judge if sample.is_labelled else "none"
 
 
 def samples_of(
@@ -214,15 +258,15 @@ def samples_of(
     manifest = resolve_dataset(data, settings.cache_dir, progress=progress)
     layout = replace(layout or Layout(), remote=settings.images.remote)
     doubt = check_scale(manifest, layout)
+    samples = read_manifest(manifest, layout)
     if split is not None:
-        check_leaks(read_manifest(manifest, layout))
-    known, drawn_ids = ({}, None) if fitted_on is None else _known_samples(fitted_on, manifest, layout, split)
-    every = (sample for sample in read_manifest(manifest, layout) if _is_in(sample, split, drawn_ids))
-    chosen = Counter("bare" if s.is_bare else s.judge if s.is_labelled else "none" for s in every)
+        samples = without_leaks(samples)
+    contents = _Contents.of(samples, split, fitted_on)
+    known, drawn_ids = contents.fitted, frozenset(contents.drawn) or None
+    chosen = contents.of_split(split)
     judges, bare = sorted(chosen.keys() - {"bare", "none"}), chosen["bare"]
     if not chosen:
-        others = sorted({sample.split for sample in read_manifest(manifest, layout) if sample.split})
-        mend = " or ".join([*others, "all"])
+        mend = " or ".join([*contents.splits, "all"])
         raise InputError(f"manifest {str(manifest)!r}: no sample in split {split!r}; give --split {mend}")
     if not judges:
         raise InputError(

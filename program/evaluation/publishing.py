@@ -11,7 +11,7 @@ from functools import partial
 from importlib.resources import files
 from itertools import islice
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import jinja2
 
@@ -38,6 +38,7 @@ from program.evaluation.charts import (
 )
 from program.evaluation.evaluating import Evaluating
 from program.evaluation.intervals import METRICS, Figure, interval
+from program.evaluation.metrics import srcc
 from program.evaluation.record import WORST, Baseline, Dataset, Environment, EvaluationRecord, LabelledRow, environment
 from program.expert import TILE, heatmap
 from program.fusion import ScoreFusion
@@ -45,9 +46,6 @@ from program.images.store import IMAGES, data_url, jpeg_of, small, thumbnail
 from program.lms.traits import known_traits
 from program.tracking import RunHandle, Tracker, dataset_name
 from signatures.schemas import CATEGORY_WORDS, GLOBAL, SEVERITIES
-
-if TYPE_CHECKING:
-    from matplotlib.figure import Figure as Plot
 
 _THUMBNAIL_PX, _MAP_PX = 320, 200
 
@@ -151,14 +149,16 @@ def _writing(folder: Path) -> Iterator[None]:
 def render(
     record: EvaluationRecord,
     samples: Iterable[Sample],
-    plots: "Mapping[str, Plot] | None" = None,
+    drawn: Mapping[str, str] | None = None,
     sections: Mapping[str, str] | None = None,
     before: EvaluationRecord | None = None,
     opening: Mapping[str, str] | None = None,
+    maps: int = _FEW,
 ) -> str:
     """Return the page, with an `opening` and `sections` of plain text by title. What comes from data is escaped.
 
-    `before` is another program's record over the same samples: the page shows whose scores moved most.
+    `drawn` are its charts, where they were drawn before; `maps` how many images of each kind have maps. `before` is
+    another program's record over the same samples: the page shows whose scores moved most.
     """
     earlier = {row.id: row.predicted for row in before.rows if row.task == "scoring" and row.counts} if before else {}
     shown = {
@@ -166,14 +166,14 @@ def render(
         "moved": changed_rows(record.rows, earlier),
         "wrong": worst_rows(record.rows, "mcq"),
     }
-    mapped = [*shown["worst"][:_FEW], *shown["moved"][:_FEW]]
+    mapped = [*shown["worst"][:maps], *shown["moved"][:maps]]
     pictures = pictures_of(samples, {row.id for rows in shown.values() for row in rows}, mapped)
-    drawn = charts(record) if plots is None else plots
+    drawn = charts(record) if drawn is None else drawn
     return _template().render(
         heading=heading(record), record=record, notes=notes(record), metrics=METRICS,
         figures=list(figure_lines(record)),
         ladders=[_ladder(record, ways, columns) for ways, columns in baselines_by_task(record)],
-        charts={name: svg_url(plot) for name, plot in drawn.items()},
+        charts={name: svg_url(chart) for name, chart in drawn.items()},
         shown=shown, earlier=earlier, pictures=pictures, failures=list(record.failures()),
         opening=dict(opening or {}), sections=dict(sections or {}), words=CATEGORY_WORDS,
     )  # fmt: skip
@@ -255,16 +255,17 @@ def log_evaluation(
 
     `page` is the report where it was written already; else one is made from `samples` for the run alone.
     """
-    plots = charts(record)
+    drawn = charts(record)
     words = {"seed": record.seed, "labels": labels_of(samples), "fitted": str(record.fitted or "unknown")}
     log_headlines(run, record, program, samples, words)
     run.log_metrics({"seconds": record.wall_seconds})
     run.log_table([row.columns() for row in record.rows[:_MAX_TABLE_ROWS]], "samples")
-    for plot_name, plot in plots.items():
-        run.log_plot(plot, plot_name)
+    for chart_name, chart in drawn.items():
+        run.log_text(chart, f"{chart_name}.svg")
     run.log_content(record.summary(), "result.json")
     run.log_content({**record.context, "seed": record.seed}, "settings.yaml")
-    run.log_text(page.read_text("utf-8") if page else render(record, samples, plots), "report.html")
+    # Nobody asked for this page: it has no maps, which take most of the time.
+    run.log_text(page.read_text("utf-8") if page else render(record, samples, drawn, maps=0), "report.html")
     log_misses(run, record, program, samples)
 
 
@@ -310,7 +311,7 @@ def headlines(record: EvaluationRecord, program: AgenticIQA) -> dict[str, float 
     values: dict[str, float | None] = {name: figure.value for name, figure in _listed(record.figures)}
     for name, belief in (("model_srcc", "expected_level"), ("tools_srcc", "tool_mean_equal")):
         truth, beliefs = _labels_and_beliefs(record.rows, belief)
-        values[name] = interval("srcc", truth, beliefs).value if truth else None
+        values[name] = srcc(truth, beliefs) if truth else None
     ways = [way for way in record.baselines.values() if way.kind != "uncompiled"]
     simple = [way.figures["srcc"].value or -1 for way in ways if "srcc" in way.figures]
     fusion = program.summarizer.fusion

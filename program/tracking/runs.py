@@ -15,7 +15,6 @@ from program.common.keys import redact, without_keys
 from program.tracking.store import Store, reason
 
 if TYPE_CHECKING:
-    from matplotlib.figure import Figure as Plot
     from mlflow.entities.model_registry import PromptVersion
 
 
@@ -210,10 +209,6 @@ class RunHandle:
         if columns:
             data = {column: [row.get(column) for row in rows] for column in columns}
             self._log("log_table", data, f"{name}.json")
-
-    def log_plot(self, plot: "Plot", name: str) -> None:
-        """Log a matplotlib figure as the picture `name`.png."""
-        self._log("log_figure", plot, f"{name}.png", save_kwargs={"dpi": 150, "bbox_inches": "tight"})
 
     def log_content(self, content: Mapping[str, Any], name: str) -> None:
         """Log a mapping of what JSON holds, or shows as text, as the file `name`, .json or .yaml."""

@@ -94,8 +94,8 @@ LIKENESS, OFFSET, SLOPE = 0.25, 0.2, 0.1
 of all images, of images the farther both are from the middle of the scale."""
 PENALTIES = (0.02, 0.05, 0.1, 0.15, 0.2, 0.3, 0.4, 0.6, 1.0, 2.0, 5.0)
 """Variances of a label that are tried."""
-_SURE = 2.0
-"""Standard errors by which the squared error has to fall: less is chance."""
+_SURE = 1.0
+"""Standard errors by which the squared error has to fall: less is chance. Other labels judge what passes."""
 _CHOSEN_ON = 2000
 """Images, drawn by groups, that choose the penalty: the variance of a label is that of any
 number."""
