@@ -42,7 +42,7 @@ from program.expert.store import FAULTS_FILE, Matrix
 from program.images.store import IMAGES
 from signatures.schemas import FAULTS
 
-FOLDS, MADE_NOISE, NOISE = 10, 12.0, 0.3
+FOLDS, MADE_NOISE, NOISE = 10, 4.0, 0.3
 """Noise of a label relative to what is explained, and how many times as much of one of a made picture; what is meant
 is known of made pictures only, and their labels of it are as sure."""
 MEANT, VARIED = 4.0, {"red_green1_deviation_cv": 0.12, "detail_p10": -0.12}
@@ -449,7 +449,8 @@ def main(argv: Sequence[str] | None = None) -> int:
     with whole_file(Path(__file__).parents[1] / "program" / "expert" / FAULTS_FILE) as part, part.open("wb") as stream:
         np.savez_compressed(stream, **{name: value.astype(np.float16) for name, value in arrays.items()})
     if options.choose:
-        print(limits(heads_from(arrays), *options.choose, options.measured))
+        annotations, images = options.choose
+        print(limits(heads_from(arrays), annotations, images, options.measured))
     return 0
 
 

@@ -14,7 +14,7 @@ from scipy import special
 
 from program.expert.judge.views import View
 from program.expert.store import FAULTS_FILE, Matrix, stored_arrays
-from signatures.schemas import FAULTS
+from signatures.schemas import FAULTS, DistortionCategory
 
 OUTPUTS = (*FAULTS, "nothing", "subject sharp", *(f"{name} worst" for name in FAULTS), "meant")
 """What the regression gives: strengths 0 .. 3, whether nothing is wrong, whether the subject is
@@ -25,11 +25,11 @@ MOST = 3
 THERE = 0.6
 """What being there counts beside being the worst."""
 LIMITS: Mapping[str, tuple[float, float]] = {
-    "motion blur": (0.47, 0.36), "defocus blur": (0.38, 0.32), "noise": (0.45, 0.17),
-    "too dark": (0.65, 0.75), "too bright": (0.22, 0.08), "blown highlights": (0.47, 0.28),
-    "crushed shadows": (0.34, 0.30), "colour cast": (0.70, 0.68), "low contrast": (0.46, 0.33),
-    "haze or flare": (0.34, 0.26), "oversaturated": (0.29, 0.48), "muted colours": (0.48, 0.17),
-    "oversharpened": (0.34, 0.09), "low resolution": (0.39, 0.38), "compression": (0.60, 0.60),
+    "motion blur": (0.46, 0.40), "defocus blur": (0.37, 0.36), "noise": (0.52, 0.18),
+    "too dark": (0.65, 0.80), "too bright": (0.21, 0.10), "blown highlights": (0.43, 0.29),
+    "crushed shadows": (0.34, 0.34), "colour cast": (0.69, 0.72), "low contrast": (0.43, 0.39),
+    "haze or flare": (0.34, 0.29), "oversaturated": (0.29, 0.57), "muted colours": (0.46, 0.18),
+    "oversharpened": (0.33, 0.09), "low resolution": (0.32, 0.41), "compression": (0.60, 0.60),
 }  # fmt: skip
 """Probabilities that a fault is there from which it is named, and that it is moderate or strong
 from which it is called so. These and the next four are chosen on other people's photographs
@@ -182,6 +182,13 @@ def probability_of(view: View, *faults: str) -> float:
         return 0.0
     there = likelihoods(load_heads(), _values(view))[0][0]
     return float(max(there[list(FAULTS).index(fault)] for fault in faults))
+
+
+def likeliest_of(view: View, category: DistortionCategory) -> str:
+    """Return the fault of a category that people most probably see, of those that the pixels allow."""
+    faults = [fault for fault, its in FAULTS.items() if its == category]
+    able = [fault for fault in faults if fault not in unsupported(view)]
+    return max(able or faults, key=lambda fault: probability_of(view, fault))
 
 
 @functools.lru_cache(maxsize=1024)
