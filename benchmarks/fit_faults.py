@@ -37,12 +37,20 @@ from program.expert.judge.faults import (
     place_in,
 )
 from program.expert.judge.views import Viewer
+from program.expert.measure.features import FEATURE_NAMES
 from program.expert.store import FAULTS_FILE, Matrix
 from program.images.store import IMAGES
 from signatures.schemas import FAULTS
 
 FOLDS, MADE_NOISE, NOISE = 10, 4.0, 0.3
-"""Noise of a label relative to what is explained, and how many times as much of one of a made picture."""
+"""Noise of a label relative to what is explained, and how many times as much of one of a made picture; what is meant
+is known of made pictures only, and their labels of it are as sure."""
+MEANT, VARIED = 4.0, {"red_green1_deviation_cv": 0.12, "detail_p10": -0.12}
+"""What an effect that is meant counts for nothing being wrong; and what detail that varies over a picture, and places
+without any, count for an effect. Chosen, with `LIMITS`, on photographs of other people (`--choose`)."""
+SEEN, PLAIN = 0.35, 0.3
+"""Share of such photographs in which a person sees a fault from which it is named; and that it is moderate or strong,
+from which it is called so. A cast is named from .4 on; compression, which few name, has limits by made pictures."""
 MADE = 36
 """Made pictures of each kind."""
 CELLS = ("tl", "t", "tr", "l", "c", "r", "bl", "b", "br")
@@ -67,6 +75,8 @@ class Pictures(NamedTuple):
     """2 x N places in FAULTS: -1 for none, -2 for a fault that is none of these."""
     sharp: Matrix
     """N: the share of eyes that call the subject sharp."""
+    meant: Matrix
+    """N: 1 where the picture was made to show an effect that is meant."""
     group: NDArray[np.str_]
     made: NDArray[np.bool_]
 
@@ -105,6 +115,73 @@ def _shallow(pixels: Pixels, rng: np.random.Generator) -> tuple[Pixels, float]:
     ImageDraw.Draw(mask).ellipse((left * width, top * height, right * width, bottom * height), fill=255)
     soft = image.filter(ImageFilter.GaussianBlur(rng.uniform(5, 14)))
     return np.asarray(Image.composite(image, soft, mask.filter(ImageFilter.GaussianBlur(width / 30)))), 0.0
+
+
+def _lit_place(shape: tuple[int, ...], rng: np.random.Generator) -> Matrix:
+    """Return H x W x 1 weights of a soft ellipse about a subject."""
+    height, width = shape[:2]
+    down, across = np.mgrid[:height, :width] / np.array([height, width])[:, None, None]
+    aside = (across - rng.uniform(0.35, 0.65)) / rng.uniform(0.2, 0.4)
+    below = (down - rng.uniform(0.4, 0.6)) / rng.uniform(0.3, 0.5)
+    return np.asarray(special.expit(rng.uniform(4, 9) * (1 - np.hypot(aside, below)))[..., None])
+
+
+def _low_key(pixels: Pixels, rng: np.random.Generator) -> tuple[Pixels, float]:
+    lit, linear = _lit_place(pixels.shape, rng), (pixels / 255.0) ** 2.2
+    dark = linear * rng.uniform(0.003, 0.04)
+    return _encoded(dark + lit * (rng.uniform(0.6, 1.2) * linear - dark)), 0.0
+
+
+def _high_key(pixels: Pixels, rng: np.random.Generator) -> tuple[Pixels, float]:
+    lit, linear = _lit_place(pixels.shape, rng), (pixels / 255.0) ** 2.2
+    paper, light = rng.uniform(0.85, 1.05, 1) + rng.uniform(-0.03, 0.03, 3), 1 - np.exp(-2.2 * linear)
+    return _encoded(paper + lit * (light - paper) * rng.uniform(0.85, 1.0)), 0.0
+
+
+def _night(pixels: Pixels, rng: np.random.Generator) -> tuple[Pixels, float]:
+    linear = (pixels / 255.0) ** 2.2 * 2.0 ** -rng.uniform(2, 4) * (0.8, 0.9, 1.2)
+    height, width = pixels.shape[:2]
+    down, across = np.mgrid[:height, :width]
+    for _ in range(int(rng.integers(5, 40))):
+        radius = rng.uniform(0.003, 0.04) * width
+        away = np.hypot(down - rng.uniform(0, 0.8) * height, across - rng.uniform(0, 1) * width)
+        lamp = special.expit(radius - away) + 0.3 * np.exp(-away / (4 * radius))
+        linear = linear + lamp[..., None] * (1.0, rng.uniform(0.4, 0.9), rng.uniform(0.1, 0.8)) * rng.uniform(0.3, 1)
+    return _encoded(linear), 0.0
+
+
+def _coloured_light(pixels: Pixels, rng: np.random.Generator) -> tuple[Pixels, float]:
+    grey = ((pixels / 255.0) ** 2.2).mean(axis=2, keepdims=True) * rng.uniform(0.4, 1.5)
+    side = np.linspace(0, 1, pixels.shape[1])[None, :, None] ** rng.uniform(0.5, 2)
+    one, other = (np.exp(-rng.uniform(1, 4) * rng.permutation([0.0, rng.uniform(0.2, 1), 1.0])) for _ in range(2))
+    return _encoded(grey * 1.5 * (side * one + (1 - side) * other)), 0.0
+
+
+def _monochrome(pixels: Pixels, rng: np.random.Generator) -> tuple[Pixels, float]:
+    grey = (pixels / 255.0) @ rng.dirichlet((4, 6, 3))
+    tone = np.array([1.0, *(1 - rng.uniform(0, 0.12, 2).cumsum())])
+    return _rounded(255 * special.expit(rng.uniform(4, 7) * (grey - grey.mean()))[..., None] * tone), 0.0
+
+
+def _graded(pixels: Pixels, rng: np.random.Generator) -> tuple[Pixels, float]:
+    values, grey = pixels / 255.0, pixels.mean(axis=2, keepdims=True) / 255.0
+    values = grey + (values - grey) * rng.uniform(0.4, 1.1)
+    tones = rng.uniform(-0.06, 0.06, 3), rng.uniform(-0.06, 0.06, 3)
+    values = values + (1 - grey) * tones[0] + grey * tones[1]
+    least = rng.uniform(0, 0.12)
+    return _rounded(255 * (least + (rng.uniform(0.88, 1.0) - least) * values)), 0.0
+
+
+def _sunset(pixels: Pixels, rng: np.random.Generator) -> tuple[Pixels, float]:
+    down = np.linspace(0, 1, pixels.shape[0])[:, None, None]
+    amount = rng.uniform(0.3, 0.9) * np.exp(-(((down - rng.uniform(0.2, 0.6)) / 0.3) ** 2))
+    warm = (1.0, rng.uniform(0.45, 0.7), rng.uniform(0.1, 0.45))
+    linear = (pixels / 255.0) ** 2.2 * 2.0 ** -rng.uniform(0, 1.2)
+    return _encoded(linear * (1 - amount) + amount * np.multiply(warm, 0.3 + linear.mean(axis=2, keepdims=True))), 0.0
+
+
+def _encoded(linear: Any) -> Pixels:
+    return _rounded(255 * np.clip(linear, 0, 1) ** (1 / 2.2))
 
 
 def _silhouette(pixels: Pixels, rng: np.random.Generator) -> tuple[Pixels, float]:
@@ -150,7 +227,9 @@ MAKERS: Mapping[str, tuple[str, Callable[[Pixels, np.random.Generator], tuple[Pi
     "dark": ("too dark", _exposed(-3, -1)), "bright": ("too bright", _exposed(0.8, 2.0)),
     "sharpened": ("oversharpened", _level("high_sharpen")), "tinted": ("colour cast", _tinted),
     "hazy": ("haze or flare", _hazy), "smaller": ("low resolution", _smaller),
-    "shallow": ("", _shallow), "silhouette": ("", _silhouette),
+    "shallow": ("", _shallow), "silhouette": ("", _silhouette), "low key": ("", _low_key),
+    "high key": ("", _high_key), "night": ("", _night), "coloured light": ("", _coloured_light),
+    "monochrome": ("", _monochrome), "graded": ("", _graded), "sunset": ("", _sunset),
 }  # fmt: skip
 """What each kind of made picture shows, and how it is made: pixels and strength."""
 
@@ -165,7 +244,7 @@ def _pictures(manifest: Path, faults: Path, folder: Path) -> Pictures:
     amounts = {name: sum(STRENGTHS[f["strength"]] for r in said[name] for f in r["faults"]) for name in said}
     with progress("measuring photographs", len(samples)) as advance:
         for sample in samples:
-            rows.append((*_numbers(viewer, sample.image), *_labels(said[sample.id]), sample.group, False))
+            rows.append((*_numbers(viewer, sample.image), *_labels(said[sample.id]), 0.0, sample.group, False))
             advance(1)
     best = sorted(samples, key=lambda sample: (amounts[sample.id], sample.id))[: 4 * MADE]
     with progress("measuring made pictures", MADE * len(MAKERS)) as advance:
@@ -173,8 +252,8 @@ def _pictures(manifest: Path, faults: Path, folder: Path) -> Pictures:
             draws = generator_for("faults", kind)
             for at in draws.permutation(len(best))[:MADE]:
                 pixels, strength = make(IMAGES.pixels(IMAGES.add(best[at].image)), draws)
-                labels = _labels(said[best[at].id], fault, strength, bare=kind == "silhouette")
-                rows.append((*_numbers(viewer, pixels), *labels, best[at].group, True))
+                labels = _labels(said[best[at].id], fault, strength, bare=not fault and kind != "shallow")
+                rows.append((*_numbers(viewer, pixels), *labels, float(not fault), best[at].group, True))
                 advance(1)
     points, numbers, cells, strengths, where, worst, *rest = (np.array(column) for column in zip(*rows, strict=True))
     return Pictures(points, numbers, cells, strengths.swapaxes(0, 1), where.swapaxes(0, 1), worst.T, *rest)
@@ -229,11 +308,17 @@ def regression(pictures: Pictures, learn: NDArray[np.bool_]) -> dict[str, Any]:
     kernel = scale * products + 0.5 * np.exp(-square / width)
     nothing = (p.strengths.sum(axis=2) == 0).mean(axis=0)
     worst = [(p.main == fault).mean(axis=0) for fault in range(len(FAULTS))]
-    targets = np.column_stack([p.strengths.mean(axis=0), nothing, p.sharp, *worst])
-    noise = NOISE * np.where(p.made, MADE_NOISE, 1.0)
-    offset = np.average(targets, axis=0, weights=1 / noise)
-    dual = linalg.solve(kernel + np.diag(noise), targets - offset, assume_a="pos")
+    targets = np.column_stack([p.strengths.mean(axis=0), nothing, p.sharp, *worst, p.meant])
+    offset, dual = np.zeros(len(OUTPUTS)), np.zeros(targets.shape)
+    for some, made_noise in ((slice(-1), MADE_NOISE), (slice(-1, None), 1.0)):
+        noise = NOISE * np.where(p.made, made_noise, 1.0)
+        offset[some] = np.average(targets[:, some], axis=0, weights=1 / noise)
+        dual[:, some] = linalg.solve(kernel + np.diag(noise), targets[:, some] - offset[some], assume_a="pos")
     lines = scale * p.points.astype(float).T @ dual
+    for name, weight in VARIED.items():
+        at = lines.shape[0] - len(FEATURE_NAMES) + FEATURE_NAMES.index(name)
+        lines[at, -1] += weight / p.points[~p.made, at].std()
+        offset[-1] -= weight * p.points[~p.made, at].mean() / p.points[~p.made, at].std()
     return {**heads, "kept": kept, "width": np.array(width), "weights": 0.5 * dual, "lines": lines, "offset": offset}
 
 
@@ -248,6 +333,10 @@ def _left_out(pictures: Pictures) -> Matrix:
     for each in range(FOLDS):
         held[fold == each] = _values(regression(pictures, fold != each), pictures, fold == each)
     return held
+
+
+_MEANT_AT = 4
+"""The column of `overall` that says whether an effect is meant."""
 
 
 def curves(pictures: Pictures, held: Matrix, learn: NDArray[np.bool_]) -> dict[str, Any]:
@@ -266,13 +355,14 @@ def curves(pictures: Pictures, held: Matrix, learn: NDArray[np.bool_]) -> dict[s
             # A dozen pictures bend no curve: those of few keep to the slope of a weak prior.
             line = LogisticRegression(C=1.0).fit(values[:, None] / scale[fault], there) if there.any() else None
             found[level, :, fault] = (line.coef_[0, 0] / scale[fault], line.intercept_[0]) if line else (0, -6)
-    whole = overall(x)
+    whole = np.delete(overall(x), _MEANT_AT, axis=1)
     spread = whole.std(axis=0) + 1.0 * (whole.std(axis=0) == 0)
     line = LogisticRegression(fit_intercept=False, C=10.0).fit(
         (whole - np.append(whole[:, :-1].mean(axis=0), 0)) / spread, strengths.sum(axis=1) == 0
     )
     clean = line.coef_[0] / spread
     clean[-1] -= clean[:-1] @ whole[:, :-1].mean(axis=0)
+    clean = np.insert(clean, _MEANT_AT, MEANT)
     at, sharp = OUTPUTS.index("subject sharp"), np.repeat(pictures.sharp[rows], 2)
     eyes = np.tile([0, 1], len(rows)) < np.round(2 * sharp)
     line = LogisticRegression().fit(np.repeat(held[rows][:, [at]], 2, axis=0), eyes)
@@ -322,12 +412,33 @@ def figures(pictures: Pictures, held: Matrix) -> dict[str, str]:
     return {name: f"{np.mean(of):.3f} of {len(of)}" for name, of in counts.items()}
 
 
+def limits(heads: Heads, annotations: Path, images: Path, folder: Path) -> dict[str, tuple[float, float]]:
+    """Return the `LIMITS` at which people see a fault in `SEEN`, and a plain one in `PLAIN`, of other photographs."""
+    said = [json.loads(line) for line in annotations.read_text("utf-8").splitlines()]
+    viewer = Viewer(folder)
+    rows = [_numbers(viewer, images / record["image"])[:2] for record in said]
+    points, numbers = (np.array(column, float) for column in zip(*rows, strict=True))
+    values, strengths = heads.values(points, numbers), np.array([_labels([record])[0][0] for record in said])
+    found = {}
+    for at, fault in enumerate(FAULTS):
+        pair = []
+        for level, share in enumerate((SEEN, PLAIN)):
+            mean, spread = values[:, at].mean(), values[:, at].std()
+            line = LogisticRegression(C=3.0).fit((values[:, [at]] - mean) / spread, strengths[:, at] > level)
+            limit = mean + spread * (special.logit(share) - line.intercept_[0]) / line.coef_[0, 0]
+            slope, offset = heads.curves[level, :, at]
+            pair.append(round(float(special.expit(slope * limit + offset)), 2))
+        found[fault] = (pair[0], pair[1])
+    return found
+
+
 def main(argv: Sequence[str] | None = None) -> int:
     """Fit, print the folds' figures, and write the arrays."""
     parser = argparse.ArgumentParser(prog="python -m benchmarks.fit_faults", description=str(__doc__).split("\n")[0])
     parser.add_argument("data", type=Path, metavar="DATA")
     parser.add_argument("faults", type=Path, metavar="FAULTS")
     parser.add_argument("measured", type=Path, metavar="MEASURED")
+    parser.add_argument("--choose", type=Path, nargs=2, metavar=("ANNOTATIONS", "IMAGES"), help="print LIMITS by these")
     options = parser.parse_args(argv)
     pictures = _pictures(options.data / "clive" / "manifest.jsonl", options.faults, options.measured)
     held = _left_out(pictures)
@@ -337,6 +448,9 @@ def main(argv: Sequence[str] | None = None) -> int:
         print(f"{name:14}{value}")
     with whole_file(Path(__file__).parents[1] / "program" / "expert" / FAULTS_FILE) as part, part.open("wb") as stream:
         np.savez_compressed(stream, **{name: value.astype(np.float16) for name, value in arrays.items()})
+    if options.choose:
+        annotations, images = options.choose
+        print(limits(heads_from(arrays), annotations, images, options.measured))
     return 0
 
 

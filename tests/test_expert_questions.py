@@ -221,7 +221,7 @@ def test_words_of_degree(query: str, options: list[str], name: str, expected: st
 
 WHICH = [
     ("What is the most severe distortion in this image?", ["Noise", "Blur", "Overexposure", "Compression artifacts"],
-     {"noisy": "Noise", "blurred": "Blur", "bright": "Overexposure", "jpeg": "Compression artifacts"}),
+     {"noisy": "Noise", "blurred": "Blur", "jpeg": "Compression artifacts"}),
     ("Which of the following problems does this image have?", ["Underexposure", "Motion blur", "Noise", "None"],
      {"dark": "Underexposure", "moved": "Motion blur", "noisy": "Noise", "sharp": "None"}),
     ("What is the main problem of the picture?", ["Out of focus", "Low light", "Low contrast"],
@@ -229,7 +229,7 @@ WHICH = [
     ("What kind of blur is it?", ["Motion blur", "Out of focus"],
      {"moved": "Motion blur", "defocused": "Out of focus"}),
     ("Which distortion does not exist in this image?", ["Noise", "Blur"], {"noisy": "Blur", "blurred": "Noise"}),
-    ("这张图片最严重的失真是什么？", ["噪声", "模糊", "过曝"], {"noisy": "噪声", "blurred": "模糊", "bright": "过曝"}),
+    ("这张图片最严重的失真是什么？", ["噪声", "模糊", "过曝"], {"noisy": "噪声", "blurred": "模糊"}),
 ]  # fmt: skip
 
 
@@ -320,8 +320,8 @@ def test_words_negations_and_modifiers() -> None:
 @pytest.mark.parametrize(
     ("query", "options", "words"),
     [
-        ("Is this image blurry?", "A. Yes\nB. No", ("with confidence", "defocus blur")),
-        ("How is the clarity of this image?", "A. Good\nB. Poor", ("Poor", "Strong defocus blur")),
+        ("Is this image blurry?", "A. Yes\nB. No", ("with confidence", "Defocus blur")),
+        ("How is the clarity of this image?", "A. Good\nB. Poor", ("Poor", "Defocus blur")),
         ("图片清晰吗？", "A. 是\nB. 否", ("选择 B（否）", "失焦模糊")),
         ("What is the man holding?", "A. Hat\nB. Cup", ("guess", "low confidence")),
         ("Is the left side blurry?", "A. Yes\nB. No", ('"left side" was measured',)),
@@ -351,7 +351,7 @@ def test_a_reason_neither_denies_the_chosen_fault_nor_says_it_twice(iqa: Agentic
 @pytest.mark.parametrize(
     ("query", "letter", "words"),
     [
-        ("Is it too dark?", "A", "The centre is too dark."),
+        ("Is it too dark?", "A", "The centre is much too dark."),
         ("Is the image blurry?", "B", "There is no blur to speak of."),
         ("Is the image sharp?", "A", "The sharpness is high for a photograph."),
     ],
@@ -368,8 +368,9 @@ def test_the_reason_supports_the_answer(iqa: AgenticIQA, query: str, letter: str
     [("Is it noisy?", "At most, slight noise roughens"), ("有噪声吗？", "至多全图轻微噪声。")],
 )
 def test_a_slight_fault_that_the_answer_denies_is_the_most_there_is(query: str, words: str) -> None:
-    noise = np.random.default_rng(0).normal(0, 5, PHOTOGRAPH.shape)
-    view = Viewer().view(dspy.Image(IMAGES.add(_uint8(PHOTOGRAPH + noise)).url))
+    street = _made("sharp")
+    noise = np.random.default_rng(0).normal(0, 5, street.shape)
+    view = Viewer().view(dspy.Image(IMAGES.add(_uint8(street + noise)).url))
     choice = answer_choice(view, query, {"A": "Yes", "B": "No"}, {}, ())
     denied = choice._replace(letter="B")
     assert words in choice_reason(denied, {"A": "Yes", "B": "No"}, query, phrases_for(query), 3.0)
@@ -479,7 +480,7 @@ def test_taste_among_faults_is_explained_by_what_was_found(iqa: AgenticIQA) -> N
         ("How is the exposure?", "The exposure is"),
         ("Where is the image blurry?", "It is "),
         ("图片清晰吗？", "否。"),
-        ("Describe this image.", "Strong defocus blur"),
+        ("Describe this image.", "Defocus blur"),
     ],
 )
 def test_open_questions_are_answered_first(query: str, start: str) -> None:

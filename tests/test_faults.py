@@ -105,6 +105,20 @@ def test_objects_are_not_answered_for(iqa: AgenticIQA) -> None:
     assert "knows no objects" in str(iqa(CAT, "Is there a dog?").final_answer)
 
 
+def test_highlights_are_blown_and_shadows_crushed_only_where_pixels_clip(iqa: AgenticIQA) -> None:
+    bright, dark = 130 + CAT * 0.45, 20 + CAT * 0.15
+    for picture in (bright, dark):
+        faults = {fault for fault, _ in iqa(np.rint(picture).astype(np.uint8)).faults}
+        assert not faults & {"blown highlights", "crushed shadows"}
+
+
+def test_light_of_two_colours_is_no_cast(iqa: AgenticIQA) -> None:
+    side = np.linspace(0, 1, CAT.shape[1])[None, :, None]
+    light = side * np.array([1.5, 0.2, 0.9]) + (1 - side) * np.array([0.1, 0.4, 1.5])
+    lit = np.clip(CAT.mean(axis=2, keepdims=True) * light, 0, 255).astype(np.uint8)
+    assert "colour cast" not in {fault for fault, _ in iqa(lit).faults}
+
+
 def test_a_grey_picture_has_no_colours_to_be_wrong(iqa: AgenticIQA) -> None:
     grey = np.repeat(photographs.camera()[..., None], 3, axis=2)
     assert not {fault for fault, _ in iqa(grey).faults} & {"colour cast", "muted colours", "oversaturated"}

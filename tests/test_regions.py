@@ -167,6 +167,6 @@ def test_of_a_large_picture_a_region_is_judged_by_all_its_pixels(iqa: AgenticIQA
     pixels = np.array(small.resize((1320, 880), Image.Resampling.LANCZOS))
     box = (800, 400, 1000, 550)
     pixels[400:550, 800:1000] = noisy(pixels[400:550, 800:1000], 20, seed=3)
-    rated = iqa(image=pixels, query=RATING, regions={"sign": box})
+    rated = iqa(image=pixels, query=f"{RATING} Use LiteNR.", regions={"sign": box})
     assert "oise roughens" in rated.summary
     assert {(log.box, log.note) for log in rated.state.evidence.tool_logs} == {(box, None)}

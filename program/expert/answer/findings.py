@@ -10,7 +10,17 @@ from numpy.typing import NDArray
 
 from program.common.text import is_chinese
 from program.expert.judge import faults as judged
-from program.expert.judge.faults import KINDS, MOST, faults_of, kind_of, place_of, probability_of, sharpness_of, tint_of
+from program.expert.judge.faults import (
+    KINDS,
+    MOST,
+    faults_of,
+    kind_of,
+    likeliest_of,
+    place_of,
+    probability_of,
+    sharpness_of,
+    tint_of,
+)
 from program.expert.judge.quality import OUTPUTS, UNDISTORTED, QualityBelief
 from program.expert.judge.views import Measurements, View, position
 from program.expert.store import Matrix, stored_table
@@ -123,7 +133,10 @@ def visible_faults(view: View) -> list[VisibleFault]:
         faults.append(VisibleFault(FAULTS[fault], _SEVERITY[strength], fault))
     if view.features.values[0, OUTPUTS["nr"].index("altered")] >= _MADE:
         named = {each.category for each in faults}
-        faults += [each for each in damages if each.category not in named]
+        others = [each for each in damages if each.category not in named]
+        if KINDS[kind_of(view)]:
+            others = [each._replace(fault=likeliest_of(view, each.category)) for each in others]
+        faults += others
     return faults[:MOST]
 
 

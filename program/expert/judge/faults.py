@@ -10,25 +10,35 @@ from collections.abc import Mapping
 from typing import Any, NamedTuple
 
 import numpy as np
-from numpy.typing import NDArray
 from scipy import special
 
 from program.expert.judge.views import View
 from program.expert.measure.features import MAXIMUM_SIDE
 from program.expert.store import FAULTS_FILE, Matrix, stored_arrays
 from program.images.store import IMAGES
-from signatures.schemas import FAULTS
+from signatures.schemas import FAULTS, DistortionCategory
 
-OUTPUTS = (*FAULTS, "nothing", "subject sharp", *(f"{name} worst" for name in FAULTS))
+OUTPUTS = (*FAULTS, "nothing", "subject sharp", *(f"{name} worst" for name in FAULTS), "meant")
 """What the regression gives: strengths 0 .. 3, whether nothing is wrong, whether the subject is
-sharp, and which fault is the worst."""
+sharp, which fault is the worst, and whether an effect is meant."""
 STRENGTHS = ("slight", "moderate", "strong")
 MOST = 3
 """Faults that are named."""
-FIRST, NAMED, CLEAN, THERE = 0.35, 0.6, 0.3, 0.2
-"""Probabilities: of being there from which the worst fault is named, and any other; of nothing
-being wrong, from which none is; and what being there counts beside being the worst. By folds of
-the annotated photographs."""
+THERE = 0.6
+"""What being there counts beside being the worst."""
+LIMITS: Mapping[str, tuple[float, float]] = {
+    "motion blur": (0.46, 0.40), "defocus blur": (0.37, 0.36), "noise": (0.52, 0.18),
+    "too dark": (0.65, 0.80), "too bright": (0.21, 0.10), "blown highlights": (0.43, 0.29),
+    "crushed shadows": (0.34, 0.34), "colour cast": (0.69, 0.72), "low contrast": (0.43, 0.39),
+    "haze or flare": (0.34, 0.29), "oversaturated": (0.29, 0.57), "muted colours": (0.46, 0.18),
+    "oversharpened": (0.33, 0.09), "low resolution": (0.32, 0.41), "compression": (0.60, 0.60),
+}  # fmt: skip
+"""Probabilities that a fault is there from which it is named, and that it is moderate or strong
+from which it is called so. These and the next four are chosen on other people's photographs
+(`benchmarks/fit_faults.py`)."""
+FIRST, CLEAN, CALM, SURE = 0.7, 0.37, 0.33, 0.9
+"""Part of its limit from which the worst fault is named; and probabilities of nothing being wrong
+from which no fault is named, and none but slight ones, unless one is so surely there."""
 
 
 class NamedFault(NamedTuple):
@@ -92,6 +102,9 @@ def numbers_of(view: View) -> Matrix:
     return np.concatenate([view.measured.vector, view.signs.vector, *maps, view.features.values[0]])
 
 
+_WORST = slice(OUTPUTS.index("subject sharp") + 1, OUTPUTS.index("meant"))
+
+
 def likelihoods(heads: Heads, values: Matrix) -> tuple[Matrix, Matrix, float]:
     """Return what an image's T outputs mean.
 
@@ -100,36 +113,35 @@ def likelihoods(heads: Heads, values: Matrix) -> tuple[Matrix, Matrix, float]:
     """
     there = special.expit(heads.curves[:, 0] * values[: len(FAULTS)] + heads.curves[:, 1])
     nothing = special.expit(overall(values[None])[0] @ heads.clean)
-    return np.minimum.accumulate(there, axis=0), values[-len(FAULTS) :], float(nothing)
+    return np.minimum.accumulate(there, axis=0), values[_WORST], float(nothing)
 
 
 def overall(values: Matrix) -> Matrix:
-    """Return what of N x T outputs says whether anything is wrong at all: N x 5."""
+    """Return what of N x T outputs says whether anything is wrong at all: N x 6."""
     strengths, (nothing, sharp) = values[:, : len(FAULTS)], values[:, len(FAULTS) :][:, :2].T
     most, ones = strengths.max(axis=1), np.ones(len(values))
-    return np.column_stack([strengths.sum(axis=1), most, nothing, sharp, ones])
+    return np.column_stack([strengths.sum(axis=1), most, nothing, sharp, values[:, -1], ones])
 
 
 def faults_to_name(heads: Heads, values: Matrix, barred: frozenset[str] = frozenset()) -> list[NamedFault]:
     """Return the faults to name of an image's outputs, the worst first, none of the `barred`."""
     there, worst, nothing = likelihoods(heads, values)
+    is_open = np.array([fault not in barred for fault in LIMITS])
+    if there[0, is_open].max() >= SURE:
+        nothing = 0.0  # whatever is meant, this is there
     if nothing >= CLEAN:
         return []
-    names = list(FAULTS)
-    is_open = np.array([name not in barred for name in names])
-    first = int(np.argmax(np.where(is_open, worst + THERE * there[0], _NEVER)))
-    named = [first] if is_open[first] and there[0, first] >= FIRST else []
-    others = sorted(np.flatnonzero(is_open & (there[0] >= NAMED)), key=lambda fault: -there[1, fault])
-    named += [int(fault) for fault in others if fault != first]
-    return [NamedFault(names[at], strength_of(there[:, at]), float(there[0, at])) for at in named[:MOST]]
-
-
-_NEVER = -9.0
-
-
-def strength_of(there: NDArray[np.float64]) -> str:
-    """Return the strength that is likeliest to be reached where there is any."""
-    return STRENGTHS[int((there[1:] >= 0.5 * there[0]).sum())]
+    rank, named = np.where(is_open, worst + THERE * there[0], -np.inf), []
+    for at, (fault, (slight, moderate)) in enumerate(LIMITS.items()):
+        least = FIRST * slight if rank[at] == rank.max() else slight
+        if not is_open[at] or there[0, at] < least:
+            continue
+        strength = STRENGTHS[0]
+        if there[1, at] >= moderate and nothing < CALM:
+            strength = STRENGTHS[2 if there[2, at] >= 0.5 * there[0, at] else 1]
+        named.append((rank[at], NamedFault(fault, strength, float(there[0, at]))))
+    named.sort(key=lambda each: -each[0])
+    return [fault for _, fault in named[:MOST]]
 
 
 @functools.lru_cache(maxsize=1024)  # an image is asked about several times
@@ -149,10 +161,27 @@ def _faults_of_whole(view: View) -> tuple[NamedFault, ...]:
     """Return what is named by all pixels alike; nothing of what is no photograph."""
     if not KINDS[kind := kind_of(view)]:
         return ()
-    barred = _BARRED if kind == "packshot" else frozenset[str]()
+    barred = unsupported(view) | (_BARRED if kind == "packshot" else frozenset())
+    return tuple(faults_to_name(load_heads(), _values(view), barred))
+
+
+def unsupported(view: View) -> frozenset[str]:
+    """Return the faults that nothing in the pixels can be: highlights that do not clip, and so on."""
+    signs, barred = view.signs, set[str]()
+    if signs["clipped_any"] < _CLIPPED:
+        barred.add("blown highlights")
+    if signs["black"] < _CLIPPED:
+        barred.add("crushed shadows")
+    if signs["all_apart_median"] < _ONE_WAY:
+        barred.add("motion blur")
     if view.measured["saturation"] < _GREY:
         barred |= _COLOUR
-    return tuple(faults_to_name(load_heads(), _values(view), barred))
+    lights = [_hue_of(light) for light in _lights(view)]
+    hue, size = _hue_of(_lights(view).mean(axis=0))
+    apart = [abs((each - hue + 180) % 360 - 180) for each, _ in lights]
+    if size < _TINTED or max(apart) > _ONE_HUE or signs["strong_colour"] > _VIVID:
+        barred.add("colour cast")
+    return frozenset(barred)
 
 
 class LocalFault(NamedTuple):
@@ -219,6 +248,13 @@ def probability_of(view: View, *faults: str) -> float:
     return float(max(there[list(FAULTS).index(fault)] for fault in faults))
 
 
+def likeliest_of(view: View, category: DistortionCategory) -> str:
+    """Return the fault of a category that people most probably see, of those that the pixels allow."""
+    faults = [fault for fault, its in FAULTS.items() if its == category]
+    able = [fault for fault in faults if fault not in unsupported(view)]
+    return max(able or faults, key=lambda fault: probability_of(view, fault))
+
+
 @functools.lru_cache(maxsize=1024)
 def clean_of(view: View) -> float | None:
     """Return how probably people see nothing wrong in a photograph, if anything tells."""
@@ -251,6 +287,12 @@ _LITTLE = 0.06
 """Share of pixels that are neither black nor white below which an image has hardly any."""
 _GREY = 0.01
 """Saturation below which a picture has no colours to be wrong."""
+_CLIPPED, _ONE_WAY = 0.0005, 0.15
+"""Share of clipped pixels from which lights are blown or shadows crushed; how much more detail is
+kept along one direction than across it, in the median ninth, from which motion may have smeared it."""
+_TINTED, _ONE_HUE, _VIVID = 0.3, 60, 0.15
+"""Chroma of the light from which it is tinted, degrees within which its estimates must agree, and
+share of vivid pixels above which colour is what the picture shows."""
 _COLOUR = frozenset({"colour cast", "oversaturated", "muted colours"})
 _BARRED = frozenset({
     "too dark", "too bright", "blown highlights", "crushed shadows", "colour cast", "haze or flare",
@@ -336,15 +378,24 @@ def fault_map(view: View, fault: str) -> Matrix:
     return np.asarray(4 - 3 * probability_of(view, fault) * (spread / spread.max()).reshape(3, 3))
 
 
+def _lights(view: View) -> Matrix:
+    """Return three estimates of the colour of the light: logs of red and of blue over green."""
+    names = ("grey_world", "shades", "lights")
+    return np.array([[view.signs[f"{name}_r"], view.signs[f"{name}_b"]] for name in names])
+
+
+def _hue_of(light: Matrix) -> tuple[float, float]:
+    """Return the hue, in degrees from red by way of green, and the chroma of a light."""
+    red, blue = light
+    along, across = 2 * red - blue, -(3**0.5) * blue
+    return float(np.degrees(np.arctan2(across, along)) % 360), float(np.hypot(along, across))
+
+
+_TONES = {20: "red", 50: "orange", 85: "yellow", 165: "green", 265: "blue", 335: "magenta", 360: "red"}
+"""Colours by the hue up to which they reach."""
+
+
 def tint_of(view: View) -> str:
     """Return the colour that an image's light leans to."""
-    estimates = ("shades", "edge", "lights")
-    red = float(np.mean([view.signs[f"{name}_r"] for name in estimates]))
-    blue = float(np.mean([view.signs[f"{name}_b"] for name in estimates]))
-    leans = {
-        "yellow": -blue, "red": red - max(blue, 0), "green": -red - blue, "blue": blue - red,
-        "magenta": min(red, blue) * 2,
-    }  # fmt: skip
-    if red > 0 > blue:
-        leans["orange"] = red - blue
-    return max(leans, key=lambda tone: leans[tone])
+    hue, _ = _hue_of(_lights(view).mean(axis=0))
+    return next(tone for most, tone in _TONES.items() if hue <= most)
