@@ -151,12 +151,12 @@ class PartPlanner(Planner):
 
 
 class ToolFreeExecutor(Executor):
-    """An Executor that runs no tool, in a region either."""
+    """An Executor without tools, in a region either."""
 
-    def forward(self, state: AssessmentState, image: Any, reference: Any = None, avoid: Sequence[str] = (),
-                with_diagnosis: bool = True) -> ExecutorOutput:  # fmt: skip
+    def forward(self, *given: Any, **named: Any) -> ExecutorOutput:
         """Return the evidence without readings."""
-        return super().forward(state, image, reference, self.tool_names(reference), with_diagnosis)
+        nothing = {"selected_tools": None, "quality_scores": None, "tool_logs": []}
+        return super().forward(*given, **named).model_copy(update=nothing)
 
 
 class PartSummarizer(Summarizer):
@@ -328,7 +328,12 @@ def _parts(arguments: argparse.Namespace, base: Settings, answers: Answers) -> I
         answers.fill(name, few, variant, partial(built, uncached, variant), fresh=True)
     off = {}
     for name, variant in without.items():
-        worse = f"without {name}" if variant.counts == "predicted" else "whole"
+        if variant.counts == "predicted":
+            worse = f"without {name}"
+        elif variant.counts == "tools":  # which run, too, where they add nothing to the model
+            worse = "without choice of tools as set (model)"
+        else:
+            worse = "whole"
         off[name] = ("whole", worse, variant.counts)
     alone = {name: (f"{name} alone", "bare", "predicted") for name in ALONE}
     yield from table("the whole program less the one without", "whole", off, sets, answers)

@@ -15,7 +15,8 @@ BOXES = {"left side": (0, 0, 64, 96)}
 
 
 def assessed(variant, image, **given):
-    return built(load_settings(), variant)(image=image, **given)
+    settings = load_settings(overrides={"executor": {"selection": "model"}})
+    return built(settings, variant)(image=image, **given)
 
 
 def test_each_variant_leaves_out_its_part_alone(blurred_manifest) -> None:
@@ -94,7 +95,7 @@ def test_a_stopped_run_goes_on_and_asks_nothing_twice(blurred_manifest, tmp_path
     assert file.read_text("utf-8").startswith(first)
     lines = [json.loads(line) for line in file.read_text("utf-8").splitlines()]
     keys = [(line["variant"], line["set"], line["id"]) for line in lines]
-    assert len(keys) == len(set(keys)) == 4 * 3 * 3
+    assert len(keys) == len(set(keys)) == 6 * 3 * 3
     assert "| replan | 0 | 0 | 0 |" in printed
     assert "| model in the fusion | 3 |" in printed
     assert main(command) == 0

@@ -38,7 +38,7 @@ def test_assess_prints_a_score_with_its_evidence(photo, capsys) -> None:
     assert assess.main([str(photo)]) == 0
     shown = capsys.readouterr().out
     assert re.match(r"[A-Z][a-z]+ \([1-5]\.\d of 5, likely", shown)
-    assert assess.main([str(photo), "-v"]) == 0
+    assert assess.main([str(photo), "-v", "--query", "Rate the quality, with LiteNR."]) == 0
     assert "LiteNR" in capsys.readouterr().out
 
 
@@ -66,7 +66,7 @@ def test_a_gallery_says_what_it_holds(scenario, transcript) -> None:
 
 def test_what_an_answer_lacks_is_told_in_a_sentence(tmp_path, capsys) -> None:
     Image.new("RGB", (1, 1)).save(tmp_path / "one.png")
-    assert assess.main([str(tmp_path / "one.png")]) == 1
+    assert assess.main([str(tmp_path / "one.png"), "--query", "Rate the quality, with LiteNR."]) == 1
     end = capsys.readouterr().out.splitlines()[-1]
     assert end == "The answer rests on less than usual: every tool of the plan failed."
 

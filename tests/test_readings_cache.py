@@ -195,7 +195,8 @@ def test_the_record_tells_what_came_from_the_cache(tmp_path):
         path = tmp_path / f"{i}.png"
         Image.fromarray(noise(rng, 64, 64)).save(path)
         samples.append(Sample(id=str(i), image=path, mos=1.0 + i, mos_range=(1, 5), group=str(i), split="test"))
-    settings = load_settings(overrides={"cache_dir": tmp_path / "cache", "tools": {"device": "cpu"}})
+    own = {"cache_dir": tmp_path / "cache", "tools": {"device": "cpu"}, "executor": {"selection": "model"}}
+    settings = load_settings(overrides=own)
     records = [evaluate(AgenticIQA(settings), samples, workers=1, progress=False) for _ in range(2)]
     first, second = (record.readings for record in records)
     assert first.fresh > 0

@@ -76,7 +76,7 @@ def test_one_plan_serves_many_images(loopback, tmp_path, rng) -> None:
     for _ in range(3):
         iqa(image=noise(rng, 48, 64))
     assert [q.name for q in server.asked].count("plan") == 1
-    assert len(server.asked) == 1 + 1 + 3  # one plan, one tool choice; score and distortions of each image
+    assert len(server.asked) == 1 + 3  # one plan; score and distortions of each image
     assert len(server.probes) == 1
 
 
