@@ -137,7 +137,7 @@ def tags_of(data: bytes, opened: Callable[[int], None] = lambda pixels: None) ->
             opened(image.width * image.height)  # a PNG's may stand behind its pixels
             exif, packet = image.getexif(), image.info.get("xmp", b"")
             tags = {**exif, **exif.get_ifd(_EXIF)}
-            plain = {}
+            plain: dict[int, float | str] = {}
             for tag, value in tags.items():
                 if isinstance(value, IFDRational):
                     plain[tag] = float(value)  # NaN where it is over 0
