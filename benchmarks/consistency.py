@@ -42,7 +42,7 @@ from signatures.schemas import CATEGORY_WORDS, GLOBAL, LEVEL_WORDS, LEVELS_CHINE
 
 INTERNAL = re.compile(
     r"Global|Blurs|\blevel [A-E]\b|Contradict|Planning again|deviation|belief|first call|-0 ?%|fuses|"
-    r"\bNone\b|\bnull\b|\bnan\b|no weight on|\d\.\d\d|scoring phrase"
+    r"\bNone\b|\bnull\b|\bnan\b|did not count|\d\.\d\d|scoring phrase"
 )
 MOST_WORDS = 60
 QUERIES: Sequence[tuple[str, dict[str, Any]]] = (

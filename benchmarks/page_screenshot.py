@@ -86,7 +86,8 @@ def _gallery(folder: Path) -> Path:
         bright = ImageEnhance.Brightness(moved).enhance(1.7)
         for at, version in enumerate((moved.filter(ImageFilter.GaussianBlur(1.6)), photo, bright, moved)[: 4 - number]):
             exif = Image.Exif()
-            exif[0x8769] = {36867: f"{start + timedelta(minutes=number, seconds=at):%Y:%m:%d %H:%M:%S}"}
+            taken = f"{start + timedelta(minutes=number, seconds=at):%Y:%m:%d %H:%M:%S}"
+            exif[0x8769] = {36867: taken, 33434: 1 / 250, 33437: 2.8, 34855: 400, 37386: 50.0}
             version.save(day / f"IMG_{4201 + 7 * number + at}.jpg", quality=94, exif=exif)
     gallery(["gallery", str(day), "--out", str(folder / "out")])
     return folder / "out" / "gallery.html"
@@ -103,7 +104,7 @@ def _ask(page: Page, photo: Path, *, question: bool) -> None:
             page.fill(f"[aria-label='{side} of region 1 in pixels']", str(value))
         page.fill("#query", "Is the face blurry?")
     page.click("#submit")
-    page.wait_for_selector("#answer:not([hidden])", timeout=60_000)
+    page.wait_for_selector("#heatmap", timeout=60_000)
 
 
 def _save(png: bytes, out: Path) -> None:

@@ -746,6 +746,20 @@ def browser():
         browser.close()
 
 
+@pytest.fixture(scope="session")
+def violations():
+    """Return what axe-core finds wrong on a page, a line a rule; skips where it is not installed."""
+    package = pytest.importorskip("axe_playwright_python", reason="axe-playwright-python is not installed")
+    script = Path(package.__file__).with_name("axe.min.js").read_text("utf-8")
+
+    def of(page):
+        page.evaluate(script)
+        found = page.evaluate("axe.run({resultTypes: ['violations']})")["violations"]
+        return [f"{each['id']}: {each['nodes'][0]['html'][:200]}" for each in found]
+
+    return of
+
+
 @pytest.fixture(scope="module")
 def _pages(browser):
     """Pages that no test uses, by what they were made with: a new one takes longer than most tests of it."""

@@ -112,7 +112,7 @@ def test_bursts_are_grouped_and_the_picture_as_it_was_taken_is_best(gallery):
         best = next(row for row in own if row["best_of_group"])
         assert (best["file"], best["rank"], best["verdict"]) == (f"{name}_a.jpg", 1, "keep")
         assert sorted(row["rank"] for row in own) == [1, 2, 3, 4]
-        assert "than" in best["reason"]
+        assert best["reason"].startswith("sharp")
         assert rows[f"{name}_b.jpg"]["reason"].startswith("softer")
         assert "darker" in rows[f"{name}_c.jpg"]["reason"]
         assert rows[f"{name}_b.jpg"]["verdict"] == "reject"
@@ -310,6 +310,14 @@ def test_verdicts_are_no_surer_than_asked_and_the_best_is_never_rejected():
         "reject", "reject", "look", "keep",
     )  # fmt: skip
     assert "likely 0.8 to 3.8" in found["e"].reason
+    # What is good stands before a fault, where the picture is kept.
+    alone = taken("a", score=3.9, reasoning="Slight noise roughens the whole picture.")
+    (kept,) = choose([alone], [], Decisions(), Choosing())
+    assert (kept.verdict, kept.reason) == ("keep", "Good enough: 3.9. Slight noise roughens the whole picture.")
+    both = choose([taken("a", sharp=9.0), taken("b", sharp=8.6)], [[0, 1]], Decisions(), Choosing(keep=2))
+    assert [picture.reason for picture in both] == ["sharpest of 2", "among the best 2 of 2; softer"]
+    same = choose([taken("a"), taken("b")], [[0, 1]], Decisions(), Choosing())
+    assert (same[0].verdict, same[0].reason) == ("keep", "best of its group")
     close = choose([taken("a", sharp=8.0), taken("b", sharp=8.3)], [[0, 1]], Decisions(), Choosing(sure=0.8))
     assert [picture.verdict for picture in close] == ["alternate", "keep"]
     surer = choose([taken("a", sharp=8.0), taken("b", sharp=9.5)], [[0, 1]], Decisions(), Choosing(sure=0.95))
@@ -340,7 +348,7 @@ def test_what_a_person_decided_stands_before_what_was_measured():
     out = Decisions(pictures={"a": Decision(sha256="a" * 64, verdict="reject")})
     a, b, c = choose(pictures, [[0, 1, 2]], out, Choosing())
     assert [(each.rank, each.best_of_group) for each in (a, b, c)] == [(3, False), (1, True), (2, False)]
-    assert (b.verdict, b.reason) == ("keep", "sharper than one of two")  # not against the one that went
+    assert (b.verdict, b.reason) == ("keep", "sharper than 1 of 2")  # not against the one that went
 
 
 def test_flags_that_make_no_sense_are_told_in_one_line(folder, tmp_path, capsys, monkeypatch):

@@ -11,6 +11,7 @@ from pathlib import Path
 
 import pytest
 from PIL import Image, ImageFilter
+from PIL.TiffImagePlugin import IFDRational
 from skimage import data
 
 from program.gallery.__main__ import main
@@ -25,9 +26,10 @@ pytest.importorskip("imagehash", reason="the extra [gallery] is not installed")
 def visit(open_page):
     """Open a gallery's page from disk."""
 
-    def visited(out: Path, **given):
+    def visited(out: Path, *, goes_on: bool = False, **given):
         page = open_page((out / "gallery.html").as_uri(), "file:", **given)
         page.wait_for_selector("html[data-ready]")
+        page.set_checked("#next", goes_on)
         return page
 
     return visited
@@ -57,7 +59,7 @@ def made(number: int, **more) -> Picture:
 def written(out: Path, pictures: list[Picture], **more) -> Path:
     """Write a gallery's page of pictures without copies."""
     out.mkdir(exist_ok=True)
-    paths = {picture.id: out / f"thumbs/{picture.sha256[:24]}.jpg" for picture in pictures}
+    paths = {picture.id: out / f"thumbs/{(picture.sha256 or '')[:24]}.jpg" for picture in pictures}
     given = {"title": "day", "decisions": Decisions(), "preview": 0, "single": False} | more
     (out / "gallery.html").write_text(page_of(pictures, paths, out, **given), "utf-8")
     for name in {f"thumbs/{picture.sha256[:24]}.jpg" for picture in pictures if picture.sha256}:
@@ -143,7 +145,7 @@ def test_every_key_does_what_the_page_says(visit, tmp_path):
     page.select_option("#fault", "-")
     assert page.locator(".name").all_inner_texts() == ["IMG_0007.jpg", "IMG_0011.jpg"]
     page.click("#clear")
-    page.locator("main").focus()
+    page.locator("#pictures").focus()
     press(page, "Home", "c")
     assert page.locator(".pane").count() == 2
     assert "IMG_0001.jpg" in page.inner_text("#panes")
@@ -188,7 +190,7 @@ def test_the_page_decides_by_the_commands_rule(visit, tmp_path):
     ]  # fmt: skip
     press(page, "Home")
     assert current(page) == "IMG_0001.jpg"
-    assert page.inner_text("#counts").endswith("1 keep · 1 alternate · 3 reject · 1 not sure · 3 by you")
+    assert page.inner_text("#counts").endswith("1 keep · 1 alternate · 3 reject · 1 not sure · 0 failed · 3 by you")
     # The newest act on a picture decides; what it was given before a reject comes back with it.
     for keys, line in (
         ("x", "Reject (you) · 3.0"), ("p", "Keep (you) · best · ★★★★ · 3.0"), ("x5", "Keep (you) · best · ★★★★★ · 3.0"),
@@ -325,10 +327,128 @@ def test_nothing_sticks_out_on_a_phone_and_all_has_a_name(visit, tmp_path, width
             !(e.labels?.length || e.getAttribute('aria-label') || e.textContent.trim())).length"""
     )
     assert unnamed == 0
-    active = page.get_attribute("main", "aria-activedescendant")
+    active = page.get_attribute("#pictures", "aria-activedescendant")
     assert page.locator(f"#{active}").get_attribute("aria-selected") == "true"
     page.click("nav >> text=Reject")
     assert page.get_attribute("[role=option][aria-selected=true]", "data-verdict") == "reject"
+
+
+@pytest.mark.spec("issue-72/gallery")
+def test_keep_and_reject_go_on_to_the_next_picture_unless_told_to_stay(visit, tmp_path):
+    page = visit(written(tmp_path / "out", [made(number) for number in range(8)]), goes_on=True)
+    press(page, "x", "p")
+    assert current(page) == "IMG_0002.jpg"
+    assert says(page, "IMG_0000").startswith("Reject (you)")
+    press(page, "u")
+    assert current(page) == "IMG_0001.jpg"
+    press(page, "Space", "x")
+    assert page.inner_text("#panes").startswith("IMG_0002.jpg")
+    press(page, "u")
+    assert page.inner_text("#panes").startswith("IMG_0001.jpg")
+    press(page, "Escape", "End", "p")
+    assert current(page) == "IMG_0007.jpg"
+    page.click("text=Next after P, X")
+    page.reload()
+    press(page, "Home", "x")
+    assert current(page) == "IMG_0001.jpg"
+
+
+@pytest.mark.spec("issue-72/gallery")
+def test_pictures_are_sorted_by_score_and_back_to_groups(visit, tmp_path):
+    pictures = [made(number, score=(3.0, 1.5, 4.5, None)[number % 4], best_of_group=False) for number in range(8)]
+    page = visit(written(tmp_path / "out", pictures))
+
+    def order():
+        return [int(name[4:8]) for name in page.locator(".name").all_inner_texts()]
+
+    press(page, "End")
+    page.select_option("#order", "worst")
+    assert order() == [1, 5, 0, 4, 2, 6, 3, 7]
+    assert current(page) == "IMG_0001.jpg"
+    assert page.locator(".group").count() == 0
+    page.select_option("#order", "best")
+    assert order() == [2, 6, 0, 4, 1, 5, 3, 7]
+    page.select_option("#order", "")
+    assert order() == list(range(8))
+
+
+@pytest.mark.spec("issue-72/gallery")
+def test_the_page_says_what_the_command_says(visit, tmp_path, capsys):
+    folder, out = tmp_path / "day", tmp_path / "out"
+    folder.mkdir()
+    exif = Image.Exif()
+    exif[0x8769] = {33437: IFDRational(28, 10), 33434: IFDRational(1, 250), 34855: 400, 37386: IFDRational(50, 1)}
+    for name, facts in {"astronaut": exif, "coffee": Image.Exif()}.items():
+        Image.fromarray(getattr(data, name)()).resize((240, 160)).save(folder / f"{name}.jpg", exif=facts)
+    (folder / "cut.jpg").write_bytes((folder / "coffee.jpg").read_bytes()[:900])
+    (folder / "coffee.xmp").write_text("<x/>", "utf-8")
+    (folder / "notes.txt").write_text("of the day", "utf-8")
+    words = [str(folder), "--out", str(out), "--preview", "0", "--xmp", "new", "--xmp-name", "full"]
+    assert main(words) == 1
+    assert main(words) == 1
+    told = capsys.readouterr().out.splitlines()
+    assert told[-3] == "1 left out: .txt 1"  # sidecars belong to their pictures
+    page = visit(out)
+    assert page.inner_text("#counts") == told[-2].split(" · sidecars")[0] + " · 0 by you"
+    assert "1 failed" in page.inner_text("#counts")
+    page.select_option("#verdict", "failed")
+    card = page.inner_text("[role=option]")
+    assert "image 'cut.jpg': damaged or truncated" in card
+    assert "get a whole copy" in card
+    assert str(tmp_path) not in (out / "gallery.html").read_text("utf-8")
+    page.click("#clear")
+    assert page.locator(".camera").all_inner_texts() == ["f/2.8, 1/250 s, ISO 400, 50 mm", "", ""]
+
+
+@pytest.mark.spec("issue-72/gallery")
+def test_a_fault_is_shown_where_it_is_beside_the_reason(visit, tmp_path):
+    where = [(0, 0, 0, 0, 0, 0, 100, 50, 0)]
+    page = visit(written(tmp_path / "out", [made(0, where=where, reasoning="Soft at the lower left."), made(1)]))
+    press(page, "Space")
+    pixels = "document.querySelector('canvas').getContext('2d').getImageData(0, 0, 3, 3).data"
+    reds = f"[...{pixels}].filter((_, n) => n % 4 === 3)"
+    assert page.evaluate(reds) == [0] * 9
+    press(page, "m")
+    assert page.inner_text("figcaption").startswith("In red: defocus blur · IMG_0000.jpg")
+    assert page.inner_text("figcaption").endswith("Soft at the lower left.")
+    assert page.evaluate(reds) == [0] * 6 + [153, 77, 0]
+    press(page, "m")
+    assert page.evaluate(reds) == [0] * 9
+
+
+@pytest.mark.spec("issue-72/gallery")
+def test_a_phones_filters_wrap_and_a_tap_enlarges(visit, tmp_path):
+    page = visit(written(tmp_path / "out", [made(number) for number in range(9)]), has_touch=True)
+    page.set_viewport_size({"width": 400, "height": 800})
+    assert page.is_hidden("#help")
+    for each in page.locator(".filters > *").all():
+        box = each.bounding_box()
+        assert 0 <= box["x"] <= box["x"] + box["width"] <= 400
+    assert page.evaluate("getComputedStyle(document.querySelector('[data-verdict=reject] img')).opacity") == "1"
+    page.tap(".card >> nth=1 >> .shot")
+    assert page.inner_text("#panes").startswith("IMG_0001.jpg")
+    page.tap("[aria-label='Next picture']")
+    page.tap("dialog [data-key=x]")
+    page.tap("dialog >> text=Close")
+    assert says(page, "IMG_0002").startswith("Reject (you)")
+    page.tap(".card >> nth=3 >> .says")
+    assert page.is_hidden("#closer")
+    assert current(page) == "IMG_0003.jpg"
+
+
+@pytest.mark.spec("issue-72/accessible")
+@pytest.mark.parametrize("scheme", ["light", "dark"])
+def test_axe_finds_nothing_on_the_page(visit, tmp_path, violations, scheme):
+    pictures = [made(number, camera="f/2.8, 1/250 s", where=[[100] * 9]) for number in range(40)]
+    page = visit(written(tmp_path / "out", [*pictures, made(41, status="error", sha256=None, error="cut")]))
+    page.emulate_media(color_scheme=scheme)
+    press(page, "x", "ArrowRight", "p", "?")
+    assert violations(page) == []
+    page.evaluate("document.getElementById('pictures').scrollTop = 9999")  # away from the current picture
+    page.set_viewport_size({"width": 400, "height": 800})
+    assert violations(page) == []
+    press(page, "c", "m")
+    assert violations(page) == []
 
 
 def test_a_single_file_holds_its_thumbnails(visit, tmp_path):

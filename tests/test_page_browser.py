@@ -35,6 +35,7 @@ def test_an_upload_becomes_a_score_with_everything_behind_it(visit, service_prog
     for words in (
         "2.7 of 5",
         "Fair",
+        "people likely rate it",
         "Soft edges.",
         "60.0 %",
         "Blur",
@@ -115,6 +116,7 @@ def test_a_result_is_saved_as_a_page_that_fetches_nothing(visit, service_program
     page = visit(service_program())
     page.set_input_files("#image", photo_file)
     judged(page)
+    page.wait_for_selector("#heatmap")
     for title in ("Download page", "Download JSON"):
         with page.expect_download() as download:
             page.click(f"text={title}")
@@ -126,17 +128,19 @@ def test_a_result_is_saved_as_a_page_that_fetches_nothing(visit, service_program
         saved = browser.new_page()
         saved.set_content(text)
         assert "2.7 of 5" in saved.inner_text("main")
-        assert saved.evaluate("() => document.querySelector('img').naturalWidth") == 160
+        assert saved.evaluate("() => [...document.images].map((each) => each.naturalWidth)") == [160, 160]
         assert saved.query_selector("button") is None
         saved.close()
 
 
-def test_the_map_is_drawn_on_request_and_a_new_image_clears_the_result(visit, service_program, photo_file, tmp_path):
+def test_a_map_stands_beside_the_reasons_and_a_new_image_clears_the_result(
+    visit, service_program, photo_file, tmp_path
+):
     page = visit(service_program())
     page.set_input_files("#image", photo_file)
     judged(page)
-    page.click("#map")
     page.wait_for_function("() => document.getElementById('heatmap')?.naturalWidth === 160")
+    assert page.locator("figure + .findings").count() == 1
     other, broken = tmp_path / "other.png", tmp_path / "broken.png"
     other.write_bytes(photo_file.read_bytes())
     broken.write_bytes(photo_file.read_bytes()[:200])
@@ -278,6 +282,23 @@ def test_nothing_sticks_out_at_any_width(visit, service_program, photo_file, wid
             !(e.labels?.length || e.getAttribute('aria-label') || e.textContent.trim())).length"""
     )
     assert unnamed == 0
+
+
+@pytest.mark.spec("issue-72/accessible")
+@pytest.mark.parametrize("scheme", ["light", "dark"])
+def test_axe_finds_nothing_on_the_page(visit, service_program, photo_file, violations, scheme):
+    page = visit(service_program(), color_scheme=scheme, bypass_csp=True)
+    assert violations(page) == []
+    page.set_input_files("#image", photo_file)
+    judged(page)
+    page.wait_for_selector("#heatmap")
+    page.evaluate("document.querySelectorAll('details').forEach((each) => { each.open = true; })")
+    assert violations(page) == []
+    page.set_viewport_size({"width": 400, "height": 800})
+    page.click("#theme")
+    page.set_input_files("#other", photo_file)
+    judged(page)
+    assert violations(page) == []
 
 
 def test_the_api_page_shows_the_routes(visit, service_program):

@@ -119,6 +119,7 @@ class Items:
 
 
 _MEND = "check its permissions"
+_SIDECAR = ".xmp"
 _LINKED, _BELOW = "linked folder", "other folder not looked into (--recursive does)"
 
 
@@ -192,10 +193,11 @@ def _of_folder(
                 yield readable(path.relative_to(folder)), path, why
             else:
                 folders.append(name)
+        owners = _sidecar_owners(names)
         for name in sorted(names):
             path = Path(parent) / name
             below = readable(path.relative_to(folder))
-            yield below, path, _why_not(below, globs)
+            yield below, path, "" if _is_sidecar(name, owners) else _why_not(below, globs)
     for fault in faults:
         yield readable(Path(fault.filename).relative_to(folder)), fault, ""
 
@@ -214,6 +216,17 @@ def _of_folder_elsewhere(
         if top not in passed and not parents[first].startswith("."):
             yield top, place, _beside(parents[first])
         passed.add(top)
+
+
+def _sidecar_owners(names: Collection[str]) -> set[str]:
+    """Return what the sidecars of a folder's files may be called, without their suffix."""
+    others = [name for name in names if not name.casefold().endswith(_SIDECAR)]
+    return {*others, *(PurePosixPath(name).stem for name in others)}
+
+
+def _is_sidecar(name: str, owners: Collection[str]) -> bool:
+    """Tell whether a file says something of another one: IMG.xmp or IMG.JPG.xmp."""
+    return name.casefold().endswith(_SIDECAR) and name[: -len(_SIDECAR)] in owners
 
 
 def _beside(folder: str) -> str:

@@ -29,7 +29,7 @@ _PHRASES: Mapping[str, tuple[str, str]] = {
     "mean": ("is the mean of {tools}", "是 {tools}的平均值"),
     "weighted": ("is the mean of {tools}, weighted by their reliability", "是 {tools}的平均值（按可靠性加权）"),
     "level": ("is from the model only", "仅来自模型"),
-    "unweighed": ("is from the model only, with no weight on {tools}", "仅来自模型；{tools}没有分量"),
+    "unweighed": ("is from the model only; {tools} did not count", "仅来自模型；{tools}没有分量"),
     "fused": ("combines the tools' {span} with {level}", "融合了工具评分 {span} 与{level}"),
     "model": ("the model's expected level of {:.2f}", "模型的期望等级 {:.2f}"),
     "weight": (" at weight {:g}", "（权重 {:g}）"),

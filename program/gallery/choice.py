@@ -369,6 +369,8 @@ def _of_group(group: Sequence[Picture], mine: Sequence[Opinion], choosing: Choos
             reason = _advantages(terms[n] - np.delete(terms, n, axis=0))
         else:
             reason = _lacks(terms[n] - terms[best], group[n], group[best])
+            if n in kept:
+                reason = f"among the best {len(kept)} of {len(group)}; {reason}"
         if n in kept:
             verdict = "keep" if side == "above" else "look"
         else:
@@ -394,7 +396,10 @@ def _alone(picture: Picture, choosing: Choosing) -> dict[str, object]:
     verdict = {"above": "keep", "below": "reject", "not sure": "look"}[side]
     why = (picture.reasoning or "").strip()
     doubt = _doubt(picture, side)
-    reason = why if side == "above" else f"{why} {doubt[:1].upper()}{doubt[1:]}.".lstrip()
+    if verdict == "keep":  # with what is good first
+        reason = f"Good enough: {picture.score:.1f}. {why}".rstrip()
+    else:
+        reason = f"{why} {doubt[:1].upper()}{doubt[1:]}.".lstrip()
     return {"verdict": verdict, "reason": reason, "suggested_rating": _rating(picture, verdict)}
 
 
@@ -441,25 +446,13 @@ def _advantages(ahead: NDArray[np.float64]) -> str:
     counts = zip(MERITS, (ahead > _NOTABLE).sum(axis=0).tolist(), strict=True)
     parts = []
     for name, count in sorted(counts, key=lambda each: -each[1])[:3]:
-        if count:
-            others = f" than {_others(count, len(ahead))}" if name == "sharp" else ""
-            parts.append(MERITS[name][0] + others)
-    return "; ".join(parts) or f"about as good as {_others(len(ahead), len(ahead))}"
-
-
-_NUMBERS = ("", "one", "two", "three", "four", "five", "six")
-
-
-def _others(count: int, of: int) -> str:
-    if count < of:
-        return f"{_in_words(count)} of {_in_words(of)}"
-    if of == 1:
-        return "the other"
-    return f"the other {_in_words(of)}"
-
-
-def _in_words(number: int) -> str:
-    return _NUMBERS[number] if number < len(_NUMBERS) else str(number)
+        if name == "sharp" and count == len(ahead):
+            parts.append(f"sharpest of {count + 1}")
+        elif name == "sharp" and count:
+            parts.append(f"sharper than {count} of {len(ahead)}")
+        elif count:
+            parts.append(MERITS[name][0])
+    return "; ".join(parts) or "best of its group"
 
 
 def _lacks(apart: NDArray[np.float64], picture: Picture, best: Picture) -> str:

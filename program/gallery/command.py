@@ -261,14 +261,14 @@ def _tell(pictures: Sequence[Picture], out: Path, left_out: str, failed: int, *,
         elif (picture.xmp_state or "").startswith("error: "):
             _complain(picture, str(picture.xmp_state).removeprefix("error: "))
             failed += 1
-    counts = Counter(picture.verdict for picture in pictures)
-    unjudged = sum(picture.status == "error" for picture in pictures)
+    counts = Counter(map(_outcome, pictures))
+    unjudged = counts["failed"]
     degraded = sum(picture.status == "degraded" for picture in pictures)
     groups = len({picture.group for picture in pictures} - {None})
     parts = [
         f"{len(pictures)} picture{'s' * (len(pictures) != 1)}", f"{groups} group{'s' * (groups != 1)}",
         f"{counts['keep']} keep", f"{counts['alternate']} alternate",
-        f"{counts['reject']} reject", f"{counts['look'] - unjudged} not sure", f"{unjudged} failed",
+        f"{counts['reject']} reject", f"{counts['look']} not sure", f"{unjudged} failed",
     ]  # fmt: skip
     if degraded:
         parts.append(f"{degraded} degraded")
@@ -281,6 +281,13 @@ def _tell(pictures: Sequence[Picture], out: Path, left_out: str, failed: int, *,
     if failed or unjudged or 0 < degraded == len(pictures):
         return EXIT_PROBLEMS
     return 0
+
+
+def _outcome(picture: Picture) -> str | None:
+    """Return a picture's verdict, or "failed" where it could not be judged."""
+    if picture.status == "error":
+        return "failed"
+    return picture.verdict
 
 
 def _complain(picture: Picture, fault: str) -> None:
@@ -361,12 +368,15 @@ def _shown(
             thumb = copy_name("thumbs", digest)
             larger = copy_name("previews", digest) if preview else None
             original = _address(paths[each.id], out)
-        verdict, reason = each.program_said or (each.verdict, each.reason)
+        verdict, reason = each.program_said or (_outcome(each), each.reason)
+        if verdict == "failed":  # the page may be mailed: it names no folder of this machine
+            reason = (each.error or "").replace(str(paths[each.id]), each.id)
         yield {
             "file": each.id, "sha256": digest, "group": each.group, "taken": each.taken_at, "verdict": verdict,
             "reason": reason, "score": each.score, "kind": each.kind, "rating": each.stored_rating,
             "faults": each.faults, "width": each.width or 3, "height": each.height or 2, "focus": each.focus,
-            "thumb": thumb, "preview": larger, "original": original,
+            "thumb": thumb, "preview": larger, "original": original, "camera": each.camera, "where": each.where,
+            "why": each.reasoning if each.group else None,
         }  # fmt: skip
 
 

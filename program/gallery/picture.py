@@ -1,7 +1,7 @@
 """One picture of a gallery: its row, what tells it from others, and its copies."""
 
 import base64
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from datetime import datetime
 from pathlib import Path
@@ -17,7 +17,7 @@ from program.agent.loop import AgenticIQA
 from program.common.errors import ImageError
 from program.common.files import write_whole
 from program.common.request import Request
-from program.expert import appearance
+from program.expert import View, appearance, fault_map
 from program.gallery.packets import rating_in
 from program.gallery.sidecars import read_sidecar, sidecars_of
 from program.images.decode_worker import tags_bounded
@@ -33,6 +33,7 @@ _FRAME = (24, 24)
 _ORIGINAL, _DIGITIZED, _CHANGED, _FRACTION = 36867, 36868, 306, 37521
 """EXIF's times, and the fraction of a second of the first."""
 _RATING = 0x4746
+_APERTURE, _SHUTTER, _ISO, _FOCAL = 33437, 33434, 34855, 37386
 
 
 class Entry(Row):
@@ -81,6 +82,10 @@ class Picture(Entry):
     """The rating in the file or a sidecar, whatever was decided on the page."""
     severities: dict[str, float] = Field(default_factory=dict)
     """The expert's, by category: 0 .. 4."""
+    camera: str | None = None
+    """Aperture, shutter, ISO and focal length, as `shot_with` says them."""
+    where: tuple[tuple[int, ...], ...] = ()
+    """How much of each of `faults` is in each of 3 x 3 cells, row by row: percent of the most."""
 
     @property
     def bits(self) -> NDArray[np.uint64]:
@@ -125,13 +130,13 @@ class Taking(Asking[Picture]):
         most = self.program.resources.settings.images.max_pixels
         image = IMAGES.add(request.image, max_pixels=most, detailed=True)  # decoded once for all that follows
         result = self.program(**{**request.arguments(), "image": image})
-        when, rating = _facts_of_file(IMAGES.read(image), image)
-        facts = self._facts(image)
+        from_file = _facts_of_file(IMAGES.read(image), image)
+        row = Row.of(request, result)
+        facts = self._facts(image, [fault for fault, _ in row.faults])
         if request.stamp() != before:
             raise ImageError(f"image {request.id!r}: changed while it was judged; run the command again")
-        row = Row.of(request, result).model_dump()
         return Picture(
-            **{**row, "group": None}, **facts, file=request.id, sha256=image.sha256, taken_at=when, user_rating=rating,
+            **{**row.model_dump(), "group": None}, **facts, **from_file, file=request.id, sha256=image.sha256,
             subject=result.state.subject_sharp,
         )  # fmt: skip
 
@@ -139,7 +144,7 @@ class Taking(Asking[Picture]):
         """Return the entry of a picture that could not be judged."""
         return Picture(**{**Row.failed_row(request, error).model_dump(), "group": None}, file=request.id)
 
-    def _facts(self, image: ImageRef) -> dict[str, Any]:
+    def _facts(self, image: ImageRef, faults: Sequence[str]) -> dict[str, Any]:
         shown = Image.fromarray(IMAGES.pixels(image, at_most=LARGEST))
         for kind, side in sorted(self._sizes.items(), key=lambda each: -each[1]):
             shown.thumbnail((side, side), Image.Resampling.LANCZOS, reducing_gap=2.0)
@@ -155,6 +160,7 @@ class Taking(Asking[Picture]):
             "grey": base64.b64encode(shown.convert("L").resize(_FRAME, Image.Resampling.BOX).tobytes()).decode("ascii"),
             "look": base64.b64encode(appearance(view).astype("<f2").tobytes()).decode("ascii"),
             "severities": {str(name): round(value, 3) for name, value in view.severities.items()},
+            "where": [_cells_of(view, fault) for fault in faults],
         }  # fmt: skip
 
 
@@ -190,11 +196,47 @@ def rating_beside(picture: Path | None, folder: Path) -> int | None:
     return None
 
 
-def _facts_of_file(data: bytes, image: ImageRef) -> tuple[str | None, int | None]:
-    """Return when a file's picture was taken, and the rating that the file holds."""
+def shot_with(tags: Mapping[int, object]) -> str | None:
+    """Return aperture, shutter, ISO and focal length, as EXIF's tags say.
+
+    What no camera has is left out.
+
+    >>> shot_with({33437: 2.8, 33434: 0.004, 34855: 400, 37386: 50.0})
+    'f/2.8, 1/250 s, ISO 400, 50 mm'
+    >>> shot_with({33437: float("nan"), 33434: "<b>", 34855: -1, 37386: 1e300})
+    """
+    parts = []
+    if aperture := _number_in(tags, _APERTURE, 0.5, 100):
+        parts.append(f"f/{round(aperture, 1):g}")
+    if seconds := _number_in(tags, _SHUTTER, 1e-5, 1e5):
+        shutter = f"{round(seconds, 1):g}"
+        if seconds < 0.3:
+            shutter = f"1/{1 / seconds:.0f}"
+        parts.append(f"{shutter} s")
+    if iso := _number_in(tags, _ISO, 1, 1e7):
+        parts.append(f"ISO {iso:.0f}")
+    if focal := _number_in(tags, _FOCAL, 1, 1e4):
+        parts.append(f"{round(focal, 1):g} mm")
+    return ", ".join(parts) or None
+
+
+def _number_in(tags: Mapping[int, object], tag: int, least: float, most: float) -> float | None:
+    value = tags.get(tag)
+    if isinstance(value, int | float) and least <= value <= most:
+        return value
+    return None
+
+
+def _cells_of(view: View, fault: str) -> tuple[int, ...]:
+    lost = 4 - fault_map(view, fault)
+    return tuple(np.rint(100 * lost / max(lost.max(), 1e-9)).astype(int).ravel().tolist())
+
+
+def _facts_of_file(data: bytes, image: ImageRef) -> dict[str, Any]:
+    """Return when and how a file's picture was taken, and the rating that the file holds."""
     tags, packet = tags_bounded(data, image.width * image.height)
     rating = rating_in(packet) if packet else None
     stated = tags.get(_RATING)
     if not rating and isinstance(stated, int) and -1 <= stated <= 5:
         rating = stated
-    return taken_at(tags), rating or None
+    return {"taken_at": taken_at(tags), "camera": shot_with(tags), "user_rating": rating or None}

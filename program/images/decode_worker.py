@@ -76,7 +76,7 @@ def decode_bounded(
     return DecodedImage(pixels, head["suffix"], head["width"], head["height"], tuple(head["notes"]), detail)
 
 
-def tags_bounded(data: bytes, pixels: int) -> tuple[dict[int, int | str], bytes]:
+def tags_bounded(data: bytes, pixels: int) -> tuple[dict[int, float | str], bytes]:
     """Return an image's tags and its XMP packet as `tags_of` does, in a worker."""
     try:
         head, packet = _answer_apart(data, "", {"tags_only": True, "max_pixels": pixels})

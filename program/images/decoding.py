@@ -21,6 +21,7 @@ import numpy as np
 from numpy.typing import NDArray
 from PIL import Image, ImageOps, UnidentifiedImageError
 from PIL.PngImagePlugin import PngImageFile
+from PIL.TiffImagePlugin import IFDRational
 
 from program.common.errors import ImageError, one_line
 from program.images.colour import Colours, colours_of, png_chunk
@@ -125,7 +126,7 @@ def decode(
     return DecodedImage(pixels, suffix, width, height, (*((preview,) if preview else ()), *lost, *notes), detail)
 
 
-def tags_of(data: bytes, opened: Callable[[int], None] = lambda pixels: None) -> tuple[dict[int, int | str], bytes]:
+def tags_of(data: bytes, opened: Callable[[int], None] = lambda pixels: None) -> tuple[dict[int, float | str], bytes]:
     """Return an image file's EXIF tags that are numbers or text, and its XMP packet.
 
     Both empty where there are none, or none that can be read. `opened` as `decode` has it: a file
@@ -136,7 +137,12 @@ def tags_of(data: bytes, opened: Callable[[int], None] = lambda pixels: None) ->
             opened(image.width * image.height)  # a PNG's may stand behind its pixels
             exif, packet = image.getexif(), image.info.get("xmp", b"")
             tags = {**exif, **exif.get_ifd(_EXIF)}
-            plain = {tag: value for tag, value in tags.items() if isinstance(value, int | str)}
+            plain: dict[int, float | str] = {}
+            for tag, value in tags.items():
+                if isinstance(value, IFDRational):
+                    plain[tag] = float(value)  # NaN where it is over 0
+                elif isinstance(value, int | str):
+                    plain[tag] = value
             is_read = isinstance(packet, bytes) and len(packet) <= _MOST_XMP
             return plain, packet if is_read else b""
     except Exception:  # the border to a file's bytes: a broken one may fail in any way

@@ -374,7 +374,9 @@ def fault_map(view: View, fault: str) -> Matrix:
     """Return 4 less what a fault takes in each of 3 x 3 cells: most where it is likeliest."""
     if view.unjudged is not None:
         return np.full((3, 3), 4.0)
-    spread = _spread(view, fault)
+    spread, local = _spread(view, fault), local_faults(view).get(fault)
+    if local is not None:
+        spread = np.eye(9)[local.cell]
     return np.asarray(4 - 3 * probability_of(view, fault) * (spread / spread.max()).reshape(3, 3))
 
 

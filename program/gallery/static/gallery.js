@@ -5,7 +5,7 @@ const data = JSON.parse($("data").textContent);
 const STORE = `agentic-iqa gallery ${data.id}`;
 const all = data.pictures;
 const byFile = new Map(all.map((each) => [each.file, each]));
-const WORDS = { keep: "keep", alternate: "alternate", reject: "reject", look: "not sure" };
+const WORDS = { keep: "keep", alternate: "alternate", reject: "reject", look: "not sure", failed: "failed" };
 const capital = (text) => text[0].toUpperCase() + text.slice(1);
 
 // Decisions, kept in the browser as well: what is not yet in the gallery's folder is in no other place.
@@ -79,6 +79,7 @@ function goBack() {
   for (const [picture, entry] of last.before) put(picture, entry);
   keepHere(); refresh();
   go(last.at);
+  if ($("closer").open) again();
   tell("undone");
 }
 
@@ -122,11 +123,13 @@ function offer(select, values) {
 offer($("fault"), all.flatMap((each) => each.faults.map(([name]) => name)));
 offer($("kind"), all.map((each) => each.kind));
 for (const name of Object.keys(filters)) $(name).addEventListener("change", () => { filters[name] = $(name).value; arrange(); });
+$("order").addEventListener("change", () => { current = null; list.scrollTop = 0; arrange(); });
 $("clear").addEventListener("click", () => { for (const name of Object.keys(filters)) filters[name] = $(name).value = ""; arrange(); });
 
 // The sheet: lines of known heights, of which only those in sight are in the page.
 
-const HEAD = 36, SAYS = 84, GAP = 10;
+const HEAD = 36, SAYS = all.some((each) => each.camera) ? 101 : 84, GAP = 10;
+document.body.style.setProperty("--says", `${SAYS}px`);
 let shown = [], place = new Map(), lines = [], columns = 1, cardHeight = 0, current = all[0] || null;
 const list = $("pictures"), sheet = $("sheet"), drawn = new Map();
 
@@ -158,7 +161,9 @@ function arrange() {
     if (alone.length && groups.some((each) => each.name != null)) head("Alone", count(alone));
     put(alone); alone = [];
   };
-  for (const group of groups) {
+  const order = $("order").value;
+  if (order) put(all.filter(fits).sort((a, b) => (a.score == null) - (b.score == null) || (order === "best" ? b.score - a.score : a.score - b.score)));
+  for (const group of order ? [] : groups) {
     const pictures = group.pictures.filter(fits);
     if (!pictures.length) continue;
     if (group.name == null) { alone.push(...pictures); continue; }
@@ -181,11 +186,9 @@ function draw() {
   const from = list.scrollTop - 600, to = list.scrollTop + list.clientHeight + 600;
   let low = 0, high = lines.length;
   while (low < high) { const middle = (low + high) >> 1; if (lines[middle].top + lines[middle].height < from) low = middle + 1; else high = middle; }
-  const wanted = new Set();
-  for (let at = low; at < lines.length && lines[at].top < to; at++) {
-    wanted.add(at);
-    if (!drawn.has(at)) { drawn.set(at, line(lines[at])); sheet.append(drawn.get(at)); }
-  }
+  const wanted = new Set(current ? [place.get(current).line] : []);  // the list names it as the active one
+  for (let at = low; at < lines.length && lines[at].top < to; at++) wanted.add(at);
+  for (const at of [...wanted].sort((a, b) => a - b)) if (!drawn.has(at)) { drawn.set(at, line(lines[at])); sheet.append(drawn.get(at)); }
   for (const [at, made] of drawn) if (!wanted.has(at)) { made.remove(); drawn.delete(at); }
 }
 
@@ -211,9 +214,13 @@ function card(picture) {
   const shot = el("div", "shot"), image = el("img");
   image.alt = ""; image.decoding = "async"; image.loading = "lazy"; image.draggable = false;
   if (picture.thumb) { image.src = picture.thumb; shot.append(image); }
+  if (picture.verdict === "failed") shot.append(el("p", "", picture.reason));
   const says = el("div", "says");
   made.append(shot, says);
-  made.addEventListener("click", () => { go(picture); list.focus({ preventScroll: true }); });
+  made.addEventListener("click", (event) => {
+    go(picture); list.focus({ preventScroll: true });
+    if (shot.contains(event.target) && matchMedia("(max-width: 560px), (pointer: coarse)").matches) closer([picture]);
+  });
   made.addEventListener("dblclick", () => closer([picture]));
   fill(made, picture);
   return made;
@@ -226,12 +233,12 @@ function fill(made, picture) {
   made.setAttribute("aria-selected", String(picture === current));
   const best = picture.group != null && bestOf(picture.of) === picture;
   const title = el("span");
-  title.append(el("b", verdict, capital(WORDS[verdict] || "not judged")), mine ? " (you)" : "", best ? " · best" : "",
+  title.append(el("b", verdict, capital(WORDS[verdict])), mine ? " (you)" : "", best ? " · best" : "",
     stars ? ` · ${"★".repeat(stars)}` : "", picture.score == null ? "" : ` · ${picture.score.toFixed(1)}`);
-  const why = mine ? `The program: ${WORDS[picture.verdict] || "not judged"}; ${picture.reason || ""}` : picture.reason || "";
-  made.lastChild.replaceChildren(title, el("span", "name", picture.file), el("span", "why", why));
-  made.title = why;
-  made.setAttribute("aria-label", [picture.file, WORDS[verdict] || "not judged", mine ? "decided by you" : "", best ? "best of its group" : "",
+  const why = mine ? `The program: ${WORDS[picture.verdict]}; ${picture.reason || ""}` : picture.reason || "";
+  made.lastChild.replaceChildren(title, el("span", "name", picture.file), el("span", "camera", picture.camera), el("span", "why", verdict === "failed" ? "" : why));
+  made.title = [why, picture.why].filter(Boolean).join(". ");
+  made.setAttribute("aria-label", [picture.file, WORDS[verdict], mine ? "decided by you" : "", best ? "best of its group" : "",
     picture.group != null ? `group ${picture.group}` : "", stars ? `${stars} stars` : "", picture.faults.map((pair) => pair.join(" ")).join(", "), why].filter(Boolean).join(", "));
 }
 
@@ -242,9 +249,9 @@ function refresh() {  // in place: what a filter would hide stays until the filt
 }
 
 function counts() {
-  const found = { keep: 0, alternate: 0, reject: 0, look: 0 };
-  for (const picture of all) if (verdictOf(picture) in found) found[verdictOf(picture)] += 1;
-  $("counts").textContent = `${shown.length === all.length ? "" : `${shown.length} of `}${all.length} pictures · `
+  const found = { keep: 0, alternate: 0, reject: 0, look: 0, failed: 0 }, named = groups.filter((each) => each.name != null).length;
+  for (const picture of all) found[verdictOf(picture)] += 1;
+  $("counts").textContent = `${shown.length === all.length ? "" : `${shown.length} of `}${count(all)} · ${named} group${named === 1 ? "" : "s"} · `
     + Object.entries(found).map(([name, count]) => `${count} ${WORDS[name]}`).join(" · ") + ` · ${all.filter(isMine).length} by you`;
 }
 
@@ -295,6 +302,20 @@ function decide(fields, words) {
   tell(`${current.file}: ${words}`);
 }
 
+const NEXT = "agentic-iqa gallery next";
+try { $("next").checked = localStorage.getItem(NEXT) !== "no"; } catch { /* as above */ }
+$("next").addEventListener("change", () => {
+  try { localStorage.setItem(NEXT, $("next").checked ? "yes" : "no"); } catch { /* as above */ }
+  list.focus();
+});
+
+function judge(verdict) {
+  decide({ verdict }, verdict);
+  if (!$("next").checked || !current.sha256) return;
+  step(1);
+  if ($("closer").open) again();
+}
+
 const unrejected = (picture) => (decided(picture).verdict === "reject" ? { verdict: null } : {});
 
 function makeBest() {
@@ -309,13 +330,13 @@ const ACTIONS = {
   ArrowRight: () => step(1), ArrowLeft: () => step(-1), ArrowDown: () => stepLine(1), ArrowUp: () => stepLine(-1),
   Home: () => go(shown[0]), End: () => go(shown[shown.length - 1]),
   PageDown: () => { for (let n = 0; n < 3; n++) stepLine(1); }, PageUp: () => { for (let n = 0; n < 3; n++) stepLine(-1); },
-  " ": () => closer([current]), p: () => decide({ verdict: "keep" }, "keep"), x: () => decide({ verdict: "reject" }, "reject"),
+  " ": () => closer([current]), p: () => judge("keep"), x: () => judge("reject"),
   n: () => decide({ verdict: null, stars: 0, best: false }, "left to the program"), u: goBack, b: makeBest, s: save, f: () => $("verdict").focus(), g: () => stepGroup(1), G: () => stepGroup(-1),
   c: () => compare(), "?": () => $("keys").click(),
 };
 for (let stars = 0; stars <= 5; stars++) ACTIONS[stars] = () => decide({ stars, ...unrejected(current) }, `${stars} stars`);
 const IN_CLOSER = {
-  "+": () => zoom(1.4), "=": () => zoom(1.4), "-": () => zoom(1 / 1.4), z: () => { factor = factor > 1.01 ? 1 : natural(); paint(); },
+  m: nextFault, "+": () => zoom(1.4), "=": () => zoom(1.4), "-": () => zoom(1 / 1.4), z: () => { factor = factor > 1.01 ? 1 : natural(); paint(); },
   " ": () => $("closer").close(), escape: () => $("closer").close(), c: () => (panes.length > 1 ? closer([current]) : compare()),
   ArrowRight: () => { step(1); again(); }, ArrowLeft: () => { step(-1); again(); }, ArrowDown: () => { step(1); again(); }, ArrowUp: () => { step(-1); again(); },
 };
@@ -328,11 +349,11 @@ function act(key) {
   return true;
 }
 document.addEventListener("keydown", (event) => {
-  if (event.ctrlKey || event.metaKey || event.altKey || event.target.matches("select, input")) {
+  if (event.ctrlKey || event.metaKey || event.altKey || event.target.matches("select")) {
     if (event.key === "Escape") list.focus();
     return;
   }
-  if (event.target.matches("button") && (event.key === " " || event.key === "Enter")) return;
+  if (event.target.matches("button, input") && (event.key === " " || event.key === "Enter")) return;
   if (act(event.key)) event.preventDefault();
 });
 document.addEventListener("click", (event) => { const key = event.target.dataset && event.target.dataset.key; if (key) act(key); });
@@ -341,7 +362,18 @@ $("keys").addEventListener("click", () => { $("help").hidden = !$("help").hidden
 
 // Closer, alone or beside the best: one zoom for both.
 
-let panes = [], factor = 1, centre = [0.5, 0.5], looked = null;
+let panes = [], factor = 1, centre = [0.5, 0.5], looked = null, mapped = -1;  // the last: which of a picture's faults is shown in red
+
+function redden({ picture, map }) {  // 3 x 3 pixels, which the browser blends as it enlarges them
+  const pen = map.getContext("2d");
+  map.width = map.height = 3;
+  (picture.where[mapped] || []).forEach((share, n) => { pen.fillStyle = `rgb(214 40 40 / ${share * 0.6}%)`; pen.fillRect(n % 3, Math.floor(n / 3), 1, 1); });
+}
+
+function nextFault() {
+  mapped = mapped + 1 < panes[panes.length - 1].picture.where.length ? mapped + 1 : -1;
+  captions();
+}
 
 function compare() {
   const others = current.of.pictures.filter((each) => each !== current);
@@ -353,14 +385,14 @@ function again() { if (panes.length > 1 && current.of.pictures.length > 1) compa
 
 function closer(pictures) {
   panes = pictures.map((picture) => {
-    const figure = el("figure", "pane"), image = el("img"), caption = el("figcaption");
+    const figure = el("figure", "pane"), image = el("img"), caption = el("figcaption"), map = el("canvas");
     image.alt = picture.file; image.draggable = false;
     image.src = picture.preview || picture.thumb || "";
-    figure.append(image, caption);
-    return { picture, figure, image, caption, whole: false };
+    figure.append(image, map, caption);
+    return { picture, figure, image, map, caption, whole: false };
   });
   $("panes").replaceChildren(...panes.map((pane) => pane.figure));
-  if (!$("closer").open) { factor = 1; looked = null; $("closer").showModal(); }
+  if (!$("closer").open) { factor = 1; looked = null; mapped = -1; $("closer").showModal(); }
   const { of } = pictures[pictures.length - 1];
   if (looked !== of) { looked = of; centre = [...bestOf(of).focus]; }  // within a group it stays
   captions(); paint();
@@ -368,9 +400,11 @@ function closer(pictures) {
 $("closer").addEventListener("close", () => { arrange(); list.focus(); follow(true); });
 
 function captions() {
-  for (const { picture, caption } of panes) {
+  for (const pane of panes) {
+    const { picture, caption } = pane, [red] = picture.faults[mapped] || [];
+    redden(pane);
     const { stars } = opinion(picture), best = picture.group != null && bestOf(picture.of) === picture;
-    caption.textContent = [picture.file, WORDS[verdictOf(picture)], best ? "best" : "", stars ? "★".repeat(stars) : "", picture.reason].filter(Boolean).join(" · ");
+    caption.textContent = [red ? `In red: ${red}` : "", picture.file, WORDS[verdictOf(picture)], best ? "best" : "", stars ? "★".repeat(stars) : "", picture.reason, picture.why, picture.camera].filter(Boolean).join(" · ");
   }
 }
 
@@ -382,20 +416,22 @@ function zoom(by) { factor = Math.min(Math.max(factor * by, 1), 4 * natural()); 
 
 function paint() {
   for (const pane of panes) {
-    const { picture, figure, image } = pane, scale = fitted(pane) * factor;
+    const { picture, figure, image, map } = pane, scale = fitted(pane) * factor;
     if (!pane.whole && picture.original && scale * Math.max(picture.width, picture.height) > 1.05 * data.preview * whole()) {
       pane.whole = true;  // the file itself; where the browser cannot show it, the preview stays
       const original = new Image();
       original.onload = () => { image.src = original.src; };
       original.src = picture.original;
     }
-    image.style.width = `${picture.width}px`;
-    image.style.height = `${picture.height}px`;
     const at = [[figure.clientWidth, picture.width], [figure.clientHeight, picture.height]].map(([room, side], axis) => {
       const size = side * scale;
       return size <= room ? (room - size) / 2 : Math.min(0, Math.max(room - size, room / 2 - centre[axis] * size));
     });
-    image.style.transform = `translate(${at[0]}px, ${at[1]}px) scale(${scale})`;
+    for (const { style } of [image, map]) {
+      style.width = `${picture.width}px`;
+      style.height = `${picture.height}px`;
+      style.transform = `translate(${at[0]}px, ${at[1]}px) scale(${scale})`;
+    }
   }
   $("zoomed").textContent = `${Math.round(100 * factor / natural())} %`;
 }

@@ -22,7 +22,7 @@ function fields(schema, all) {
   const rows = Object.entries(whole.properties ?? {}).map(([name, one]) =>
     el("tr", {}, el("td", {}, el("code", {}, name), required.has(name) ? " *" : ""), el("td", {}, kind(one, all)), el("td", {}, one.description ?? "")));
   if (!rows.length) return el("p", { class: "cost" }, "An object.");
-  const head = el("tr", {}, ...["Field", "Type", ""].map((name) => el("th", { scope: "col" }, name)));
+  const head = el("tr", {}, ...["Field", "Type", "What it is"].map((name) => el("th", { scope: "col" }, name)));
   return el("div", { class: "tablebox" }, el("table", {}, el("thead", {}, head), el("tbody", {}, ...rows)));
 }
 
@@ -37,8 +37,9 @@ for (const [path, methods] of Object.entries(api.paths)) {
     for (const [status, response] of Object.entries(operation.responses)) {
       if (status === "422" && !operation.requestBody) continue;
       const schema = Object.values(response.content ?? {})[0]?.schema;
-      list.append(el("li", {}, el("code", {}, status), ` ${schema?.$ref ? kind(schema, all) : ""} ${status === "200" ? "" : response.description}`));
-      if (status === "200" && schema?.$ref) list.append(el("details", {}, el("summary", {}, "Its fields"), fields(schema, all)));
+      const item = el("li", {}, el("code", {}, status), ` ${schema?.$ref ? kind(schema, all) : ""} ${status === "200" ? "" : response.description}`);
+      list.append(item);
+      if (status === "200" && schema?.$ref) item.append(el("details", {}, el("summary", {}, "Its fields"), fields(schema, all)));
     }
     panel.append(list);
     document.getElementById("operations").append(panel);

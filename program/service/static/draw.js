@@ -74,7 +74,7 @@ function hero(result) {
       el("div", { class: "score" }, tenth(score), el("small", {}, " of 5")),
       el("div", {},
         el("p", { class: "verdict" }, capital(LEVELS[nearest(score) - 1])),
-        low === undefined ? null : el("p", {}, `likely ${low.toFixed(1)} to ${high.toFixed(1)}`)),
+        low === undefined ? null : el("p", {}, `people likely rate it ${low.toFixed(1)} to ${high.toFixed(1)}`)),
     );
     return box;
   }
@@ -134,7 +134,7 @@ function findings(result) {
       dots.append(` ${one.severity}`);
       const boxed = result.state.executor_evidence.region_boxes?.[region];
       const where = region === "Global" ? null : el("span", { class: "tag" }, boxed ? region : `${region} (whole image)`);
-      list.append(el("li", {}, el("div", { class: "head" }, el("span", {}, el("strong", {}, NAMES[one.type] ?? one.type), " ", where ?? ""), dots), el("p", {}, one.explanation)));
+      list.append(el("li", {}, el("div", { class: "head" }, el("span", {}, el("strong", {}, one.fault ? capital(one.fault) : NAMES[one.type] ?? one.type), " ", where ?? ""), dots), el("p", {}, one.explanation)));
     }
   }
   if (!list.childElementCount) list.append(el("li", {}, el("p", {}, "None found.")));
@@ -144,8 +144,8 @@ function findings(result) {
 function readings(logs) {
   const regions = logs.some((log) => log.region !== "Global");
   const names = ["Tool", ...(regions ? ["Region"] : []), "For", "Raw", "Score", "", "Seconds"];
-  const kinds = { Raw: "number", Score: "number", Seconds: "number", "": "meter" };
-  const head = el("tr", {}, ...names.map((name) => el("th", { class: kinds[name] ?? "", scope: "col" }, name)));
+  const kinds = { Raw: "number", Score: "number", Seconds: "number" };
+  const head = el("tr", {}, ...names.map((name) => (name ? el("th", { class: kinds[name] ?? "", scope: "col" }, name) : el("td", { class: "meter" }))));
   const rows = logs.map((log) => {
     const first = [el("td", {}, el("strong", {}, log.tool)), ...(regions ? [el("td", {}, log.region)] : []), el("td", {}, log.distortion)];
     if (log.score === null) return el("tr", {}, ...first, el("td", { class: "failed", colSpan: 4 }, log.error ?? "no score"));

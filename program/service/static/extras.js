@@ -7,18 +7,21 @@ export function save(name, kind, content) {
   setTimeout(() => URL.revokeObjectURL(link.href), 1000);
 }
 
+function inside(picture) {
+  const canvas = el("canvas", { width: picture.naturalWidth, height: picture.naturalHeight });
+  canvas.getContext("2d").drawImage(picture, 0, 0);
+  return canvas.toDataURL("image/jpeg", 0.9);
+}
+
 // A page of its own: the answer as it is shown, with the picture inside; it fetches nothing.
 export async function asPage(answer, picture, name) {
   const style = await (await fetch("assets/page.css")).text();
-  const copy = answer.cloneNode(true);
+  const copy = document.implementation.createHTMLDocument("").importNode(answer, true); // which loads nothing
   for (const part of copy.querySelectorAll("button, .downloads, #map")) part.remove();
   for (const part of copy.querySelectorAll("details")) part.open = true;
-  let shown = "";
-  if (picture.naturalWidth) {
-    const canvas = el("canvas", { width: picture.naturalWidth, height: picture.naturalHeight });
-    canvas.getContext("2d").drawImage(picture, 0, 0);
-    shown = `<img id="heatmap" alt="the image judged" src="${canvas.toDataURL("image/jpeg", 0.9)}">`;
-  }
+  const maps = answer.querySelectorAll("img");
+  copy.querySelectorAll("img").forEach((map, n) => { map.src = inside(maps[n]); });
+  const shown = picture.naturalWidth ? `<img class="judged" alt="the image judged" src="${inside(picture)}">` : "";
   const policy = "default-src 'none'; img-src data:; style-src 'unsafe-inline'";
   const title = el("h1", {}, name).outerHTML; // escapes the name
   return `<!doctype html><html lang="en"><head><meta charset="utf-8"><meta http-equiv="Content-Security-Policy" content="${policy}">

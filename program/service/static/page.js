@@ -334,7 +334,9 @@ function show(result) {
   found = [...boxes].map(([name, box]) => ({ name, box, kind: "found" }));
   drawBoxes();
   reveal(...draw(result));
-  $("details").before(mapButton());
+  const map = mapButton();  // beside the reasons
+  ($("answer").querySelector(".findings") ?? $("details")).before(map);
+  map.click();
   const canvas = files.reference && difference($("preview"), $("reference-preview"));
   if (canvas) $("details").before(el("h2", {}, "Difference from the reference"), canvas);
   $("answer").append(downloads(result));
@@ -363,7 +365,7 @@ function downloads(result, pair = null) {
 
 function mapButton() {
   const ask = el("button", { type: "button", class: "quiet add", id: "map" }, "Show where quality is lost");
-  ask.addEventListener("click", async () => {
+  ask.addEventListener("click", async (event) => {
     ask.disabled = true;
     ask.textContent = "Drawing…";
     try {
@@ -372,9 +374,9 @@ function mapButton() {
       const picture = el("img", { id: "heatmap", alt: "The image in grey, red where quality is lost" });
       picture.src = URL.createObjectURL(await response.blob());
       picture.addEventListener("load", () => URL.revokeObjectURL(picture.src));
-      ask.replaceWith(picture);
+      ask.replaceWith(el("figure", { class: "map" }, picture, el("figcaption", {}, "Red: where quality is lost")));
     } catch (error) {
-      fail(error.message);
+      if (event.isTrusted) fail(error.message);  // not of the page's own asking
       ask.disabled = false;
       ask.textContent = "Show where quality is lost";
     }
