@@ -11,11 +11,13 @@ from numpy.typing import NDArray
 from program.common.text import is_chinese
 from program.expert.judge import faults as judged
 from program.expert.judge.faults import (
+    CLEAR,
     KINDS,
     MOST,
     faults_of,
     kind_of,
     likeliest_of,
+    local_faults,
     place_of,
     probability_of,
     sharpness_of,
@@ -24,13 +26,16 @@ from program.expert.judge.faults import (
 from program.expert.judge.quality import OUTPUTS, UNDISTORTED, QualityBelief
 from program.expert.judge.views import Measurements, View, position
 from program.expert.store import Matrix, stored_table
-from signatures.schemas import FAULTS, GLOBAL, DistortionCategory, Severity
+from signatures.schemas import DISTORTION_CATEGORIES, FAULTS, GLOBAL, SEVERITIES, DistortionCategory, Severity
 
 PRESENT = 0.8
 """Severity from which a distortion is there: between imperceptible (0.1) and slightly annoying
 (1.1)."""
 POOR = 2.5
 """Quality below which something is wrong with an image."""
+_COSTLY, _FAIR, _GOOD = 3.5, 3.3, 4.2
+"""Quality below which something costs points even where nothing stands out; from which nothing spoils
+the whole picture; and from which nothing is plainly wrong with it."""
 _LIMITS_ALONE = np.array([0.9, 0.9, 0.7, 0.7, 0.9, 0.7, 0.45])
 _LIMITS_PAIRED = np.array([0.75, 0.8, 0.8, 0.75, 0.8, 0.8, 0.45])
 """Severity from which each category (in their order) is reported, without a reference and with one:
@@ -42,6 +47,8 @@ STEPS: tuple[tuple[float, Severity], ...] = (
 """Severities below which each word stands; from the last on it is extreme."""
 SAME = UNDISTORTED - STEPS[0][0]
 """Quality beside a reference from which no difference can be seen."""
+_A_LEVEL, _LEAST_SHARE = 1.0, 0.001
+"""Grey levels of noise below which it is not quoted, and the least share of pixels that is."""
 _EVEN, _PLACED = 0.08, 0.35
 """Deviation over the cells, relative to their mean, up to which they are alike, and from which one
 stands out."""
@@ -67,6 +74,10 @@ class Phrases:
     def say(self, name: str, /, **values: Any) -> str:
         """Return a phrase with its values filled in."""
         return _table()[name][self._column].format(**values)
+
+    def has(self, name: str) -> bool:
+        """Return whether there is such a phrase."""
+        return name in _table()
 
     def join(self, *sentences: str) -> str:
         """Join sentences that follow each other; empty ones are left out."""
@@ -122,22 +133,33 @@ class VisibleFault(NamedTuple):
 
 
 def visible_faults(view: View) -> list[VisibleFault]:
-    """Return what is wrong, the worst first: every answer tells of these and of no others."""
+    """Return what is wrong, the strongest first: every answer tells of these and of no others."""
     if view.unjudged is not None:
         return []
     damages = _damages(view)
     if view.difference is not None:
         return [each for each in damages if each.severity != "none"]
+    local = local_faults(view)
     faults = []
     for fault, strength, _ in faults_of(view):
-        faults.append(VisibleFault(FAULTS[fault], _SEVERITY[strength], fault))
+        severity = _SEVERITY[strength]
+        if fault not in local:
+            severity = min(severity, _most_beside(view.prior.mean), key=SEVERITIES.index)
+        faults.append(VisibleFault(FAULTS[fault], severity, fault))
     if view.features.values[0, OUTPUTS["nr"].index("altered")] >= _MADE:
         named = {each.category for each in faults}
-        others = [each for each in damages if each.category not in named]
-        if KINDS[kind_of(view)]:
-            others = [each._replace(fault=likeliest_of(view, each.category)) for each in others]
-        faults += others
+        for each in damages:
+            if each.category not in named:
+                faults.append(each._replace(fault=likeliest_of(view, each.category)))
+    faults.sort(key=lambda each: -SEVERITIES.index(each.severity))
     return faults[:MOST]
+
+
+def _most_beside(quality: float) -> Severity:
+    """Return how severe a fault of the whole picture can be at most beside a quality, 1..5."""
+    if quality >= _GOOD:
+        return "slight"
+    return "moderate" if quality >= _FAIR else "extreme"
 
 
 def _damages(view: View) -> list[VisibleFault]:
@@ -177,11 +199,9 @@ def findings(
 
     `faint`: what does not stand out, but is there for who asks for it.
     """
-    visible = [*visible_faults(view), *faint]
-    listed = []
-    for category in categories:
-        faults = [each for each in visible if each.category == category]
-        listed += faults or [VisibleFault(category, "none")]
+    listed = [each for each in (*visible_faults(view), *faint) if each.category in categories]
+    there = {each.category for each in listed}
+    listed += [VisibleFault(category, "none") for category in categories if category not in there]
     return [
         {
             "region": region or GLOBAL, "type": each.category, "severity": each.severity,
@@ -221,10 +241,15 @@ def describe(view: View, fault: VisibleFault, phrases: Phrases) -> str:
         lead = phrases.say("opening.none", name=phrases.say(f"damage.{category}"))
     else:
         lead = item(view, fault, phrases)
-    n = judged.seen_in(view, fault.fault).measured
+    shown = judged.seen_in(view, fault.fault)
+    n, noise = shown.measured, np.expm1(shown.measured["noise_p20"])
+    if category == "Noise" and fault.severity != "none" and noise < _A_LEVEL:
+        return sentence_of([lead], phrases)  # it is in other places than the quiet ones that are measured
+    by = fault.fault if phrases.has(f"alone.{fault.fault}") else category
     return phrases.say(
-        f"alone.{category}", opening=capitalise(lead), n=n, noise=np.expm1(n["noise_p20"]),
-        ratio=np.exp(n["blocking"]), mean=255 * n["brightness"], edges=np.expm1(n["edge1_p99"]),
+        f"alone.{by}", opening=capitalise(lead), n=n, noise=noise, ratio=np.exp(n["blocking"]),
+        mean=255 * n["brightness"], edges=np.expm1(n["edge1_p99"]),
+        clipped=max(shown.signs["clipped_any"], _LEAST_SHARE), black=max(shown.signs["black"], _LEAST_SHARE),
     )  # fmt: skip
 
 
@@ -295,8 +320,9 @@ def _against_reference(view: View, d: Measurements, fault: VisibleFault, phrases
 
 _RICH = 0.7
 """The position among natural photographs from which colours are rich."""
-_CLEAR = 0.6
-"""Probability from which a subject is called sharp or not, and an exposure right."""
+_EXPOSED, _PERHAPS = 0.35, 0.15
+"""Probability of wrong exposure up to which an exposure is right, and of a fault from which it may cost
+points."""
 
 
 def sentence_of(items: Sequence[str], phrases: Phrases) -> str:
@@ -324,18 +350,28 @@ def summary(view: View, quality: float, phrases: Phrases, *, faults_asked: bool 
     if not KINDS[kind]:
         return phrases.say("sentence.kind", kind=phrases.say(f"kind.{kind}"))
     sharp = None if view.is_part else sharpness_of(view)  # a part has no subject
-    if sharp is not None and sharp <= 1 - _CLEAR and len(items) < MOST:
+    if sharp is not None and sharp <= 1 - CLEAR and len(items) < MOST:
         if not any(each.category == "Blurs" for each in faults):
             items.append(phrases.say("sentence.unsharp"))  # what made it so is not clear
     if items:
         return sentence_of(items, phrases)
+    cost = likeliest_of(view, *DISTORTION_CATEGORIES) if quality < _COSTLY else ""
+    costs = _costs(view, cost, phrases)
     if quality < POOR:
+        return costs
+    strengths = [phrases.say(f"strength.{name}") for name in _strengths(view, cost)]
+    good = sentence_of([phrases.say("sentence.and").join(strengths)], phrases) if strengths else ""
+    clean = phrases.say("sentence.clean") if faults_asked or not (good or costs) else ""
+    return phrases.join(clean, good, costs)
+
+
+def _costs(view: View, fault: str, phrases: Phrases) -> str:
+    """Say what may cost an image points of which no fault stands out; "" where nothing does."""
+    if not fault:
+        return ""
+    if probability_of(view, fault) < _PERHAPS:
         return phrases.say("sentence.unexplained")
-    strengths = [phrases.say(f"strength.{name}") for name in _strengths(view)]
-    if not strengths:
-        return phrases.say("sentence.clean")
-    good = sentence_of([phrases.say("sentence.and").join(strengths)], phrases)
-    return phrases.join(phrases.say("sentence.clean"), good) if faults_asked else good
+    return phrases.say("sentence.costs", items=item(view, VisibleFault(FAULTS[fault], "slight", fault), phrases))
 
 
 def _shift_summary(view: View, quality: float, phrases: Phrases) -> str:
@@ -372,16 +408,15 @@ def _changes(view: View, faults: Sequence[VisibleFault], items: list[str], phras
     return phrases.say("sentence.same")
 
 
-def _strengths(view: View) -> list[str]:
-    strengths = []
-    if (sharpness_of(view) or 0.0) >= _CLEAR:
-        strengths.append("sharp")
+def _strengths(view: View, cost: str) -> list[str]:
+    """Return what is good about an image, apart from what a fault may cost it."""
     wrong = probability_of(view, "too dark", "too bright", "blown highlights", "crushed shadows")
-    if wrong < 1 - _CLEAR:
-        strengths.append("exposed")
-    if position(view, "colour") > _RICH:
-        strengths.append("colour")
-    return strengths
+    good = {
+        "sharp": ("Blurs", (sharpness_of(view) or 0.0) >= CLEAR),
+        "exposed": ("Brightness change", wrong < _EXPOSED),
+        "colour": ("Color distortions", position(view, "colour") > _RICH),
+    }
+    return [name for name, (category, is_good) in good.items() if is_good and FAULTS.get(cost) != category]
 
 
 def details(view: View, belief: QualityBelief, scores: Sequence[tuple[str, float]], phrases: Phrases) -> str:

@@ -216,16 +216,23 @@ def _claims(look: Look, question: str, options: Mapping[str, str]) -> Decision |
         if letter in none:
             odds[letter] = 0.0
         elif claim is not None:
-            odds[letter] = sign * _claim_odds(look, claim)
+            odds[letter] = sign * support(look, claim)
+    faults = [] if look.cells else findings.visible_faults(look.view)
+    if faults and sign > 0:
+        _prefer_the_worst(faults[0], claims, odds)
     return Decision("distortion", _shares_of_odds(odds))
 
 
-def _claim_odds(look: Look, claim: Claim) -> float:
-    """Return the log-odds of a claim beside others: the worst fault is the likeliest to be meant."""
-    odds = support(look, claim)
-    faults = [] if look.cells else findings.visible_faults(look.view)
-    kinds = axis_of(claim.axis).kinds or axis_of(_topic_of(claim)).kinds
-    return odds + _FIRST if faults and faults[0].fault in kinds else odds
+def _prefer_the_worst(worst: VisibleFault, claims: Mapping[str, Claim | None], odds: dict[str, float]) -> None:
+    """Raise the log-odds of the claim that names the worst fault: above all others, unless it is slight."""
+    for letter, claim in claims.items():
+        if claim is None:
+            continue
+        kinds = axis_of(claim.axis).kinds or axis_of(_topic_of(claim)).kinds
+        if worst.fault in kinds:
+            least = odds[letter] if worst.severity == "slight" else max(odds.values())
+            odds[letter] = least + _FIRST
+            return
 
 
 def _claim(text: str) -> Claim | None:
@@ -344,7 +351,7 @@ _DETAIL = frozenset({"sharpness", "blur", "motion", "defocus", "oversharp", "low
 _OF_LIGHT: Mapping[str, set[str]] = {
     "underexposure": {"too dark", "crushed shadows"},
     "overexposure": {"too bright", "blown highlights"},
-    "exposure": set(),
+    "exposure": {"too dark", "too bright"},
 }  # fmt: skip
 _RATHER, _TOO = 0.5, 0.75
 """Probability of wrong exposure from which it is called rather, and too, dark or bright."""
@@ -370,10 +377,10 @@ def fact(look: Look, axis: str, phrases: Phrases, *, denied: bool = False) -> st
     """
     if axis == "colour tone":
         return phrases.say("sentence.tone", tone=phrases.say(f"tone.{_tone(look.view)}"))
-    visible = [] if look.cells else findings.visible_faults(look.view)
     if axis in _OF_LIGHT:
-        of_light = [each for each in visible if each.fault in _OF_LIGHT[axis]]
-        return _spoiled(look, of_light, phrases, denied=denied) or _exposure(look, axis, phrases)
+        of_light = _spoiled(look, _of_exposure(look, axis), phrases, denied=denied)
+        return of_light or _exposure(look, axis, phrases)
+    visible = [] if look.cells else findings.visible_faults(look.view)
     category = look.category(axis)
     of_category = [each for each in visible if category and each.category == category]
     if axis == "sharpness" and of_category:
@@ -407,12 +414,23 @@ def _share_word(look: Look, axis: str, phrases: Phrases) -> str:
 
 def _exposure(look: Look, axis: str, phrases: Phrases) -> str:
     """Say how the exposure is: on the side that an axis names, if wrong, else on the worse."""
-    odds = {side: above(look, side) for side in ("underexposure", "overexposure")}
-    side = axis if odds.get(axis, 0.0) > 0 else max(odds, key=odds.__getitem__)
-    how_far = int(np.digitize(special.expit(odds[side]), (_RATHER, _TOO)))
+    named = _of_exposure(look, "exposure")
+    if named:
+        side = "underexposure" if named[0].fault == "too dark" else "overexposure"
+        how_far = 1 if named[0].severity == "slight" else 2
+    else:
+        odds = {side: above(look, side) for side in ("underexposure", "overexposure")}
+        side = axis if odds.get(axis, 0.0) > 0 else max(odds, key=odds.__getitem__)
+        how_far = int(np.digitize(special.expit(odds[side]), (_RATHER, _TOO)))
     if side == "underexposure":
         how_far = -how_far
     return phrases.say("answer.exposure", step=phrases.say(f"exposure.{2 + how_far}"))
+
+
+def _of_exposure(look: Look, axis: str) -> list[VisibleFault]:
+    """Return the visible faults that an axis of exposure is about; of a part none is known."""
+    visible = [] if look.cells else findings.visible_faults(look.view)
+    return [each for each in visible if each.fault in _OF_LIGHT[axis]]
 
 
 def _spoiled(look: Look, faults: list[VisibleFault], phrases: Phrases, *, denied: bool) -> str:
