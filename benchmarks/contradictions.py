@@ -196,6 +196,7 @@ def _of_score(drawn: Answers) -> Iterator[tuple[str, str]]:
 
 def _of_sharpness(drawn: Answers) -> Iterator[tuple[str, str]]:
     sentence, sharp = drawn["sentence"], drawn["sharp"]
+    blurred = any(FAULTS[name] == "Blurs" for name, _ in drawn["columns"])
     if sharp == "yes" and re.search(r"blur (?:smears|softens) the whole picture", sentence):
         yield "blur all over a sharp subject", sentence
     if sharp != "yes" and re.match("Sharp", sentence):
@@ -204,7 +205,7 @@ def _of_sharpness(drawn: Answers) -> Iterator[tuple[str, str]]:
         yield "the subject is sharp, and it is not", sentence
     if sharp == "no" and _is_yes(drawn["answers"]["sharp"]):
         yield "a sharp picture without a sharp subject", f"{drawn['answers']['sharp']}"
-    if sharp == "yes" and drawn["answers"]["sharp"].startswith("No"):
+    if sharp == "yes" and re.match("No[.]|Probably not", drawn["answers"]["sharp"]) and not blurred:
         yield "a sharp subject, and no sharp picture", drawn["answers"]["sharp"]
     if _is_yes(drawn["answers"]["sharp"]) and _is_yes(drawn["answers"]["blurred"]):
         yield "sharp and blurred", f"{drawn['answers']['sharp']} / {drawn['answers']['blurred']}"
@@ -280,7 +281,7 @@ def _of_places(drawn: Answers) -> Iterator[tuple[str, str]]:
     if tiles.size < 9 or not drawn["columns"]:
         return
     told = re.search(rf"\b(?:the|at the) ({'|'.join(sorted(cells, key=len, reverse=True))})\b", items[0])
-    if told and tiles.min() < 3.5:
+    if told and tiles.min() < 3.5 and drawn["columns"][0][1] != "slight":
         row, column = divmod(cells.index(told[1]), 3)
         edge = np.linspace(0, len(tiles), 4).round().astype(int)
         here = tiles[max(edge[row] - 1, 0) : edge[row + 1] + 1, max(edge[column] - 1, 0) : edge[column + 1] + 1]

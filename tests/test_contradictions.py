@@ -24,7 +24,7 @@ def _lit(pixels: Pixels, gain: Any) -> Pixels:
 
 MADE = {
     "as it is": CAT, "cup": CUP, "woman": WOMAN, "dark": _lit(CAT, 0.2), "bright": _lit(WOMAN, 2.6),
-    "warm": _lit(CUP, (1.3, 0.9, 0.5)), "blurred": blurred(CAT, 3), "noisy": noisy(CUP, 25),
+    "warm": _lit(np.repeat(CAT.mean(axis=2, keepdims=True), 3, axis=2), (1.1, 0.7, 0.35)), "blurred": blurred(CAT, 3), "noisy": noisy(CUP, 25),
     "blocks": as_jpeg(WOMAN, 8), "dark and noisy": noisy(_lit(WOMAN, 0.25), 12), "grey": _lit(CUP, 0.35) + 110,
 }  # fmt: skip
 

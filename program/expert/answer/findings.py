@@ -15,7 +15,9 @@ from program.expert.judge.faults import (
     KINDS,
     MOST,
     faults_of,
+    is_in_corner,
     kind_of,
+    light_to_add,
     likeliest_of,
     local_faults,
     place_of,
@@ -135,6 +137,8 @@ class VisibleFault(NamedTuple):
 def visible_faults(view: View) -> list[VisibleFault]:
     """Return what is wrong, the strongest first: every answer tells of these and of no others."""
     if view.unjudged is not None:
+        return []
+    if view.difference is None and not KINDS[kind_of(view)]:
         return []
     damages = _damages(view)
     if view.difference is not None:
@@ -286,6 +290,23 @@ def _fault_item(view: View, fault: VisibleFault, phrases: Phrases) -> str:
         degree=phrases.say(f"degree.{fault.severity}"), very=phrases.say(f"very.{fault.severity}"),
     )  # fmt: skip
     return " ".join(text.split())
+
+
+def advice_on(faults: Sequence[str], query: str, view: View | None = None) -> list[str]:
+    """Return what to do about each fault, in the language of a question; `view` tells how much."""
+    phrases = phrases_for(query)
+    return [_advice(fault, phrases, view) for fault in faults]
+
+
+def _advice(fault: str, phrases: Phrases, view: View | None) -> str:
+    if view is None:
+        return phrases.say(f"advice.{fault}", by="", tone=phrases.say("balance.none"))
+    if is_in_corner(view, fault):
+        return phrases.say("advice.crop")
+    if fault == "defocus blur" and (sharpness_of(view) or 0.0) >= CLEAR:
+        return phrases.say("advice.around")
+    by = phrases.say(f"stops.{round(2 * light_to_add(view, fault))}")
+    return phrases.say(f"advice.{fault}", by=by, tone=phrases.say(f"balance.{tint_of(view)}"))
 
 
 def _name(view: View, category: DistortionCategory, phrases: Phrases) -> str:

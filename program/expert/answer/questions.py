@@ -25,6 +25,7 @@ from program.expert.answer.claims import (
 from program.expert.answer.findings import Phrases, VisibleFault
 from program.expert.answer.planning import is_read, region_pattern
 from program.expert.judge.views import View
+from signatures.schemas import category_of
 
 _CONTENT = "content"
 """Topic of a question that nothing measured answers."""
@@ -219,20 +220,32 @@ def _claims(look: Look, question: str, options: Mapping[str, str]) -> Decision |
             odds[letter] = sign * support(look, claim)
     faults = [] if look.cells else findings.visible_faults(look.view)
     if faults and sign > 0:
-        _prefer_the_worst(faults[0], claims, odds)
+        names = {letter: _fits(text, faults[0]) for letter, text in options.items() if claims[letter]}
+        letter = max(names, key=names.__getitem__)
+        if names[letter] and faults[0].severity != "slight":
+            odds[letter] = max(odds.values()) + _FIRST
+        elif names[letter] == _BY_NAME:
+            odds[letter] += _FIRST
     return Decision("distortion", _shares_of_odds(odds))
 
 
-def _prefer_the_worst(worst: VisibleFault, claims: Mapping[str, Claim | None], odds: dict[str, float]) -> None:
-    """Raise the log-odds of the claim that names the worst fault: above all others, unless it is slight."""
-    for letter, claim in claims.items():
-        if claim is None:
-            continue
-        kinds = axis_of(claim.axis).kinds or axis_of(_topic_of(claim)).kinds
-        if worst.fault in kinds:
-            least = odds[letter] if worst.severity == "slight" else max(odds.values())
-            odds[letter] = least + _FIRST
-            return
+_BY_NAME, _BY_FAMILY = 2, 1
+
+
+def _fits(text: str, fault: VisibleFault) -> int:
+    """Return how an option names a fault: by its own name, by its family's, or (0) not at all."""
+    claim = _claim(text)
+    if claim is None:
+        return 0
+    kinds = axis_of(claim.axis).kinds or axis_of(_topic_of(claim)).kinds
+    is_family = claim.axis in {"brightness", "sharpness"} or not claim.end
+    if claim.axis == "brightness" and not form("brightness").search(text):
+        kinds, is_family = ("too bright" if claim.more else "too dark",), False
+    if fault.fault in kinds:
+        return _BY_NAME
+    if is_family and fault.category in {category_of(part) for part in form("or").split(text)}:
+        return _BY_FAMILY
+    return 0
 
 
 def _claim(text: str) -> Claim | None:
@@ -468,13 +481,14 @@ def choice_reason(
             why = findings.unjudged_text(look.view, phrases)
         return phrases.join(why, phrases.say("choice.guess"), words if topic == _CONTENT else "")
     claim, folded = property_in(text), query.casefold()
+    worst = findings.visible_faults(look.view)[:1]
     if topic != "distortion" or form("reversed").search(folded):
         sentences = [fact(look, axis, phrases, denied=_is_denied(text, predicate(folded)))]
         if topic in {"distortion", "quality"}:
             sentences.append(words)
     elif claim is None or claim.axis == "taste":
         sentences = [words]
-    elif support(look, claim) < 0:
+    elif support(look, claim) < 0 and not any(_fits(text.casefold(), each) for each in worst):
         sentences = [phrases.say("choice.unclear"), words]
     else:
         sentences = [fact(look, axis, phrases)]

@@ -150,10 +150,11 @@ def _values(view: View) -> Matrix:
 
 
 def faults_of(view: View) -> tuple[NamedFault, ...]:
-    """Return the faults to name of an image alone, the worst first, then those of one cell alone."""
+    """Return the faults to name of an image alone: the strongest first, of equal ones the likelier worst."""
     local = local_faults(view)
-    of_whole = [each for each in _faults_of_whole(view) if each.fault not in local]
-    return (*of_whole, *(each.named for each in local.values()))
+    faults = [each for each in _faults_of_whole(view) if each.fault not in local]
+    faults += [each.named for each in local.values()]
+    return tuple(sorted(faults, key=lambda each: -STRENGTHS.index(each.strength)))
 
 
 @functools.lru_cache(maxsize=1024)
@@ -373,6 +374,27 @@ def place_of(view: View, fault: str) -> int | None:
 def place_in(spread: Matrix) -> int | None:
     """Return the place that nine probabilities tell, as `place_of`."""
     return None if spread.min() >= _WHOLE else int(spread.argmax())
+
+
+def is_in_corner(view: View, fault: str) -> bool:
+    """Return whether a fault is in one corner, and in no other part nearly as surely."""
+    spread, place = _spread(view, fault), place_of(view, fault)
+    return place is not None and bool(_IS_CORNER[place]) and np.sort(spread)[-2] < _ALONE * spread[place]
+
+
+def light_to_add(view: View, fault: str) -> float:
+    """Return the stops by which light is to be raised, or lowered, against a fault of it; 0 of others."""
+    mean, dark = view.signs["light_mean"], view.signs["stops_25"]
+    stops = {"too dark": _USUAL_LIGHT - mean, "too bright": mean - _BRIGHT_LIGHT, "crushed shadows": _SHADOWS - dark}
+    if fault not in stops:
+        return 0.0
+    return float(np.clip(stops[fault], 0.5, 2.0))
+
+
+_ALONE = 0.5
+"""Part of its probability up to which a fault that is in a corner may be elsewhere."""
+_USUAL_LIGHT, _BRIGHT_LIGHT, _SHADOWS = -2.5, -2.0, -7.0
+"""Stops below white of the mean of a usual picture and of a bright one, and of its darkest quarter."""
 
 
 def fault_map(view: View, fault: str) -> Matrix:

@@ -228,7 +228,8 @@ function fill(made, picture) {
   const title = el("span");
   title.append(el("b", verdict, capital(WORDS[verdict] || "not judged")), mine ? " (you)" : "", best ? " · best" : "",
     stars ? ` · ${"★".repeat(stars)}` : "", picture.score == null ? "" : ` · ${picture.score.toFixed(1)}`);
-  const why = mine ? `The program: ${WORDS[picture.verdict] || "not judged"}; ${picture.reason || ""}` : picture.reason || "";
+  const said = [picture.reason, picture.advice].filter(Boolean).join(" ");
+  const why = mine ? `The program: ${WORDS[picture.verdict] || "not judged"}; ${said}` : said;
   made.lastChild.replaceChildren(title, el("span", "name", picture.file), el("span", "why", why));
   made.title = why;
   made.setAttribute("aria-label", [picture.file, WORDS[verdict] || "not judged", mine ? "decided by you" : "", best ? "best of its group" : "",
@@ -370,7 +371,7 @@ $("closer").addEventListener("close", () => { arrange(); list.focus(); follow(tr
 function captions() {
   for (const { picture, caption } of panes) {
     const { stars } = opinion(picture), best = picture.group != null && bestOf(picture.of) === picture;
-    caption.textContent = [picture.file, WORDS[verdictOf(picture)], best ? "best" : "", stars ? "★".repeat(stars) : "", picture.reason].filter(Boolean).join(" · ");
+    caption.textContent = [picture.file, WORDS[verdictOf(picture)], best ? "best" : "", stars ? "★".repeat(stars) : "", picture.reason, picture.advice].filter(Boolean).join(" · ");
   }
 }
 
