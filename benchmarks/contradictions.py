@@ -244,8 +244,9 @@ def _of_questions(drawn: Answers) -> Iterator[tuple[str, str]]:
     if drawn["main"] == "None" and worst >= SEVERITIES.index("moderate"):
         yield "the main problem is none, and there is one", f"{drawn['columns']} {drawn['main why']}"
     if drawn["main"] != "None" and named and worst >= SEVERITIES.index("moderate"):
-        is_of_tones = FAULTS[named[0]] in {"Brightness change", "Contrast"} and "Brightness" in drawn["main"]
-        if category_of(drawn["main"]) != FAULTS[named[0]] and not is_of_tones:
+        families = {category_of(part) for part in drawn["main"].split(" or ")}
+        offered = {category_of(part) for option in MAIN[1] for part in option.split(" or ")}
+        if FAULTS[named[0]] in offered - families:
             yield "the main problem is not the worst fault", f"{drawn['main']} {drawn['columns']}"
 
 

@@ -376,7 +376,7 @@ def _advice(assessment: Assessment, viewer: "Viewer") -> list[str]:
 
     state = assessment.state
     view = viewer.view(assessment.images[0]) if state.kind else None
-    return advice_on([fault for fault, _ in assessment.faults], state.query, view)
+    return advice_on(dict(assessment.faults), state.query, view)
 
 
 def _fault_of_box(box: Box, width: int, height: int) -> str | None:

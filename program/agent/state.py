@@ -397,7 +397,7 @@ class AssessmentState(Record):
     subject_sharp: float | None = None
     """How probably people call the subject of a photograph sharp, by the same."""
     advice: list[str] = Field(default_factory=list)
-    """What to do about each fault of the whole image, in their order."""
+    """What to do about the faults of the whole image, in their order."""
     reference_path: str | None = None
     options: dict[str, str] | None = None
     regions: dict[str, Box] | None = None

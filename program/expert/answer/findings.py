@@ -292,20 +292,32 @@ def _fault_item(view: View, fault: VisibleFault, phrases: Phrases) -> str:
     return " ".join(text.split())
 
 
-def advice_on(faults: Sequence[str], query: str, view: View | None = None) -> list[str]:
-    """Return what to do about each fault, in the language of a question; `view` tells how much."""
+_MENDED_BY: Mapping[str, str] = {"crushed shadows": "too dark", "too bright": "blown highlights"}
+"""Faults that what is done about another one mends, too."""
+
+
+def advice_on(faults: Mapping[str, str], query: str, view: View | None = None) -> list[str]:
+    """Return what to do about faults, given with their strengths; a `view` of the image tells how much."""
     phrases = phrases_for(query)
-    return [_advice(fault, phrases, view) for fault in faults]
+    clauses = []
+    for fault, strength in faults.items():
+        if _MENDED_BY.get(fault) in faults:
+            continue
+        if fault == "blown highlights" and "too dark" in faults:
+            clauses.append(phrases.say("advice.both ends"))
+        else:
+            clauses.append(_advice(fault, strength, phrases, view))
+    return list(dict.fromkeys(clauses))
 
 
-def _advice(fault: str, phrases: Phrases, view: View | None) -> str:
+def _advice(fault: str, strength: str, phrases: Phrases, view: View | None) -> str:
     if view is None:
         return phrases.say(f"advice.{fault}", by="", tone=phrases.say("balance.none"))
     if is_in_corner(view, fault):
         return phrases.say("advice.crop")
     if fault == "defocus blur" and (sharpness_of(view) or 0.0) >= CLEAR:
         return phrases.say("advice.around")
-    by = phrases.say(f"stops.{round(2 * light_to_add(view, fault))}")
+    by = phrases.say(f"stops.{round(2 * light_to_add(view, fault, strength))}")
     return phrases.say(f"advice.{fault}", by=by, tone=phrases.say(f"balance.{tint_of(view)}"))
 
 
@@ -377,7 +389,7 @@ def summary(view: View, quality: float, phrases: Phrases, *, faults_asked: bool 
     if items:
         return sentence_of(items, phrases)
     cost = likeliest_of(view, *DISTORTION_CATEGORIES) if quality < _COSTLY else ""
-    costs = _costs(view, cost, phrases)
+    costs = _costs(view, quality, cost, phrases)
     if quality < POOR:
         return costs
     strengths = [phrases.say(f"strength.{name}") for name in _strengths(view, cost)]
@@ -386,13 +398,16 @@ def summary(view: View, quality: float, phrases: Phrases, *, faults_asked: bool 
     return phrases.join(clean, good, costs)
 
 
-def _costs(view: View, fault: str, phrases: Phrases) -> str:
-    """Say what may cost an image points of which no fault stands out; "" where nothing does."""
+def _costs(view: View, quality: float, fault: str, phrases: Phrases) -> str:
+    """Say what may cost an image points of which no fault stands out: `fault`, if any; "" if none does."""
     if not fault:
         return ""
+    unexplained = phrases.say("sentence.unexplained")
     if probability_of(view, fault) < _PERHAPS:
-        return phrases.say("sentence.unexplained")
-    return phrases.say("sentence.costs", items=item(view, VisibleFault(FAULTS[fault], "slight", fault), phrases))
+        return unexplained
+    items = item(view, VisibleFault(FAULTS[fault], "slight", fault), phrases)
+    costs = phrases.say("sentence.costs", items=items)
+    return phrases.join(unexplained, costs) if quality < POOR else costs
 
 
 def _shift_summary(view: View, quality: float, phrases: Phrases) -> str:
