@@ -63,7 +63,8 @@ Answers = dict[str, Any]
 
 def main(argv: Sequence[str] | None = None) -> int:
     """Draw what is missing, look for contradictions, print them."""
-    parser = argparse.ArgumentParser(prog="python -m benchmarks.contradictions", description=str(__doc__).split("\n")[0])
+    first = str(__doc__).partition("\n")[0]
+    parser = argparse.ArgumentParser(prog="python -m benchmarks.contradictions", description=first)
     parser.add_argument("sources", nargs="+", type=Path, metavar="FOLDER|MANIFEST")
     parser.add_argument("--count", type=int, default=600, metavar="N", help="photographs in all")
     parser.add_argument("--maps", type=int, default=120, metavar="N", help="photographs whose quality map is drawn")
@@ -119,9 +120,10 @@ def draw_answers(program: AgenticIQA, image: Any, *, is_mapped: bool = False) ->
     choice = program(image, MAIN[0], options=MAIN[1])
     findings = [each.model_dump() for _, each in result.state.evidence.findings()]
     return {
-        "image": str(image), "score": row.score, "sentence": result.summary, "sharp": row.subject_sharp, "kind": row.kind,
-        "columns": row.faults, "distortions": row.distortions or "", "findings": findings, "answers": answers,
-        "main": choice.option, "main why": choice.summary, **_map_of(program, result, is_mapped=is_mapped),
+        "image": str(image), "score": row.score, "sentence": result.summary, "sharp": row.subject_sharp,
+        "kind": row.kind, "columns": row.faults, "distortions": row.distortions or "", "findings": findings,
+        "answers": answers, "main": choice.option, "main why": choice.summary,
+        **_map_of(program, result, is_mapped=is_mapped),
     }  # fmt: skip
 
 
@@ -157,6 +159,8 @@ def contradictions(drawn: Answers) -> Iterator[tuple[str, str]]:
     yield from _of_score(drawn)
     yield from _of_sharpness(drawn)
     yield from _of_questions(drawn)
+    yield from _of_exposure(drawn)
+    yield from _of_explanations(drawn)
     yield from _of_words(drawn)
     yield from _of_places(drawn)
 
@@ -226,6 +230,10 @@ def _of_questions(drawn: Answers) -> Iterator[tuple[str, str]]:
             yield "a named fault is denied", f"{asked}: {answer} {columns}"
         if not strengths and re.match("Yes|Mostly", answer):
             yield "a fault that nothing else names is affirmed", f"{asked}: {answer} | {drawn['sentence']}"
+
+
+def _of_exposure(drawn: Answers) -> Iterator[tuple[str, str]]:
+    columns, answers = dict(drawn["columns"]), drawn["answers"]
     for name in ("dark", "bright"):
         if f"too {name}" in columns and name not in answers["exposure"].partition(".")[0]:
             yield "the exposure is right, and it is not", f"{answers['exposure']} {columns}"
@@ -236,11 +244,15 @@ def _of_questions(drawn: Answers) -> Iterator[tuple[str, str]]:
         yield "well exposed, and it is not", f"{answers['exposure']} | {drawn['sentence']}"
     if re.match("Sharp", drawn["sentence"]) and _is_yes(answers["blurred"]):
         yield "sharp and blurred", f"{answers['blurred']} | {drawn['sentence']}"
-    named = [name for name, _ in drawn["columns"]]
+
+
+def _of_explanations(drawn: Answers) -> Iterator[tuple[str, str]]:
+    answers, named = drawn["answers"], [name for name, _ in drawn["columns"]]
     for name in ("why", "faults", "describe"):
         if faults_in(answers[name]) != named:
             yield "an explanation names other faults than the columns", f"{answers[name]} {named}"
-    worst = SEVERITIES.index(max((each["severity"] for each in drawn["findings"]), key=SEVERITIES.index, default="none"))
+    severities = [each["severity"] for each in drawn["findings"]]
+    worst = max(map(SEVERITIES.index, severities), default=0)
     if drawn["main"] == "None" and worst >= SEVERITIES.index("moderate"):
         yield "the main problem is none, and there is one", f"{drawn['columns']} {drawn['main why']}"
     if drawn["main"] != "None" and named and worst >= SEVERITIES.index("moderate"):
@@ -287,7 +299,8 @@ def _of_places(drawn: Answers) -> Iterator[tuple[str, str]]:
         edge = np.linspace(0, len(tiles), 4).round().astype(int)
         here = tiles[max(edge[row] - 1, 0) : edge[row + 1] + 1, max(edge[column] - 1, 0) : edge[column + 1] + 1]
         if here.min() > tiles.min() + 0.3:
-            yield "quality is lost elsewhere than the worst fault is", f"{items[0]}: {here.min():.2f}, {tiles.min():.2f}"
+            lost = f"{items[0]}: {here.min():.2f}, {tiles.min():.2f}"
+            yield "quality is lost elsewhere than the worst fault is", lost
 
 
 if __name__ == "__main__":

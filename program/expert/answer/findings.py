@@ -58,8 +58,8 @@ _MADE = 0.4
 """How surely an image was altered after it was taken (-1 .. 1) where severities say by what."""
 _SEVERITY: Mapping[str, Severity] = {"slight": "slight", "moderate": "moderate", "strong": "severe"}
 """The documents' word for a photographer's strength."""
-_MAPS: Mapping[DistortionCategory, str] = {"Noise": "noise", "Compression": "blocking"}
-"""The map that shows where a category is in an image alone."""
+_CLIPPED = {"blown highlights", "crushed shadows"}
+"""Faults of which the share of pixels is told."""
 _CHANGE_MAPS: Mapping[DistortionCategory, str] = {
     "Noise": "residual", "Brightness change": "shift", "Color distortions": "colour",
 }  # fmt: skip
@@ -76,10 +76,6 @@ class Phrases:
     def say(self, name: str, /, **values: Any) -> str:
         """Return a phrase with its values filled in."""
         return _table()[name][self._column].format(**values)
-
-    def has(self, name: str) -> bool:
-        """Return whether there is such a phrase."""
-        return name in _table()
 
     def join(self, *sentences: str) -> str:
         """Join sentences that follow each other; empty ones are left out."""
@@ -152,9 +148,8 @@ def visible_faults(view: View) -> list[VisibleFault]:
         faults.append(VisibleFault(FAULTS[fault], severity, fault))
     if view.features.values[0, OUTPUTS["nr"].index("altered")] >= _MADE:
         named = {each.category for each in faults}
-        for each in damages:
-            if each.category not in named:
-                faults.append(each._replace(fault=likeliest_of(view, each.category)))
+        others = [each for each in damages if each.category not in named]
+        faults += [each._replace(fault=likeliest_of(view, each.category)) for each in others]
     faults.sort(key=lambda each: -SEVERITIES.index(each.severity))
     return faults[:MOST]
 
@@ -249,7 +244,7 @@ def describe(view: View, fault: VisibleFault, phrases: Phrases) -> str:
     n, noise = shown.measured, np.expm1(shown.measured["noise_p20"])
     if category == "Noise" and fault.severity != "none" and noise < _A_LEVEL:
         return sentence_of([lead], phrases)  # it is in other places than the quiet ones that are measured
-    by = fault.fault if phrases.has(f"alone.{fault.fault}") else category
+    by = fault.fault if fault.fault in _CLIPPED else category
     return phrases.say(
         f"alone.{by}", opening=capitalise(lead), n=n, noise=noise, ratio=np.exp(n["blocking"]),
         mean=255 * n["brightness"], edges=np.expm1(n["edge1_p99"]),
@@ -258,13 +253,13 @@ def describe(view: View, fault: VisibleFault, phrases: Phrases) -> str:
 
 
 def item(view: View, fault: VisibleFault, phrases: Phrases) -> str:
-    """Name what is wrong in few words: how strong, of what kind, and where."""
+    """Name what is wrong in few words: how strong, of what kind, and where.
+
+    Beside a reference, faults have no photographer's name.
+    """
     if fault.fault:
         return _fault_item(view, fault, phrases)
-    severity, name = phrases.say(f"severity.{fault.severity}"), _name(view, fault.category, phrases)
-    if view.difference is None and fault.category not in _MAPS:
-        # The picture itself differs from place to place.
-        return phrases.say("item.plain", severity=severity, name=name)
+    severity, name = phrases.say(f"severity.{fault.severity}"), phrases.say(f"change.{fault.category}")
     cells = np.abs(_cells(view, fault.category))
     deviation = float(cells.std()) / (float(cells.mean()) + 1e-6)
     if deviation < _EVEN:
@@ -321,22 +316,15 @@ def _advice(fault: str, strength: str, phrases: Phrases, view: View | None) -> s
     return phrases.say(f"advice.{fault}", by=by, tone=phrases.say(f"balance.{tint_of(view)}"))
 
 
-def _name(view: View, category: DistortionCategory, phrases: Phrases) -> str:
-    table = "damage" if view.difference is None else "change"
-    return phrases.say(f"{table}.{category}")
-
-
 def _cells(view: View, category: DistortionCategory) -> Matrix:
-    """Return the 3 x 3 map that shows a category: of the changes, where there is a reference."""
-    if view.difference is not None:
-        cells = view.difference.maps[_CHANGE_MAPS.get(category, "difference")]
-    else:
-        cells = view.measured.maps[_MAPS[category]]
-    return np.asarray(cells, dtype=float)
+    """Return the 3 x 3 map of the changes from the reference that shows a category; zeros without one."""
+    if view.difference is None:
+        return np.zeros((3, 3))
+    return np.asarray(view.difference.maps[_CHANGE_MAPS.get(category, "difference")], dtype=float)
 
 
 def _against_reference(view: View, d: Measurements, fault: VisibleFault, phrases: Phrases) -> str:
-    category, name = fault.category, _name(view, fault.category, phrases)
+    category, name = fault.category, phrases.say(f"change.{fault.category}")
     if fault.severity == "none":
         opening = phrases.say("opening.none", name=name)
     else:

@@ -359,7 +359,7 @@ def cells_of(view: View) -> Matrix:
 def _spread(view: View, fault: str) -> Matrix:
     """Return how probably people who see a fault see it in each cell."""
     if (local := local_faults(view).get(fault)) is not None:
-        return np.eye(9)[local.cell]
+        return np.asarray(np.eye(9)[local.cell])
     spread = np.asarray(special.expit(cells_of(view) @ load_heads().places[list(FAULTS).index(fault)]))
     if fault in {"motion blur", "defocus blur"} and (sharpness_of(view) or 0.0) >= CLEAR:
         spread[4] = 0.0  # around a sharp subject
