@@ -54,7 +54,6 @@ def test_each_fault_comes_with_what_to_do_about_it(iqa: AgenticIQA, name: str, f
     faults = [each for each, _ in result.faults]
     row = Row.of(Request(id="a"), result)
     assert fault in faults
-    assert advice in "; ".join(result.state.advice)
     assert advice.casefold() in str(row.advice).casefold()
     assert str(row.advice) in str(result)
     assert str(row.advice) in result._repr_html_()
@@ -64,15 +63,14 @@ def test_each_fault_comes_with_what_to_do_about_it(iqa: AgenticIQA, name: str, f
 
 def test_what_is_done_about_one_fault_does_not_undo_what_is_done_about_another() -> None:
     dark = advice_on({"too dark": "strong", "blown highlights": "slight", "crushed shadows": "slight"}, "")
-    assert len(dark) == 2
-    assert not any("lower" in clause for clause in dark)
-    assert len(advice_on({"blown highlights": "strong", "too bright": "slight"}, "")) == 1
+    assert dark == "Lift the exposure; blend two exposures, as no single one holds both lights and shadows."
+    assert ";" not in advice_on({"blown highlights": "strong", "too bright": "slight"}, "")
 
 
 @pytest.mark.parametrize(("gain", "side"), [((1.1, 0.7, 0.35), "cooler"), ((0.45, 1.0, 1.15), "warmer")])
 def test_the_white_balance_is_set_against_the_cast(gain: tuple[float, ...], side: str) -> None:
     view = Viewer().view(IMAGES.add(_lit(np.repeat(CAT.mean(axis=2, keepdims=True), 3, axis=2), gain)))
-    assert advice_on({"colour cast": "moderate"}, "", view) == [f"set the white balance {side}"]
+    assert advice_on({"colour cast": "moderate"}, "", view) == f"Set the white balance {side}."
 
 
 def test_where_nothing_is_wrong_nothing_is_to_be_done(iqa: AgenticIQA) -> None:

@@ -206,13 +206,7 @@ class Assessment(SummarizerOutput, dspy.Prediction):
     @property
     def advice(self) -> str | None:
         """What to do about the faults, in their order; empty where there is none."""
-        clauses = self.state.advice
-        if not clauses:
-            return None
-        if is_chinese(self.state.query):
-            return "；".join(clauses) + "。"
-        text = "; ".join(clauses)
-        return f"{text[0].upper()}{text[1:]}."
+        return self.state.advice
 
     @property
     def subject_sharp(self) -> str | None:

@@ -87,8 +87,7 @@ class AgenticIQA(ProgramModule):
                 state.image_notes = [*state.image_notes, note]
         usage.replans = state.iteration_count
         assessment = Assessment.of(result, state, usage, (test, original))
-        if assessment.faults:
-            state.advice = _advice(assessment, self.resources.viewer)
+        state.advice = _advice(assessment, self.resources.viewer)
         annotate_trace(_facts(assessment))
         return assessment
 
@@ -370,11 +369,13 @@ def _look(state: AssessmentState, image: ImageRef, viewer: "Viewer") -> None:
         state.image_notes.append(note)
 
 
-def _advice(assessment: Assessment, viewer: "Viewer") -> list[str]:
-    """Return what to do about the faults; how much of it is measured where the embedded expert looks."""
+def _advice(assessment: Assessment, viewer: "Viewer") -> str | None:
+    """Say what to do about the faults; how much of it is measured where the embedded expert looks."""
     from program.expert import advice_on
 
     state = assessment.state
+    if not assessment.faults:
+        return None
     view = viewer.view(assessment.images[0]) if state.kind else None
     return advice_on(dict(assessment.faults), state.query, view)
 

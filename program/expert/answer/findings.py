@@ -17,7 +17,7 @@ from program.expert.judge.faults import (
     faults_of,
     is_in_corner,
     kind_of,
-    light_to_add,
+    light_to_move,
     likeliest_of,
     local_faults,
     place_of,
@@ -291,29 +291,23 @@ _MENDED_BY: Mapping[str, str] = {"crushed shadows": "too dark", "too bright": "b
 """Faults that what is done about another one mends, too."""
 
 
-def advice_on(faults: Mapping[str, str], query: str, view: View | None = None) -> list[str]:
-    """Return what to do about faults, given with their strengths; a `view` of the image tells how much."""
-    phrases = phrases_for(query)
-    clauses = []
+def advice_on(faults: Mapping[str, str], query: str, view: View | None = None) -> str:
+    """Say what to do about faults, given with their strengths; a `view` of the image tells how much."""
+    phrases, clauses = phrases_for(query), []
     for fault, strength in faults.items():
-        if _MENDED_BY.get(fault) in faults:
-            continue
+        name, halves, tone = fault, 0, "none"
+        if view is not None:
+            halves, tone = round(2 * light_to_move(view, fault, strength)), tint_of(view)
+            if fault == "defocus blur" and (sharpness_of(view) or 0.0) >= CLEAR:
+                name = "around"
+            if is_in_corner(view, fault):
+                name = "crop"
         if fault == "blown highlights" and "too dark" in faults:
-            clauses.append(phrases.say("advice.both ends"))
-        else:
-            clauses.append(_advice(fault, strength, phrases, view))
-    return list(dict.fromkeys(clauses))
-
-
-def _advice(fault: str, strength: str, phrases: Phrases, view: View | None) -> str:
-    if view is None:
-        return phrases.say(f"advice.{fault}", by="", tone=phrases.say("balance.none"))
-    if is_in_corner(view, fault):
-        return phrases.say("advice.crop")
-    if fault == "defocus blur" and (sharpness_of(view) or 0.0) >= CLEAR:
-        return phrases.say("advice.around")
-    by = phrases.say(f"stops.{round(2 * light_to_add(view, fault, strength))}")
-    return phrases.say(f"advice.{fault}", by=by, tone=phrases.say(f"balance.{tint_of(view)}"))
+            name = "both ends"
+        if _MENDED_BY.get(fault) not in faults:
+            by, tone = phrases.say(f"stops.{halves}"), phrases.say(f"balance.{tone}")
+            clauses.append(phrases.say(f"advice.{name}", by=by, tone=tone))
+    return sentence_of(list(dict.fromkeys(clauses)), phrases)
 
 
 def _cells(view: View, category: DistortionCategory) -> Matrix:

@@ -382,7 +382,7 @@ def is_in_corner(view: View, fault: str) -> bool:
     return place is not None and bool(_IS_CORNER[place]) and np.sort(spread)[-2] < _ALONE * spread[place]
 
 
-def light_to_add(view: View, fault: str, strength: str) -> float:
+def light_to_move(view: View, fault: str, strength: str) -> float:
     """Return the stops by which light is to be raised, or lowered, against a fault of it; 0 of others."""
     mean, dark = view.signs["light_mean"], view.signs["stops_25"]
     stops = {"too dark": _USUAL_LIGHT - mean, "too bright": mean - _BRIGHT_LIGHT, "crushed shadows": _SHADOWS - dark}
