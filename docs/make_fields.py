@@ -37,7 +37,7 @@ def table(model: type[BaseModel], fields: Sequence[str]) -> str:
     """Return these fields of a model as a table in Markdown. Raises KeyError for a field without a docstring."""
     from program.agent.assessment import Assessment
 
-    meanings = {name: str(getattr(Assessment, name).__doc__) for name in ("score", "option", "subject_sharp")}
+    meanings = {name: str(getattr(Assessment, name).__doc__) for name in ("score", "option", "advice", "subject_sharp")}
     for each in (Assessment, model):
         for base in reversed(each.__mro__):
             if issubclass(base, BaseModel) and base is not BaseModel:

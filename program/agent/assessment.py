@@ -60,7 +60,7 @@ def card(result: "Assessment") -> str:
             pictures=_pictures(result),
             low=low,
             high=high,
-            lines=[result.summary, *result.notes, result.error],
+            lines=[result.summary, result.advice, *result.notes, result.error],
             findings=findings,
         )
     )
@@ -143,7 +143,7 @@ class Assessment(SummarizerOutput, dspy.Prediction):
         return dict(self.items())
 
     def __str__(self) -> str:
-        return "\n".join(filter(None, (self.headline, self.summary, self.shortfall)))
+        return "\n".join(filter(None, (self.headline, self.summary, self.advice, self.shortfall)))
 
     @property
     def images(self) -> "tuple[ImageRef, ImageRef | None]":
@@ -202,6 +202,11 @@ class Assessment(SummarizerOutput, dspy.Prediction):
             if finding.fault and strength:
                 faults.append((finding.fault, strength))
         return faults
+
+    @property
+    def advice(self) -> str | None:
+        """What to do about the faults, in their order; empty where there is none."""
+        return self.state.advice
 
     @property
     def subject_sharp(self) -> str | None:

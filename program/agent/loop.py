@@ -87,6 +87,7 @@ class AgenticIQA(ProgramModule):
                 state.image_notes = [*state.image_notes, note]
         usage.replans = state.iteration_count
         assessment = Assessment.of(result, state, usage, (test, original))
+        state.advice = _advice(assessment, self.resources.viewer)
         annotate_trace(_facts(assessment))
         return assessment
 
@@ -366,6 +367,17 @@ def _look(state: AssessmentState, image: ImageRef, viewer: "Viewer") -> None:
     if not KINDS[state.kind]:
         note = f"{state.kind}: the faults of photographs are not looked for, and the score is a guess"
         state.image_notes.append(note)
+
+
+def _advice(assessment: Assessment, viewer: "Viewer") -> str | None:
+    """Say what to do about the faults; how much of it is measured where the embedded expert looks."""
+    from program.expert import advice_on
+
+    state = assessment.state
+    if not assessment.faults:
+        return None
+    view = viewer.view(assessment.images[0]) if state.kind else None
+    return advice_on(dict(assessment.faults), state.query, view)
 
 
 def _fault_of_box(box: Box, width: int, height: int) -> str | None:

@@ -396,6 +396,8 @@ class AssessmentState(Record):
     """What the embedded expert takes the image for: "photograph", "document", ..."""
     subject_sharp: float | None = None
     """How probably people call the subject of a photograph sharp, by the same."""
+    advice: str | None = None
+    """What to do about the faults of the whole image, in their order."""
     reference_path: str | None = None
     options: dict[str, str] | None = None
     regions: dict[str, Box] | None = None

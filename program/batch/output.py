@@ -311,6 +311,8 @@ def show(result: Assessment, *, sources: bool = False) -> None:
     console.print(f"[bold]{_escaped(result.headline)}[/bold]")
     if reasons := result.quality_reasoning if sources else result.summary:
         console.print(_escaped(reasons))
+    if result.advice:
+        console.print(_escaped(result.advice))
     if result.notes:
         console.print(_escaped(f"note: {'; '.join(result.notes)}"))
     evidence = result.state.evidence

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 from program.common import lazy
 
 if TYPE_CHECKING:
+    from program.expert.answer.findings import advice_on
     from program.expert.answer.planning import named_distortions, named_tools, plan_assessment, region_pattern
     from program.expert.engine import belief, make_perceptual_lm, properties_of
     from program.expert.judge.faults import KINDS, STRENGTHS, fault_map, kind_of, sharpness_of
@@ -18,13 +19,14 @@ if TYPE_CHECKING:
 
 __all__ = (
     "KINDS", "MODEL", "NAME", "SEVERITIES", "STRENGTHS", "TILE", "WIDTH", "Correction", "Labels",
-    "QualityBelief", "View", "Viewer", "appearance", "belief", "damage", "fault_map", "heatmap",
+    "QualityBelief", "View", "Viewer", "advice_on", "appearance", "belief", "damage", "fault_map", "heatmap",
     "kind_of", "likeness", "make_perceptual_lm", "named_distortions", "named_tools", "plan_assessment",
     "properties_of", "region_pattern", "sharpness_of",
 )  # fmt: skip
 
 # So that reading a question loads nothing that measures pixels.
 __getattr__ = lazy(__name__, {
+    "answer.findings": ("advice_on",),
     "answer.planning": ("named_distortions", "named_tools", "plan_assessment", "region_pattern"),
     "engine": ("belief", "make_perceptual_lm", "properties_of"),
     "judge.faults": ("KINDS", "STRENGTHS", "fault_map", "kind_of", "sharpness_of"),

@@ -373,10 +373,10 @@ def _shown(
             reason = (each.error or "").replace(str(paths[each.id]), each.id)
         yield {
             "file": each.id, "sha256": digest, "group": each.group, "taken": each.taken_at, "verdict": verdict,
-            "reason": reason, "score": each.score, "kind": each.kind, "rating": each.stored_rating,
-            "faults": each.faults, "width": each.width or 3, "height": each.height or 2, "focus": each.focus,
-            "thumb": thumb, "preview": larger, "original": original, "camera": each.camera, "where": each.where,
-            "why": each.reasoning if each.group else None,
+            "reason": reason, "advice": each.advice, "score": each.score, "kind": each.kind,
+            "rating": each.stored_rating, "faults": each.faults, "width": each.width or 3, "height": each.height or 2,
+            "focus": each.focus, "thumb": thumb, "preview": larger, "original": original, "camera": each.camera,
+            "where": each.where, "why": each.reasoning if each.group else None,
         }  # fmt: skip
 
 

@@ -63,6 +63,7 @@ class Row(Columns, RowStart):
     """The third fault."""
     strength_3: str | None = None
     """How strong it is."""
+    advice: str | None = None
     subject_sharp: str | None = None
     kind: str | None = None
     """The kind of picture, as `photograph` or `document`."""
@@ -166,7 +167,7 @@ class Row(Columns, RowStart):
         return self.model_dump_json(exclude_defaults=True)
 
 
-_AS_THEY_ARE = (*Columns.model_fields, "status", "score", "option", "guess", "subject_sharp", "error")
+_AS_THEY_ARE = (*Columns.model_fields, "status", "score", "option", "guess", "advice", "subject_sharp", "error")
 """Columns that an assessment has under the same names."""
 
 

@@ -12,7 +12,7 @@ from scipy import special
 
 from program.expert.answer.claims import Cells, Claim, axis_of, cells_in, fault_of
 from program.expert.answer.findings import PRESENT, STEPS, VisibleFault, severity_word, strongest, visible_faults
-from program.expert.judge.faults import clean_of, probability_of, sharpness_of
+from program.expert.judge.faults import CLEAR, clean_of, likeliest_of, probability_of, sharpness_of
 from program.expert.judge.views import View, population, position, probit, share_below
 from signatures.schemas import FAULTS, SEVERITIES, DistortionCategory, Severity, category_of
 
@@ -182,9 +182,7 @@ def faint(look: Look, categories: Iterable[DistortionCategory]) -> list[VisibleF
     for category in categories:
         name = fault_of(category)
         if not look.paired and look.stated(name) == "none" and above(look, name) > 0:
-            kinds = [each for each in axis_of(name).kinds if FAULTS[each] == category]
-            kind = max(kinds, key=lambda each: probability_of(look.view, each), default="")
-            faults.append(VisibleFault(category, "slight", kind))
+            faults.append(VisibleFault(category, "slight", likeliest_of(look.view, category)))
     return faults
 
 
@@ -197,6 +195,8 @@ def _property(look: Look, name: str) -> float:
     odds = _signs(look, axis.signs) + axis.offset
     if name == "sharpness" and (severity := SEVERITIES.index(look.stated(name))) > 1:
         return min(odds, 0.5 - severity)
+    if name == "sharpness" and (sharpness_of(look.view) or 0.0) >= CLEAR:
+        return max(odds, 0.0)
     return odds
 
 

@@ -11,11 +11,15 @@ from numpy.typing import NDArray
 from program.common.text import is_chinese
 from program.expert.judge import faults as judged
 from program.expert.judge.faults import (
+    CLEAR,
     KINDS,
     MOST,
     faults_of,
+    is_in_corner,
     kind_of,
+    light_to_move,
     likeliest_of,
+    local_faults,
     place_of,
     probability_of,
     sharpness_of,
@@ -24,13 +28,16 @@ from program.expert.judge.faults import (
 from program.expert.judge.quality import OUTPUTS, UNDISTORTED, QualityBelief
 from program.expert.judge.views import Measurements, View, position
 from program.expert.store import Matrix, stored_table
-from signatures.schemas import FAULTS, GLOBAL, DistortionCategory, Severity
+from signatures.schemas import DISTORTION_CATEGORIES, FAULTS, GLOBAL, SEVERITIES, DistortionCategory, Severity
 
 PRESENT = 0.8
 """Severity from which a distortion is there: between imperceptible (0.1) and slightly annoying
 (1.1)."""
 POOR = 2.5
 """Quality below which something is wrong with an image."""
+_COSTLY, _FAIR, _GOOD = 3.5, 3.3, 4.2
+"""Quality below which something costs points even where nothing stands out; from which nothing spoils
+the whole picture; and from which nothing is plainly wrong with it."""
 _LIMITS_ALONE = np.array([0.9, 0.9, 0.7, 0.7, 0.9, 0.7, 0.45])
 _LIMITS_PAIRED = np.array([0.75, 0.8, 0.8, 0.75, 0.8, 0.8, 0.45])
 """Severity from which each category (in their order) is reported, without a reference and with one:
@@ -42,6 +49,8 @@ STEPS: tuple[tuple[float, Severity], ...] = (
 """Severities below which each word stands; from the last on it is extreme."""
 SAME = UNDISTORTED - STEPS[0][0]
 """Quality beside a reference from which no difference can be seen."""
+_A_LEVEL, _LEAST_SHARE = 1.0, 0.001
+"""Grey levels of noise below which it is not quoted, and the least share of pixels that is."""
 _EVEN, _PLACED = 0.08, 0.35
 """Deviation over the cells, relative to their mean, up to which they are alike, and from which one
 stands out."""
@@ -49,8 +58,8 @@ _MADE = 0.4
 """How surely an image was altered after it was taken (-1 .. 1) where severities say by what."""
 _SEVERITY: Mapping[str, Severity] = {"slight": "slight", "moderate": "moderate", "strong": "severe"}
 """The documents' word for a photographer's strength."""
-_MAPS: Mapping[DistortionCategory, str] = {"Noise": "noise", "Compression": "blocking"}
-"""The map that shows where a category is in an image alone."""
+_CLIPPED = {"blown highlights", "crushed shadows"}
+"""Faults of which the share of pixels is told."""
 _CHANGE_MAPS: Mapping[DistortionCategory, str] = {
     "Noise": "residual", "Brightness change": "shift", "Color distortions": "colour",
 }  # fmt: skip
@@ -122,22 +131,34 @@ class VisibleFault(NamedTuple):
 
 
 def visible_faults(view: View) -> list[VisibleFault]:
-    """Return what is wrong, the worst first: every answer tells of these and of no others."""
+    """Return what is wrong, the strongest first: every answer tells of these and of no others."""
     if view.unjudged is not None:
+        return []
+    if view.difference is None and not KINDS[kind_of(view)]:
         return []
     damages = _damages(view)
     if view.difference is not None:
         return [each for each in damages if each.severity != "none"]
+    local = local_faults(view)
     faults = []
     for fault, strength, _ in faults_of(view):
-        faults.append(VisibleFault(FAULTS[fault], _SEVERITY[strength], fault))
+        severity = _SEVERITY[strength]
+        if fault not in local:
+            severity = min(severity, _most_beside(view.prior.mean), key=SEVERITIES.index)
+        faults.append(VisibleFault(FAULTS[fault], severity, fault))
     if view.features.values[0, OUTPUTS["nr"].index("altered")] >= _MADE:
         named = {each.category for each in faults}
         others = [each for each in damages if each.category not in named]
-        if KINDS[kind_of(view)]:
-            others = [each._replace(fault=likeliest_of(view, each.category)) for each in others]
-        faults += others
+        faults += [each._replace(fault=likeliest_of(view, each.category)) for each in others]
+    faults.sort(key=lambda each: -SEVERITIES.index(each.severity))
     return faults[:MOST]
+
+
+def _most_beside(quality: float) -> Severity:
+    """Return how severe a fault of the whole picture can be at most beside a quality, 1..5."""
+    if quality >= _GOOD:
+        return "slight"
+    return "moderate" if quality >= _FAIR else "extreme"
 
 
 def _damages(view: View) -> list[VisibleFault]:
@@ -177,11 +198,9 @@ def findings(
 
     `faint`: what does not stand out, but is there for who asks for it.
     """
-    visible = [*visible_faults(view), *faint]
-    listed = []
-    for category in categories:
-        faults = [each for each in visible if each.category == category]
-        listed += faults or [VisibleFault(category, "none")]
+    listed = [each for each in (*visible_faults(view), *faint) if each.category in categories]
+    there = {each.category for each in listed}
+    listed += [VisibleFault(category, "none") for category in categories if category not in there]
     return [
         {
             "region": region or GLOBAL, "type": each.category, "severity": each.severity,
@@ -221,21 +240,26 @@ def describe(view: View, fault: VisibleFault, phrases: Phrases) -> str:
         lead = phrases.say("opening.none", name=phrases.say(f"damage.{category}"))
     else:
         lead = item(view, fault, phrases)
-    n = judged.seen_in(view, fault.fault).measured
+    shown = judged.seen_in(view, fault.fault)
+    n, noise = shown.measured, np.expm1(shown.measured["noise_p20"])
+    if category == "Noise" and fault.severity != "none" and noise < _A_LEVEL:
+        return sentence_of([lead], phrases)  # it is in other places than the quiet ones that are measured
+    by = fault.fault if fault.fault in _CLIPPED else category
     return phrases.say(
-        f"alone.{category}", opening=capitalise(lead), n=n, noise=np.expm1(n["noise_p20"]),
-        ratio=np.exp(n["blocking"]), mean=255 * n["brightness"], edges=np.expm1(n["edge1_p99"]),
+        f"alone.{by}", opening=capitalise(lead), n=n, noise=noise, ratio=np.exp(n["blocking"]),
+        mean=255 * n["brightness"], edges=np.expm1(n["edge1_p99"]),
+        clipped=max(shown.signs["clipped_any"], _LEAST_SHARE), black=max(shown.signs["black"], _LEAST_SHARE),
     )  # fmt: skip
 
 
 def item(view: View, fault: VisibleFault, phrases: Phrases) -> str:
-    """Name what is wrong in few words: how strong, of what kind, and where."""
+    """Name what is wrong in few words: how strong, of what kind, and where.
+
+    Beside a reference, faults have no photographer's name.
+    """
     if fault.fault:
         return _fault_item(view, fault, phrases)
-    severity, name = phrases.say(f"severity.{fault.severity}"), _name(view, fault.category, phrases)
-    if view.difference is None and fault.category not in _MAPS:
-        # The picture itself differs from place to place.
-        return phrases.say("item.plain", severity=severity, name=name)
+    severity, name = phrases.say(f"severity.{fault.severity}"), phrases.say(f"change.{fault.category}")
     cells = np.abs(_cells(view, fault.category))
     deviation = float(cells.std()) / (float(cells.mean()) + 1e-6)
     if deviation < _EVEN:
@@ -263,22 +287,38 @@ def _fault_item(view: View, fault: VisibleFault, phrases: Phrases) -> str:
     return " ".join(text.split())
 
 
-def _name(view: View, category: DistortionCategory, phrases: Phrases) -> str:
-    table = "damage" if view.difference is None else "change"
-    return phrases.say(f"{table}.{category}")
+_MENDED_BY: Mapping[str, str] = {"crushed shadows": "too dark", "too bright": "blown highlights"}
+"""Faults that what is done about another one mends, too."""
+
+
+def advice_on(faults: Mapping[str, str], query: str, view: View | None = None) -> str:
+    """Say what to do about faults, given with their strengths; a `view` of the image tells how much."""
+    phrases, clauses = phrases_for(query), []
+    for fault, strength in faults.items():
+        name, halves, tone = fault, 0, "none"
+        if view is not None:
+            halves, tone = round(2 * light_to_move(view, fault, strength)), tint_of(view)
+            if fault == "defocus blur" and (sharpness_of(view) or 0.0) >= CLEAR:
+                name = "around"
+            if is_in_corner(view, fault):
+                name = "crop"
+        if fault == "blown highlights" and "too dark" in faults:
+            name = "both ends"
+        if _MENDED_BY.get(fault) not in faults:
+            by, tone = phrases.say(f"stops.{halves}"), phrases.say(f"balance.{tone}")
+            clauses.append(phrases.say(f"advice.{name}", by=by, tone=tone))
+    return sentence_of(list(dict.fromkeys(clauses)), phrases)
 
 
 def _cells(view: View, category: DistortionCategory) -> Matrix:
-    """Return the 3 x 3 map that shows a category: of the changes, where there is a reference."""
-    if view.difference is not None:
-        cells = view.difference.maps[_CHANGE_MAPS.get(category, "difference")]
-    else:
-        cells = view.measured.maps[_MAPS[category]]
-    return np.asarray(cells, dtype=float)
+    """Return the 3 x 3 map of the changes from the reference that shows a category; zeros without one."""
+    if view.difference is None:
+        return np.zeros((3, 3))
+    return np.asarray(view.difference.maps[_CHANGE_MAPS.get(category, "difference")], dtype=float)
 
 
 def _against_reference(view: View, d: Measurements, fault: VisibleFault, phrases: Phrases) -> str:
-    category, name = fault.category, _name(view, fault.category, phrases)
+    category, name = fault.category, phrases.say(f"change.{fault.category}")
     if fault.severity == "none":
         opening = phrases.say("opening.none", name=name)
     else:
@@ -295,8 +335,9 @@ def _against_reference(view: View, d: Measurements, fault: VisibleFault, phrases
 
 _RICH = 0.7
 """The position among natural photographs from which colours are rich."""
-_CLEAR = 0.6
-"""Probability from which a subject is called sharp or not, and an exposure right."""
+_EXPOSED, _PERHAPS = 0.35, 0.15
+"""Probability of wrong exposure up to which an exposure is right, and of a fault from which it may cost
+points."""
 
 
 def sentence_of(items: Sequence[str], phrases: Phrases) -> str:
@@ -324,18 +365,31 @@ def summary(view: View, quality: float, phrases: Phrases, *, faults_asked: bool 
     if not KINDS[kind]:
         return phrases.say("sentence.kind", kind=phrases.say(f"kind.{kind}"))
     sharp = None if view.is_part else sharpness_of(view)  # a part has no subject
-    if sharp is not None and sharp <= 1 - _CLEAR and len(items) < MOST:
+    if sharp is not None and sharp <= 1 - CLEAR and len(items) < MOST:
         if not any(each.category == "Blurs" for each in faults):
             items.append(phrases.say("sentence.unsharp"))  # what made it so is not clear
     if items:
         return sentence_of(items, phrases)
+    cost = likeliest_of(view, *DISTORTION_CATEGORIES) if quality < _COSTLY else ""
+    costs = _costs(view, quality, cost, phrases)
     if quality < POOR:
-        return phrases.say("sentence.unexplained")
-    strengths = [phrases.say(f"strength.{name}") for name in _strengths(view)]
-    if not strengths:
-        return phrases.say("sentence.clean")
-    good = sentence_of([phrases.say("sentence.and").join(strengths)], phrases)
-    return phrases.join(phrases.say("sentence.clean"), good) if faults_asked else good
+        return costs
+    strengths = [phrases.say(f"strength.{name}") for name in _strengths(view, cost)]
+    good = sentence_of([phrases.say("sentence.and").join(strengths)], phrases) if strengths else ""
+    clean = phrases.say("sentence.clean") if faults_asked or not (good or costs) else ""
+    return phrases.join(clean, good, costs)
+
+
+def _costs(view: View, quality: float, fault: str, phrases: Phrases) -> str:
+    """Say what may cost an image points of which no fault stands out: `fault`, if any; "" if none does."""
+    if not fault:
+        return ""
+    unexplained = phrases.say("sentence.unexplained")
+    if probability_of(view, fault) < _PERHAPS:
+        return unexplained
+    items = item(view, VisibleFault(FAULTS[fault], "slight", fault), phrases)
+    costs = phrases.say("sentence.costs", items=items)
+    return phrases.join(unexplained, costs) if quality < POOR else costs
 
 
 def _shift_summary(view: View, quality: float, phrases: Phrases) -> str:
@@ -372,16 +426,15 @@ def _changes(view: View, faults: Sequence[VisibleFault], items: list[str], phras
     return phrases.say("sentence.same")
 
 
-def _strengths(view: View) -> list[str]:
-    strengths = []
-    if (sharpness_of(view) or 0.0) >= _CLEAR:
-        strengths.append("sharp")
+def _strengths(view: View, cost: str) -> list[str]:
+    """Return what is good about an image, apart from what a fault may cost it."""
     wrong = probability_of(view, "too dark", "too bright", "blown highlights", "crushed shadows")
-    if wrong < 1 - _CLEAR:
-        strengths.append("exposed")
-    if position(view, "colour") > _RICH:
-        strengths.append("colour")
-    return strengths
+    good = {
+        "sharp": ("Blurs", (sharpness_of(view) or 0.0) >= CLEAR),
+        "exposed": ("Brightness change", wrong < _EXPOSED),
+        "colour": ("Color distortions", position(view, "colour") > _RICH),
+    }
+    return [name for name, (category, is_good) in good.items() if is_good and FAULTS.get(cost) != category]
 
 
 def details(view: View, belief: QualityBelief, scores: Sequence[tuple[str, float]], phrases: Phrases) -> str:

@@ -25,6 +25,7 @@ from program.expert.answer.claims import (
 from program.expert.answer.findings import Phrases, VisibleFault
 from program.expert.answer.planning import is_read, region_pattern
 from program.expert.judge.views import View
+from signatures.schemas import category_of
 
 _CONTENT = "content"
 """Topic of a question that nothing measured answers."""
@@ -216,16 +217,35 @@ def _claims(look: Look, question: str, options: Mapping[str, str]) -> Decision |
         if letter in none:
             odds[letter] = 0.0
         elif claim is not None:
-            odds[letter] = sign * _claim_odds(look, claim)
+            odds[letter] = sign * support(look, claim)
+    faults = [] if look.cells else findings.visible_faults(look.view)
+    if faults and sign > 0:
+        names = {letter: _fits(text, faults[0]) for letter, text in options.items() if claims[letter]}
+        letter = max(names, key=names.__getitem__)
+        if names[letter] and faults[0].severity != "slight":
+            odds[letter] = max(odds.values()) + _FIRST
+        elif names[letter] == _BY_NAME:
+            odds[letter] += _FIRST
     return Decision("distortion", _shares_of_odds(odds))
 
 
-def _claim_odds(look: Look, claim: Claim) -> float:
-    """Return the log-odds of a claim beside others: the worst fault is the likeliest to be meant."""
-    odds = support(look, claim)
-    faults = [] if look.cells else findings.visible_faults(look.view)
+_BY_NAME, _BY_FAMILY = 2, 1
+
+
+def _fits(text: str, fault: VisibleFault) -> int:
+    """Return how an option names a fault: by its own name, by its family's, or (0) not at all."""
+    claim = _claim(text)
+    if claim is None:
+        return 0
     kinds = axis_of(claim.axis).kinds or axis_of(_topic_of(claim)).kinds
-    return odds + _FIRST if faults and faults[0].fault in kinds else odds
+    is_family = claim.axis in {"brightness", "sharpness"} or not claim.end
+    if claim.axis == "brightness" and not form("brightness").search(text):
+        kinds, is_family = ("too bright" if claim.more else "too dark",), False
+    if fault.fault in kinds:
+        return _BY_NAME
+    if is_family and fault.category in {category_of(part) for part in form("or").split(text)}:
+        return _BY_FAMILY
+    return 0
 
 
 def _claim(text: str) -> Claim | None:
@@ -344,7 +364,7 @@ _DETAIL = frozenset({"sharpness", "blur", "motion", "defocus", "oversharp", "low
 _OF_LIGHT: Mapping[str, set[str]] = {
     "underexposure": {"too dark", "crushed shadows"},
     "overexposure": {"too bright", "blown highlights"},
-    "exposure": set(),
+    "exposure": {"too dark", "too bright"},
 }  # fmt: skip
 _RATHER, _TOO = 0.5, 0.75
 """Probability of wrong exposure from which it is called rather, and too, dark or bright."""
@@ -370,10 +390,10 @@ def fact(look: Look, axis: str, phrases: Phrases, *, denied: bool = False) -> st
     """
     if axis == "colour tone":
         return phrases.say("sentence.tone", tone=phrases.say(f"tone.{_tone(look.view)}"))
-    visible = [] if look.cells else findings.visible_faults(look.view)
     if axis in _OF_LIGHT:
-        of_light = [each for each in visible if each.fault in _OF_LIGHT[axis]]
-        return _spoiled(look, of_light, phrases, denied=denied) or _exposure(look, axis, phrases)
+        of_light = _spoiled(look, _of_exposure(look, axis), phrases, denied=denied)
+        return of_light or _exposure(look, axis, phrases)
+    visible = [] if look.cells else findings.visible_faults(look.view)
     category = look.category(axis)
     of_category = [each for each in visible if category and each.category == category]
     if axis == "sharpness" and of_category:
@@ -407,12 +427,23 @@ def _share_word(look: Look, axis: str, phrases: Phrases) -> str:
 
 def _exposure(look: Look, axis: str, phrases: Phrases) -> str:
     """Say how the exposure is: on the side that an axis names, if wrong, else on the worse."""
-    odds = {side: above(look, side) for side in ("underexposure", "overexposure")}
-    side = axis if odds.get(axis, 0.0) > 0 else max(odds, key=odds.__getitem__)
-    how_far = int(np.digitize(special.expit(odds[side]), (_RATHER, _TOO)))
+    named = _of_exposure(look, "exposure")
+    if named:
+        side = "underexposure" if named[0].fault == "too dark" else "overexposure"
+        how_far = 1 if named[0].severity == "slight" else 2
+    else:
+        odds = {side: above(look, side) for side in ("underexposure", "overexposure")}
+        side = axis if odds.get(axis, 0.0) > 0 else max(odds, key=odds.__getitem__)
+        how_far = int(np.digitize(special.expit(odds[side]), (_RATHER, _TOO)))
     if side == "underexposure":
         how_far = -how_far
     return phrases.say("answer.exposure", step=phrases.say(f"exposure.{2 + how_far}"))
+
+
+def _of_exposure(look: Look, axis: str) -> list[VisibleFault]:
+    """Return the visible faults that an axis of exposure is about; of a part none is known."""
+    visible = [] if look.cells else findings.visible_faults(look.view)
+    return [each for each in visible if each.fault in _OF_LIGHT[axis]]
 
 
 def _spoiled(look: Look, faults: list[VisibleFault], phrases: Phrases, *, denied: bool) -> str:
@@ -450,13 +481,14 @@ def choice_reason(
             why = findings.unjudged_text(look.view, phrases)
         return phrases.join(why, phrases.say("choice.guess"), words if topic == _CONTENT else "")
     claim, folded = property_in(text), query.casefold()
+    worst = findings.visible_faults(look.view)[:1]
     if topic != "distortion" or form("reversed").search(folded):
         sentences = [fact(look, axis, phrases, denied=_is_denied(text, predicate(folded)))]
         if topic in {"distortion", "quality"}:
             sentences.append(words)
     elif claim is None or claim.axis == "taste":
         sentences = [words]
-    elif support(look, claim) < 0:
+    elif support(look, claim) < 0 and not any(_fits(text.casefold(), each) for each in worst):
         sentences = [phrases.say("choice.unclear"), words]
     else:
         sentences = [fact(look, axis, phrases)]

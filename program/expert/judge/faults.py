@@ -150,24 +150,24 @@ def _values(view: View) -> Matrix:
 
 
 def faults_of(view: View) -> tuple[NamedFault, ...]:
-    """Return the faults to name of an image alone, the worst first, then those of one cell alone."""
+    """Return the faults to name of an image alone: the strongest first, of equal ones the likelier worst."""
     local = local_faults(view)
-    of_whole = [each for each in _faults_of_whole(view) if each.fault not in local]
-    return (*of_whole, *(each.named for each in local.values()))
+    faults = [each for each in _faults_of_whole(view) if each.fault not in local]
+    faults += [each.named for each in local.values()]
+    return tuple(sorted(faults, key=lambda each: -STRENGTHS.index(each.strength)))
 
 
 @functools.lru_cache(maxsize=1024)
 def _faults_of_whole(view: View) -> tuple[NamedFault, ...]:
     """Return what is named by all pixels alike; nothing of what is no photograph."""
-    if not KINDS[kind := kind_of(view)]:
+    if not KINDS[kind_of(view)]:
         return ()
-    barred = unsupported(view) | (_BARRED if kind == "packshot" else frozenset())
-    return tuple(faults_to_name(load_heads(), _values(view), barred))
+    return tuple(faults_to_name(load_heads(), _values(view), unsupported(view)))
 
 
 def unsupported(view: View) -> frozenset[str]:
     """Return the faults that nothing in the pixels can be: highlights that do not clip, and so on."""
-    signs, barred = view.signs, set[str]()
+    signs, barred = view.signs, set(_BARRED if kind_of(view) == "packshot" else ())
     if signs["clipped_any"] < _CLIPPED:
         barred.add("blown highlights")
     if signs["black"] < _CLIPPED:
@@ -248,10 +248,11 @@ def probability_of(view: View, *faults: str) -> float:
     return float(max(there[list(FAULTS).index(fault)] for fault in faults))
 
 
-def likeliest_of(view: View, category: DistortionCategory) -> str:
-    """Return the fault of a category that people most probably see, of those that the pixels allow."""
-    faults = [fault for fault, its in FAULTS.items() if its == category]
-    able = [fault for fault in faults if fault not in unsupported(view)]
+def likeliest_of(view: View, *categories: DistortionCategory) -> str:
+    """Return the fault of some categories that people most probably see, of those that the pixels allow."""
+    faults = [fault for fault, its in FAULTS.items() if its in categories]
+    barred = unsupported(view) | {"too bright" if view.measured["brightness"] < _MIDDLE else "too dark"}
+    able = [fault for fault in faults if fault not in barred]
     return max(able or faults, key=lambda fault: probability_of(view, fault))
 
 
@@ -285,8 +286,9 @@ KINDS: Mapping[str, bool] = {
 """Kinds of pictures, and whether the faults of photographs apply to them."""
 _LITTLE = 0.06
 """Share of pixels that are neither black nor white below which an image has hardly any."""
-_GREY = 0.01
-"""Saturation below which a picture has no colours to be wrong."""
+_GREY, _MIDDLE = 0.01, 0.45
+"""Saturation below which a picture has no colours to be wrong; and the mean brightness below which it
+is too dark, if anything, and else too bright."""
 _CLIPPED, _ONE_WAY = 0.0005, 0.15
 """Share of clipped pixels from which lights are blown or shadows crushed; how much more detail is
 kept along one direction than across it, in the median ninth, from which motion may have smeared it."""
@@ -332,6 +334,8 @@ def kind_of(view: View) -> str:
     return "photograph"
 
 
+CLEAR = 0.6
+"""Probability from which a subject is called sharp or not."""
 _WHOLE = 0.3
 """Probability that a fault is in the least likely cell from which it is all over. By folds, like
 the places."""
@@ -354,14 +358,16 @@ def cells_of(view: View) -> Matrix:
 
 def _spread(view: View, fault: str) -> Matrix:
     """Return how probably people who see a fault see it in each cell."""
-    return np.asarray(special.expit(cells_of(view) @ load_heads().places[list(FAULTS).index(fault)]))
+    if (local := local_faults(view).get(fault)) is not None:
+        return np.asarray(np.eye(9)[local.cell])
+    spread = np.asarray(special.expit(cells_of(view) @ load_heads().places[list(FAULTS).index(fault)]))
+    if fault in {"motion blur", "defocus blur"} and (sharpness_of(view) or 0.0) >= CLEAR:
+        spread[4] = 0.0  # around a sharp subject
+    return spread
 
 
 def place_of(view: View, fault: str) -> int | None:
     """Return the cell 0 .. 8 of a 3 x 3 grid where a fault is likeliest; None if it is all over."""
-    local = local_faults(view).get(fault)
-    if local is not None:
-        return local.cell
     return place_in(_spread(view, fault))
 
 
@@ -370,14 +376,33 @@ def place_in(spread: Matrix) -> int | None:
     return None if spread.min() >= _WHOLE else int(spread.argmax())
 
 
+def is_in_corner(view: View, fault: str) -> bool:
+    """Return whether a fault is in one corner, and in no other part nearly as surely."""
+    spread, place = _spread(view, fault), place_of(view, fault)
+    return place is not None and bool(_IS_CORNER[place]) and np.sort(spread)[-2] < _ALONE * spread[place]
+
+
+def light_to_move(view: View, fault: str, strength: str) -> float:
+    """Return the stops by which light is to be raised, or lowered, against a fault of it; 0 of others."""
+    mean, dark = view.signs["light_mean"], view.signs["stops_25"]
+    stops = {"too dark": _USUAL_LIGHT - mean, "too bright": mean - _BRIGHT_LIGHT, "crushed shadows": _SHADOWS - dark}
+    if fault not in stops:
+        return 0.0
+    return float(np.clip(stops[fault], 0.5, 1 + 0.5 * STRENGTHS.index(strength)))
+
+
+_ALONE = 0.5
+"""Part of its probability up to which a fault that is in a corner may be elsewhere."""
+_USUAL_LIGHT, _BRIGHT_LIGHT, _SHADOWS = -2.5, -2.0, -7.0
+"""Stops below white of the mean of a usual picture and of a bright one, and of its darkest quarter."""
+
+
 def fault_map(view: View, fault: str) -> Matrix:
     """Return 4 less what a fault takes in each of 3 x 3 cells: most where it is likeliest."""
     if view.unjudged is not None:
         return np.full((3, 3), 4.0)
-    spread, local = _spread(view, fault), local_faults(view).get(fault)
-    if local is not None:
-        spread = np.eye(9)[local.cell]
-    return np.asarray(4 - 3 * probability_of(view, fault) * (spread / spread.max()).reshape(3, 3))
+    spread = _spread(view, fault)
+    return np.asarray(4 - 3 * probability_of(seen_in(view, fault), fault) * (spread / spread.max()).reshape(3, 3))
 
 
 def _lights(view: View) -> Matrix:

@@ -20,7 +20,7 @@ from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, PlainSeriali
 from scipy.linalg import blas, lapack
 
 from program.common.errors import InputError
-from program.expert.judge.faults import fault_map
+from program.expert.judge.faults import STRENGTHS, fault_map, faults_of, place_of
 from program.expert.judge.quality import QualityBelief
 from program.expert.judge.views import REMEMBERED, View, Viewer
 from program.expert.store import Matrix
@@ -58,7 +58,7 @@ def quality_map(
     """Return the score 1..5 of each tile, row by row: 5 x 5, or 1 x 1 of an image too small.
 
     Of a `distortion` alone: 4 less what it takes from the score there. `step` is the distance of
-    tiles.
+    tiles. Where the worst fault of an image alone is, no tile is better than elsewhere.
     """
     viewer = Viewer()
 
@@ -77,7 +77,18 @@ def quality_map(
                 tile = IMAGES.crop(image, box)
                 original = IMAGES.crop(reference, box) if reference else None
                 scores[row, column] = score(viewer.part(tile, image, original))
+    if reference is None and distortion is None and (cell := _worst_cell(viewer.view(image))) is not None:
+        row, column = (round(third / 3 / step) for third in divmod(cell, 3))
+        scores[row, column] = scores.min()
     return scores
+
+
+def _worst_cell(view: View) -> int | None:
+    """Return the one of 3 x 3 cells that the worst fault is in, unless it is slight or all over."""
+    worst = faults_of(view)[:1]
+    if not worst or worst[0].strength == STRENGTHS[0]:
+        return None
+    return place_of(view, worst[0].fault)
 
 
 def overlay(image: ImageRef, scores: Matrix) -> Image.Image:

@@ -235,7 +235,8 @@ function fill(made, picture) {
   const title = el("span");
   title.append(el("b", verdict, capital(WORDS[verdict])), mine ? " (you)" : "", best ? " · best" : "",
     stars ? ` · ${"★".repeat(stars)}` : "", picture.score == null ? "" : ` · ${picture.score.toFixed(1)}`);
-  const why = mine ? `The program: ${WORDS[picture.verdict]}; ${picture.reason || ""}` : picture.reason || "";
+  const said = [picture.reason, picture.advice].filter(Boolean).join(" ");
+  const why = mine ? `The program: ${WORDS[picture.verdict]}; ${said}` : said;
   made.lastChild.replaceChildren(title, el("span", "name", picture.file), el("span", "camera", picture.camera), el("span", "why", verdict === "failed" ? "" : why));
   made.title = [why, picture.why].filter(Boolean).join(". ");
   made.setAttribute("aria-label", [picture.file, WORDS[verdict], mine ? "decided by you" : "", best ? "best of its group" : "",
@@ -404,7 +405,7 @@ function captions() {
     const { picture, caption } = pane, [red] = picture.faults[mapped] || [];
     redden(pane);
     const { stars } = opinion(picture), best = picture.group != null && bestOf(picture.of) === picture;
-    caption.textContent = [red ? `In red: ${red}` : "", picture.file, WORDS[verdictOf(picture)], best ? "best" : "", stars ? "★".repeat(stars) : "", picture.reason, picture.why, picture.camera].filter(Boolean).join(" · ");
+    caption.textContent = [red ? `In red: ${red}` : "", picture.file, WORDS[verdictOf(picture)], best ? "best" : "", stars ? "★".repeat(stars) : "", picture.reason, picture.why, picture.advice, picture.camera].filter(Boolean).join(" · ");
   }
 }
 

@@ -39,6 +39,7 @@ export function draw(result) {
   if (result.quality_score !== null) parts.push(scale(result));
   if (result.status !== "ok") parts.push(el("p", { class: "status" }, `${result.status}: ${result.error ?? "no reason given"}`));
   if (result.summary) parts.push(el("p", { class: "reasoning" }, result.summary));
+  if (result.state.advice) parts.push(el("p", { class: "advice" }, `What to do: ${result.state.advice}`));
   const logs = result.state.executor_evidence?.tool_logs ?? [];
   const notes = new Set([...result.state.image_notes, ...logs.map((log) => log.note).filter(Boolean)]);
   if (notes.size) parts.push(el("p", { class: "notes" }, `Note: ${[...notes].join("; ")}`));
