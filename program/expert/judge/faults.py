@@ -27,18 +27,21 @@ MOST = 3
 THERE = 0.6
 """What being there counts beside being the worst."""
 LIMITS: Mapping[str, tuple[float, float]] = {
-    "motion blur": (0.46, 0.40), "defocus blur": (0.37, 0.36), "noise": (0.52, 0.18),
-    "too dark": (0.65, 0.80), "too bright": (0.21, 0.10), "blown highlights": (0.43, 0.29),
-    "crushed shadows": (0.34, 0.34), "colour cast": (0.69, 0.72), "low contrast": (0.43, 0.39),
-    "haze or flare": (0.34, 0.29), "oversaturated": (0.29, 0.57), "muted colours": (0.46, 0.18),
-    "oversharpened": (0.33, 0.09), "low resolution": (0.32, 0.41), "compression": (0.60, 0.60),
+    "motion blur": (0.66, 0.62), "defocus blur": (0.59, 0.57), "noise": (0.59, 0.48),
+    "too dark": (0.69, 0.74), "too bright": (0.46, 0.27), "blown highlights": (0.59, 0.48),
+    "crushed shadows": (0.54, 0.55), "colour cast": (0.76, 0.66), "low contrast": (0.55, 0.53),
+    "haze or flare": (0.59, 0.59), "oversaturated": (0.46, 0.49), "muted colours": (0.60, 0.53),
+    "oversharpened": (0.51, 0.36), "low resolution": (0.65, 0.65), "compression": (0.60, 0.60),
 }  # fmt: skip
 """Probabilities that a fault is there from which it is named, and that it is moderate or strong
-from which it is called so. These and the next four are chosen on other people's photographs
-(`benchmarks/fit_faults.py`)."""
-FIRST, CLEAN, CALM, SURE = 0.7, 0.37, 0.33, 0.9
-"""Part of its limit from which the worst fault is named; and probabilities of nothing being wrong
-from which no fault is named, and none but slight ones, unless one is so surely there."""
+from which it is called so, where it is as likely as not that anything is wrong. These and the next
+ones are chosen on other people's photographs (`benchmarks/fit_faults.py`)."""
+CLEAN, SURE = -0.4, 0.9
+"""Log-odds of nothing being wrong from which no fault is named, unless one is so probably there."""
+DOUBT, LEAST = 0.25, -5.0
+"""What those log-odds, from the least that annotated photographs have, raise the log-odds of limits by."""
+FIRST = 1.0
+"""By how much lower they are for the worst fault to be named."""
 
 
 class NamedFault(NamedTuple):
@@ -127,17 +130,19 @@ def faults_to_name(heads: Heads, values: Matrix, barred: frozenset[str] = frozen
     """Return the faults to name of an image's outputs, the worst first, none of the `barred`."""
     there, worst, nothing = likelihoods(heads, values)
     is_open = np.array([fault not in barred for fault in LIMITS])
-    if there[0, is_open].max() >= SURE:
-        nothing = 0.0  # whatever is meant, this is there
-    if nothing >= CLEAN:
+    is_sure = there[0, is_open].max(initial=0) >= SURE  # whatever is meant, this is there
+    nothing = float(special.logit(nothing))
+    if nothing >= CLEAN and not is_sure:
         return []
+    odds = special.logit(there) - DOUBT * np.clip(nothing, LEAST, CLEAN)
+    least, moderate = special.logit(np.transpose(list(LIMITS.values())))
     rank, named = np.where(is_open, worst + THERE * there[0], -np.inf), []
-    for at, (fault, (slight, moderate)) in enumerate(LIMITS.items()):
-        least = FIRST * slight if rank[at] == rank.max() else slight
-        if not is_open[at] or there[0, at] < least:
+    least[rank.argmax()] -= FIRST
+    for at, fault in enumerate(LIMITS):
+        if not is_open[at] or odds[0, at] < least[at]:
             continue
         strength = STRENGTHS[0]
-        if there[1, at] >= moderate and nothing < CALM:
+        if odds[1, at] >= moderate[at]:
             strength = STRENGTHS[2 if there[2, at] >= 0.5 * there[0, at] else 1]
         named.append((rank[at], NamedFault(fault, strength, float(there[0, at]))))
     named.sort(key=lambda each: -each[0])
@@ -203,6 +208,8 @@ _LEAST_CELL, _APART, _FAR_APART = 64, 0.4, 0.8
 """Pixels of a side from which a cell can be judged; and by how much its severity is above the whole's
 where it was damaged: a fault that the whole lacks, and one that it has. Of 140 train photographs of
 BIQ2021 and CLIVE none has such a cell."""
+_LIKELY = 0.5
+"""Probability from which a single cell's fault is named: nothing else speaks for it."""
 
 
 @functools.lru_cache(maxsize=1024)
@@ -228,7 +235,7 @@ def local_faults(view: View) -> Mapping[str, LocalFault]:
             if part.severities[category] - view.severities[category] < least_apart:
                 continue
             for named in _faults_of_whole(part):
-                if named.fault == fault:
+                if named.fault == fault and named.probability >= _LIKELY:
                     local[fault] = LocalFault(named, part, at)
     return local
 
