@@ -26,20 +26,8 @@ from data.distortions import distort, generator_for
 from data.manifest import read_manifest
 from program.common.files import whole_file
 from program.common.pool import progress
-from program.expert.judge.faults import (
-    CLEAN,
-    DOUBT,
-    LEAST,
-    OUTPUTS,
-    Heads,
-    cells_of,
-    faults_to_name,
-    heads_from,
-    numbers_of,
-    overall,
-    place_in,
-    unsupported,
-)
+from program.expert.judge.faults import CLEAN, DOUBT, LEAST, cells_of, faults_to_name, place_in, unsupported
+from program.expert.judge.heads import OUTPUTS, Heads, heads_from, overall
 from program.expert.judge.views import Viewer
 from program.expert.measure.features import FEATURE_NAMES
 from program.expert.store import FAULTS_FILE, Matrix
@@ -70,7 +58,7 @@ class Pictures(NamedTuple):
     points: Matrix
     """N x the network's and the expert's standardised numbers."""
     numbers: Matrix
-    """N x what `numbers_of` reads."""
+    """N x what `View.numbers` are."""
     cells: Matrix
     """N x 9 x what `cells_of` reads."""
     barred: NDArray[np.bool_]
@@ -272,7 +260,7 @@ def _numbers(viewer: Viewer, image: Any) -> tuple[Matrix, Matrix, Matrix, NDArra
     with IMAGES.borrow():
         view = viewer.view(IMAGES.add(image))
         barred = np.isin(list(FAULTS), list(unsupported(view)))
-        return view.features.points[0], numbers_of(view), cells_of(view), barred
+        return view.features.points[0], view.numbers, cells_of(view), barred
 
 
 def _labels(

@@ -7,20 +7,18 @@ turn into probabilities. What is no photograph has no such faults.
 
 import functools
 from collections.abc import Mapping
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import numpy as np
 from scipy import special
 
+from program.expert.judge.heads import OUTPUTS, Heads, likelihoods, load_heads
 from program.expert.judge.views import View
 from program.expert.measure.features import MAXIMUM_SIDE
-from program.expert.store import FAULTS_FILE, Matrix, stored_arrays
+from program.expert.store import Matrix
 from program.images.store import IMAGES
 from signatures.schemas import FAULTS, DistortionCategory
 
-OUTPUTS = (*FAULTS, "nothing", "subject sharp", *(f"{name} worst" for name in FAULTS), "meant")
-"""What the regression gives: strengths 0 .. 3, whether nothing is wrong, whether the subject is
-sharp, which fault is the worst, and whether an effect is meant."""
 STRENGTHS = ("slight", "moderate", "strong")
 MOST = 3
 """Faults that are named."""
@@ -53,79 +51,6 @@ class NamedFault(NamedTuple):
     """That people who look for it see it."""
 
 
-class Heads(NamedTuple):
-    """What was fitted; T are `OUTPUTS`, F faults."""
-
-    centre: Matrix
-    spread: Matrix
-    kept: Matrix
-    """N x H standardised numbers of the images that teach."""
-    width: Matrix
-    weights: Matrix
-    """N x T."""
-    lines: Matrix
-    """Of the model's standardised measurements, x T."""
-    offset: Matrix
-    curves: Matrix
-    """3 x 2 x F: slope and offset of the log-odds that a fault is there, at least moderate, and
-    strong."""
-    clean: Matrix
-    """Log-odds that nothing is wrong, of `overall`."""
-    sharp: Matrix
-    """Slope and offset of the log-odds that the subject is sharp."""
-    places: Matrix
-    """F x what `cells_of` tells of a cell: log-odds that a fault is in it, if there is one."""
-
-    def values(self, points: Matrix, numbers: Matrix) -> Matrix:
-        """Return the N x T outputs of N measured images."""
-        z = self.standardise(numbers)
-        lengths = (z * z).sum(axis=1)[:, None] + np.einsum("ij,ij->i", self.kept, self.kept)
-        near = np.exp(-(lengths - 2 * z @ self.kept.T) / self.width)
-        return np.asarray(self.offset + points @ self.lines + near @ self.weights)
-
-    def standardise(self, numbers: Matrix) -> Matrix:
-        """Return N x H numbers less their centre, by their spread, within 3."""
-        return np.asarray(np.clip((numbers - self.centre) / self.spread, -3, 3))
-
-
-@functools.cache
-def load_heads() -> Heads:
-    """Return what ships, read once per process."""
-    return heads_from(stored_arrays(FAULTS_FILE))
-
-
-def heads_from(arrays: Mapping[str, Any]) -> Heads:
-    """Build heads from arrays that ship."""
-    return Heads(**{name: np.asarray(arrays[name], dtype=float) for name in Heads._fields})
-
-
-def numbers_of(view: View) -> Matrix:
-    """Return the numbers of an image that the regression compares with those of others."""
-    maps = [np.ravel(cells) for _, cells in sorted(view.measured.maps.items())]
-    return np.concatenate([view.measured.vector, view.signs.vector, *maps, view.features.values[0]])
-
-
-_WORST = slice(OUTPUTS.index("subject sharp") + 1, OUTPUTS.index("meant"))
-
-
-def likelihoods(heads: Heads, values: Matrix) -> tuple[Matrix, Matrix, float]:
-    """Return what an image's T outputs mean.
-
-    3 x F probabilities of each strength or more, how far each fault is the worst, and the
-    probability that nothing is wrong.
-    """
-    there = special.expit(heads.curves[:, 0] * values[: len(FAULTS)] + heads.curves[:, 1])
-    nothing = special.expit(overall(values[None])[0] @ heads.clean)
-    return np.minimum.accumulate(there, axis=0), values[_WORST], float(nothing)
-
-
-def overall(values: Matrix) -> Matrix:
-    """Return what of N x T outputs says whether anything is wrong at all: N x 6."""
-    strengths, (nothing, sharp) = values[:, : len(FAULTS)], values[:, len(FAULTS) :][:, :2].T
-    most, ones = strengths.max(axis=1), np.ones(len(values))
-    return np.column_stack([strengths.sum(axis=1), most, nothing, sharp, values[:, -1], ones])
-
-
 def faults_to_name(heads: Heads, values: Matrix, barred: frozenset[str] = frozenset()) -> list[NamedFault]:
     """Return the faults to name of an image's outputs, the worst first, none of the `barred`."""
     there, worst, nothing = likelihoods(heads, values)
@@ -149,11 +74,6 @@ def faults_to_name(heads: Heads, values: Matrix, barred: frozenset[str] = frozen
     return [fault for _, fault in named[:MOST]]
 
 
-@functools.lru_cache(maxsize=1024)  # an image is asked about several times
-def _values(view: View) -> Matrix:
-    return np.asarray(load_heads().values(view.features.points.astype(float), numbers_of(view)[None])[0])
-
-
 def faults_of(view: View) -> tuple[NamedFault, ...]:
     """Return the faults to name of an image alone, the worst first, then those of one cell alone."""
     local = local_faults(view)
@@ -167,7 +87,7 @@ def _faults_of_whole(view: View) -> tuple[NamedFault, ...]:
     if not KINDS[kind := kind_of(view)]:
         return ()
     barred = unsupported(view) | (_BARRED if kind == "packshot" else frozenset())
-    return tuple(faults_to_name(load_heads(), _values(view), barred))
+    return tuple(faults_to_name(load_heads(), view.outputs, barred))
 
 
 def unsupported(view: View) -> frozenset[str]:
@@ -251,7 +171,7 @@ def probability_of(view: View, *faults: str) -> float:
     """Return how probably people see one of some faults in an image alone; 0 in no photograph."""
     if view.unjudged is not None or not KINDS[kind_of(view)]:
         return 0.0
-    there = likelihoods(load_heads(), _values(view))[0][0]
+    there = likelihoods(load_heads(), view.outputs)[0][0]
     return float(max(there[list(FAULTS).index(fault)] for fault in faults))
 
 
@@ -271,7 +191,7 @@ def clean_of(view: View) -> float | None:
         return None
     if local_faults(view):
         return 0.0
-    return likelihoods(load_heads(), _values(view))[2]
+    return likelihoods(load_heads(), view.outputs)[2]
 
 
 @functools.lru_cache(maxsize=1024)
@@ -282,7 +202,7 @@ def sharpness_of(view: View) -> float | None:
     if not KINDS[kind_of(view)]:
         return None
     slope, offset = load_heads().sharp
-    return float(special.expit(slope * _values(view)[OUTPUTS.index("subject sharp")] + offset))
+    return float(special.expit(slope * view.outputs[OUTPUTS.index("subject sharp")] + offset))
 
 
 KINDS: Mapping[str, bool] = {
