@@ -26,31 +26,25 @@ from data.distortions import distort, generator_for
 from data.manifest import read_manifest
 from program.common.files import whole_file
 from program.common.pool import progress
-from program.expert.judge.faults import (
-    OUTPUTS,
-    Heads,
-    cells_of,
-    faults_to_name,
-    heads_from,
-    numbers_of,
-    overall,
-    place_in,
-)
+from program.expert.judge.faults import CLEAN, DOUBT, LEAST, cells_of, faults_to_name, place_in, unsupported
+from program.expert.judge.heads import OUTPUTS, Heads, heads_from, overall
 from program.expert.judge.views import Viewer
 from program.expert.measure.features import FEATURE_NAMES
 from program.expert.store import FAULTS_FILE, Matrix
 from program.images.store import IMAGES
 from signatures.schemas import FAULTS
 
-FOLDS, MADE_NOISE, NOISE = 10, 4.0, 0.3
-"""Noise of a label relative to what is explained, and how many times as much of one of a made picture; what is meant
-is known of made pictures only, and their labels of it are as sure."""
-MEANT, VARIED = 4.0, {"red_green1_deviation_cv": 0.12, "detail_p10": -0.12}
+FOLDS, MADE_NOISE, NOISE = 10, 4.0, 0.4
+"""Noise of a label relative to what is explained, and how many times as much of one of a made picture."""
+MEANT, VARIED = 5.0, {"red_green1_deviation_cv": 0.12, "detail_p10": -0.12}
 """What an effect that is meant counts for nothing being wrong; and what detail that varies over a picture, and places
 without any, count for an effect. Chosen, with `LIMITS`, on photographs of other people (`--choose`)."""
-SEEN, PLAIN = 0.35, 0.3
-"""Share of such photographs in which a person sees a fault from which it is named; and that it is moderate or strong,
-from which it is called so. A cast is named from .4 on; compression, which few name, has limits by made pictures."""
+SEEN, PLAIN, SHRUNK = 0.42, 0.4, 3.0
+"""Share of photographs in which a person sees a fault from which it is named; that it is moderate or strong, from
+which it is called so; and how far limits of faults are drawn together. A cast is named from .52 on; compression, which
+few name, has limits by made pictures."""
+WEIGHT_OF_TAUGHT = 0.4
+"""Of what each pair of eyes sees in a photograph that teaches, beside another one, where limits are chosen."""
 MADE = 36
 """Made pictures of each kind."""
 CELLS = ("tl", "t", "tr", "l", "c", "r", "bl", "b", "br")
@@ -64,9 +58,11 @@ class Pictures(NamedTuple):
     points: Matrix
     """N x the network's and the expert's standardised numbers."""
     numbers: Matrix
-    """N x what `numbers_of` reads."""
+    """N x what `View.numbers` are."""
     cells: Matrix
     """N x 9 x what `cells_of` reads."""
+    barred: NDArray[np.bool_]
+    """N x faults that the pixels do not allow."""
     strengths: Matrix
     """2 x N x faults, 0 (none) .. 3."""
     where: NDArray[np.bool_]
@@ -255,14 +251,16 @@ def _pictures(manifest: Path, faults: Path, folder: Path) -> Pictures:
                 labels = _labels(said[best[at].id], fault, strength, bare=not fault and kind != "shallow")
                 rows.append((*_numbers(viewer, pixels), *labels, float(not fault), best[at].group, True))
                 advance(1)
-    points, numbers, cells, strengths, where, worst, *rest = (np.array(column) for column in zip(*rows, strict=True))
-    return Pictures(points, numbers, cells, strengths.swapaxes(0, 1), where.swapaxes(0, 1), worst.T, *rest)
+    columns = (np.array(column) for column in zip(*rows, strict=True))
+    points, numbers, cells, barred, strengths, where, worst, *rest = columns
+    return Pictures(points, numbers, cells, barred, strengths.swapaxes(0, 1), where.swapaxes(0, 1), worst.T, *rest)
 
 
-def _numbers(viewer: Viewer, image: Any) -> tuple[Matrix, Matrix, Matrix]:
+def _numbers(viewer: Viewer, image: Any) -> tuple[Matrix, Matrix, Matrix, NDArray[np.bool_]]:
     with IMAGES.borrow():
         view = viewer.view(IMAGES.add(image))
-        return view.features.points[0], numbers_of(view), cells_of(view)
+        barred = np.isin(list(FAULTS), list(unsupported(view)))
+        return view.features.points[0], view.numbers, cells_of(view), barred
 
 
 def _labels(
@@ -295,7 +293,10 @@ def _folds(group: NDArray[np.str_]) -> NDArray[np.intp]:
 
 
 def regression(pictures: Pictures, learn: NDArray[np.bool_]) -> dict[str, Any]:
-    """Fit the outputs on some pictures: half a line on the network's numbers, half Gaussians around all numbers."""
+    """Fit the outputs on some pictures: half a line on all standardised numbers, half Gaussians around all numbers.
+
+    What is meant is a line on the network's alone, which carries over best.
+    """
     p = pictures.among(learn)
     photographs = p.numbers[~p.made]
     heads = {"centre": photographs.mean(axis=0), "spread": photographs.std(axis=0) + 1e-9}
@@ -303,18 +304,22 @@ def regression(pictures: Pictures, learn: NDArray[np.bool_]) -> dict[str, Any]:
     square = (kept * kept).sum(axis=1)
     square = np.maximum(square[:, None] + square - 2 * kept @ kept.T, 0)
     width = float(np.median(square))
-    products = p.points.astype(float) @ p.points.T
-    scale = 0.5 / (np.trace(products) / len(products))
+    points, own = p.points.astype(float), p.points.shape[1] - len(FEATURE_NAMES)
+    products, of_network = points @ points.T, points[:, :own] @ points[:, :own].T
+    scale, scale_of_network = 0.5 * len(points) / np.trace(products), len(points) / np.trace(of_network)
     kernel = scale * products + 0.5 * np.exp(-square / width)
     nothing = (p.strengths.sum(axis=2) == 0).mean(axis=0)
     worst = [(p.main == fault).mean(axis=0) for fault in range(len(FAULTS))]
     targets = np.column_stack([p.strengths.mean(axis=0), nothing, p.sharp, *worst, p.meant])
-    offset, dual = np.zeros(len(OUTPUTS)), np.zeros(targets.shape)
-    for some, made_noise in ((slice(-1), MADE_NOISE), (slice(-1, None), 1.0)):
-        noise = NOISE * np.where(p.made, made_noise, 1.0)
-        offset[some] = np.average(targets[:, some], axis=0, weights=1 / noise)
-        dual[:, some] = linalg.solve(kernel + np.diag(noise), targets[:, some] - offset[some], assume_a="pos")
-    lines = scale * p.points.astype(float).T @ dual
+    noise = NOISE * np.where(p.made, MADE_NOISE, 1.0)
+    offset = np.average(targets, axis=0, weights=1 / noise)
+    apart = targets - offset
+    dual = linalg.solve(kernel + np.diag(noise), apart, assume_a="pos")
+    lines = scale * points.T @ dual
+    dual[:, -1] = 0.0
+    line = linalg.solve(scale_of_network * of_network + np.diag(noise), apart[:, -1], assume_a="pos")
+    lines[:, -1] = scale_of_network * points.T @ line
+    lines[own:, -1] = 0.0
     for name, weight in VARIED.items():
         at = lines.shape[0] - len(FEATURE_NAMES) + FEATURE_NAMES.index(name)
         lines[at, -1] += weight / p.points[~p.made, at].std()
@@ -395,7 +400,8 @@ def figures(pictures: Pictures, held: Matrix) -> dict[str, str]:
         rest = {name: np.zeros(1) for name in Heads._fields if name not in found}
         heads, where = heads_from({**found, **rest}), places(pictures, fold != each)
         for row in np.flatnonzero((fold == each) & ~pictures.made):
-            told = [names.index(named.fault) for named in faults_to_name(heads, held[row])]
+            barred = frozenset(np.compress(pictures.barred[row], names))
+            told = [names.index(named.fault) for named in faults_to_name(heads, held[row], barred)]
             cells = [place_in(special.expit(pictures.cells[row] @ line)) for line in where]
             for strengths, seen, main in zip(
                 pictures.strengths[:, row], pictures.where[:, row], pictures.main[:, row], strict=True
@@ -412,24 +418,28 @@ def figures(pictures: Pictures, held: Matrix) -> dict[str, str]:
     return {name: f"{np.mean(of):.3f} of {len(of)}" for name, of in counts.items()}
 
 
-def limits(heads: Heads, annotations: Path, images: Path, folder: Path) -> dict[str, tuple[float, float]]:
-    """Return the `LIMITS` at which people see a fault in `SEEN`, and a plain one in `PLAIN`, of other photographs."""
-    said = [json.loads(line) for line in annotations.read_text("utf-8").splitlines()]
-    viewer = Viewer(folder)
+def limits(
+    heads: Heads, pictures: Pictures, held: Matrix, annotations: Path, images: Path, folder: Path
+) -> dict[str, tuple[float, float]]:
+    """Return the `LIMITS` at which people see a fault in `SEEN`, and a plain one in `PLAIN`, of all photographs."""
+    said, viewer = [json.loads(line) for line in annotations.read_text("utf-8").splitlines()], Viewer(folder)
     rows = [_numbers(viewer, images / record["image"])[:2] for record in said]
     points, numbers = (np.array(column, float) for column in zip(*rows, strict=True))
-    values, strengths = heads.values(points, numbers), np.array([_labels([record])[0][0] for record in said])
-    found = {}
-    for at, fault in enumerate(FAULTS):
-        pair = []
-        for level, share in enumerate((SEEN, PLAIN)):
-            mean, spread = values[:, at].mean(), values[:, at].std()
-            line = LogisticRegression(C=3.0).fit((values[:, [at]] - mean) / spread, strengths[:, at] > level)
-            limit = mean + spread * (special.logit(share) - line.intercept_[0]) / line.coef_[0, 0]
-            slope, offset = heads.curves[level, :, at]
-            pair.append(round(float(special.expit(slope * limit + offset)), 2))
-        found[fault] = (pair[0], pair[1])
-    return found
+    values = np.concatenate([heads.values(points, numbers), *[held[~pictures.made]] * 2])
+    own = np.array([_labels([record])[0][0] for record in said])
+    strengths = np.concatenate([own, *pictures.strengths[:, ~pictures.made]])
+    weights = np.where(np.arange(len(values)) < len(own), 1.0, WEIGHT_OF_TAUGHT)[:, None]
+    doubt = DOUBT * np.clip(overall(values) @ heads.clean, LEAST, CLEAN)
+    pairs = []
+    for level, share in enumerate((SEEN, PLAIN)):
+        lines = [slope * values[:, : len(FAULTS)] + offset for slope, offset in heads.curves[: level + 1]]
+        odds, shift = np.min(lines, axis=0) - doubt[:, None], np.zeros(len(FAULTS))
+        for _ in range(30):
+            chance = special.expit(odds + shift)
+            slope = (weights * (chance - (strengths > level))).sum(axis=0) + SHRUNK * (shift - shift.mean())
+            shift -= np.clip(slope / ((weights * chance * (1 - chance)).sum(axis=0) + SHRUNK), -1, 1)
+        pairs.append(special.expit(special.logit(share) - shift).round(2).tolist())
+    return dict(zip(FAULTS, zip(*pairs, strict=True), strict=True))
 
 
 def main(argv: Sequence[str] | None = None) -> int:
@@ -450,7 +460,7 @@ def main(argv: Sequence[str] | None = None) -> int:
         np.savez_compressed(stream, **{name: value.astype(np.float16) for name, value in arrays.items()})
     if options.choose:
         annotations, images = options.choose
-        print(limits(heads_from(arrays), annotations, images, options.measured))
+        print(limits(heads_from(arrays), pictures, held, annotations, images, options.measured))
     return 0
 
 

@@ -104,3 +104,17 @@ def test_a_part_is_judged_beside_the_whole() -> None:
     reference = _image(PHOTOGRAPH[:, :192])
     against = score(reference=reference, whole=_image(frame), region_crops=crops)
     assert against == score(reference=reference, region_crops=crops)
+
+
+def test_effects_that_are_meant_do_not_lower_the_score() -> None:
+    viewer, soft = Viewer(), gaussian(PHOTOGRAPH, 8, channel_axis=2, preserve_range=True).astype(np.uint8)
+    soft[60:380, 80:320] = PHOTOGRAPH[60:380, 80:320]
+    shallow, crop = _image(soft), _image(soft[:192])
+    views = {
+        "shallow depth": viewer.view(shallow), "noise": viewer.view(_image(_noisy(20))),
+        "beside a reference": viewer.view(shallow, IMAGES.add(PHOTOGRAPH)), "a part": viewer.part(crop, shallow),
+    }  # fmt: skip
+    lifts = {name: round(view.prior.mean - float(view.features.quality[0]), 3) for name, view in views.items()}
+    assert lifts["shallow depth"] == pytest.approx(lifts["a part"], abs=2e-3)
+    assert lifts["shallow depth"] > 0.1 > 0.02 > lifts["noise"] >= 0
+    assert lifts["beside a reference"] == 0

@@ -221,7 +221,7 @@ def test_words_of_degree(query: str, options: list[str], name: str, expected: st
 
 WHICH = [
     ("What is the most severe distortion in this image?", ["Noise", "Blur", "Overexposure", "Compression artifacts"],
-     {"noisy": "Noise", "blurred": "Blur", "jpeg": "Compression artifacts"}),
+     {"noisy": "Noise", "blurred": "Blur", "bright": "Overexposure", "jpeg": "Compression artifacts"}),
     ("Which of the following problems does this image have?", ["Underexposure", "Motion blur", "Noise", "None"],
      {"dark": "Underexposure", "moved": "Motion blur", "noisy": "Noise", "sharp": "None"}),
     ("What is the main problem of the picture?", ["Out of focus", "Low light", "Low contrast"],
@@ -229,7 +229,7 @@ WHICH = [
     ("What kind of blur is it?", ["Motion blur", "Out of focus"],
      {"moved": "Motion blur", "defocused": "Out of focus"}),
     ("Which distortion does not exist in this image?", ["Noise", "Blur"], {"noisy": "Blur", "blurred": "Noise"}),
-    ("这张图片最严重的失真是什么？", ["噪声", "模糊", "过曝"], {"noisy": "噪声", "blurred": "模糊"}),
+    ("这张图片最严重的失真是什么？", ["噪声", "模糊", "过曝"], {"noisy": "噪声", "blurred": "模糊", "bright": "过曝"}),
 ]  # fmt: skip
 
 

@@ -17,7 +17,8 @@ from program.common.request import Request
 from program.evaluate import main as evaluate
 from program.evaluation.judgements import Annotated, reason_figures
 from program.expert import belief
-from program.expert.judge.faults import load_heads, numbers_of, tint_of
+from program.expert.judge.faults import tint_of
+from program.expert.judge.heads import load_heads
 from program.expert.judge.views import Viewer
 from program.expert.measure.signs import SIGN_NAMES, signs
 from program.images.store import IMAGES
@@ -202,10 +203,10 @@ def test_a_language_models_reasons_are_counted_too(
 
 def test_heads_are_a_line_and_gaussians_around_kept_pictures() -> None:
     heads, view = load_heads(), Viewer().view(IMAGES.add(CAT))
-    z = np.clip((numbers_of(view) - heads.centre) / heads.spread, -3, 3)
+    z = np.clip((view.numbers - heads.centre) / heads.spread, -3, 3)
     kernel = [np.exp(-((z - kept) ** 2).sum() / heads.width) for kept in heads.kept]
     slow = heads.offset + view.features.points[0].astype(float) @ heads.lines + np.array(kernel) @ heads.weights
-    assert heads.values(view.features.points.astype(float), numbers_of(view)[None])[0] == pytest.approx(slow, abs=1e-9)
+    assert heads.values(view.features.points.astype(float), view.numbers[None])[0] == pytest.approx(slow, abs=1e-9)
     assert heads.curves.shape == (3, 2, len(FAULTS))
 
 

@@ -62,7 +62,7 @@ def properties_of(view: View) -> dict[str, float]:
 
 
 def _judged_features(view: View, rubric: Rubric) -> Features:
-    features = view.features
+    features = view.judged
     if rubric is PLAIN:
         return features
     traits = properties_of(view) if rubric.likes else {}

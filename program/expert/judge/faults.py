@@ -7,38 +7,39 @@ turn into probabilities. What is no photograph has no such faults.
 
 import functools
 from collections.abc import Mapping
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import numpy as np
 from scipy import special
 
+from program.expert.judge.heads import OUTPUTS, Heads, likelihoods, load_heads
 from program.expert.judge.views import View
 from program.expert.measure.features import MAXIMUM_SIDE
-from program.expert.store import FAULTS_FILE, Matrix, stored_arrays
+from program.expert.store import Matrix
 from program.images.store import IMAGES
 from signatures.schemas import FAULTS, DistortionCategory
 
-OUTPUTS = (*FAULTS, "nothing", "subject sharp", *(f"{name} worst" for name in FAULTS), "meant")
-"""What the regression gives: strengths 0 .. 3, whether nothing is wrong, whether the subject is
-sharp, which fault is the worst, and whether an effect is meant."""
 STRENGTHS = ("slight", "moderate", "strong")
 MOST = 3
 """Faults that are named."""
 THERE = 0.6
 """What being there counts beside being the worst."""
 LIMITS: Mapping[str, tuple[float, float]] = {
-    "motion blur": (0.46, 0.40), "defocus blur": (0.37, 0.36), "noise": (0.52, 0.18),
-    "too dark": (0.65, 0.80), "too bright": (0.21, 0.10), "blown highlights": (0.43, 0.29),
-    "crushed shadows": (0.34, 0.34), "colour cast": (0.69, 0.72), "low contrast": (0.43, 0.39),
-    "haze or flare": (0.34, 0.29), "oversaturated": (0.29, 0.57), "muted colours": (0.46, 0.18),
-    "oversharpened": (0.33, 0.09), "low resolution": (0.32, 0.41), "compression": (0.60, 0.60),
+    "motion blur": (0.66, 0.62), "defocus blur": (0.59, 0.57), "noise": (0.59, 0.48),
+    "too dark": (0.69, 0.74), "too bright": (0.46, 0.27), "blown highlights": (0.59, 0.48),
+    "crushed shadows": (0.54, 0.55), "colour cast": (0.76, 0.66), "low contrast": (0.55, 0.53),
+    "haze or flare": (0.59, 0.59), "oversaturated": (0.46, 0.49), "muted colours": (0.60, 0.53),
+    "oversharpened": (0.51, 0.36), "low resolution": (0.65, 0.65), "compression": (0.60, 0.60),
 }  # fmt: skip
 """Probabilities that a fault is there from which it is named, and that it is moderate or strong
-from which it is called so. These and the next four are chosen on other people's photographs
-(`benchmarks/fit_faults.py`)."""
-FIRST, CLEAN, CALM, SURE = 0.7, 0.37, 0.33, 0.9
-"""Part of its limit from which the worst fault is named; and probabilities of nothing being wrong
-from which no fault is named, and none but slight ones, unless one is so surely there."""
+from which it is called so, where it is as likely as not that anything is wrong. These and the next
+ones are chosen on other people's photographs (`benchmarks/fit_faults.py`)."""
+CLEAN, SURE = -0.4, 0.9
+"""Log-odds of nothing being wrong from which no fault is named, unless one is so probably there."""
+DOUBT, LEAST = 0.25, -5.0
+"""What those log-odds, from the least that annotated photographs have, raise the log-odds of limits by."""
+FIRST = 1.0
+"""By how much lower they are for the worst fault to be named."""
 
 
 class NamedFault(NamedTuple):
@@ -50,103 +51,27 @@ class NamedFault(NamedTuple):
     """That people who look for it see it."""
 
 
-class Heads(NamedTuple):
-    """What was fitted; T are `OUTPUTS`, F faults."""
-
-    centre: Matrix
-    spread: Matrix
-    kept: Matrix
-    """N x H standardised numbers of the images that teach."""
-    width: Matrix
-    weights: Matrix
-    """N x T."""
-    lines: Matrix
-    """Of the model's standardised measurements, x T."""
-    offset: Matrix
-    curves: Matrix
-    """3 x 2 x F: slope and offset of the log-odds that a fault is there, at least moderate, and
-    strong."""
-    clean: Matrix
-    """Log-odds that nothing is wrong, of `overall`."""
-    sharp: Matrix
-    """Slope and offset of the log-odds that the subject is sharp."""
-    places: Matrix
-    """F x what `cells_of` tells of a cell: log-odds that a fault is in it, if there is one."""
-
-    def values(self, points: Matrix, numbers: Matrix) -> Matrix:
-        """Return the N x T outputs of N measured images."""
-        z = self.standardise(numbers)
-        lengths = (z * z).sum(axis=1)[:, None] + np.einsum("ij,ij->i", self.kept, self.kept)
-        near = np.exp(-(lengths - 2 * z @ self.kept.T) / self.width)
-        return np.asarray(self.offset + points @ self.lines + near @ self.weights)
-
-    def standardise(self, numbers: Matrix) -> Matrix:
-        """Return N x H numbers less their centre, by their spread, within 3."""
-        return np.asarray(np.clip((numbers - self.centre) / self.spread, -3, 3))
-
-
-@functools.cache
-def load_heads() -> Heads:
-    """Return what ships, read once per process."""
-    return heads_from(stored_arrays(FAULTS_FILE))
-
-
-def heads_from(arrays: Mapping[str, Any]) -> Heads:
-    """Build heads from arrays that ship."""
-    return Heads(**{name: np.asarray(arrays[name], dtype=float) for name in Heads._fields})
-
-
-def numbers_of(view: View) -> Matrix:
-    """Return the numbers of an image that the regression compares with those of others."""
-    maps = [np.ravel(cells) for _, cells in sorted(view.measured.maps.items())]
-    return np.concatenate([view.measured.vector, view.signs.vector, *maps, view.features.values[0]])
-
-
-_WORST = slice(OUTPUTS.index("subject sharp") + 1, OUTPUTS.index("meant"))
-
-
-def likelihoods(heads: Heads, values: Matrix) -> tuple[Matrix, Matrix, float]:
-    """Return what an image's T outputs mean.
-
-    3 x F probabilities of each strength or more, how far each fault is the worst, and the
-    probability that nothing is wrong.
-    """
-    there = special.expit(heads.curves[:, 0] * values[: len(FAULTS)] + heads.curves[:, 1])
-    nothing = special.expit(overall(values[None])[0] @ heads.clean)
-    return np.minimum.accumulate(there, axis=0), values[_WORST], float(nothing)
-
-
-def overall(values: Matrix) -> Matrix:
-    """Return what of N x T outputs says whether anything is wrong at all: N x 6."""
-    strengths, (nothing, sharp) = values[:, : len(FAULTS)], values[:, len(FAULTS) :][:, :2].T
-    most, ones = strengths.max(axis=1), np.ones(len(values))
-    return np.column_stack([strengths.sum(axis=1), most, nothing, sharp, values[:, -1], ones])
-
-
 def faults_to_name(heads: Heads, values: Matrix, barred: frozenset[str] = frozenset()) -> list[NamedFault]:
     """Return the faults to name of an image's outputs, the worst first, none of the `barred`."""
     there, worst, nothing = likelihoods(heads, values)
     is_open = np.array([fault not in barred for fault in LIMITS])
-    if there[0, is_open].max() >= SURE:
-        nothing = 0.0  # whatever is meant, this is there
-    if nothing >= CLEAN:
+    is_sure = there[0, is_open].max(initial=0) >= SURE  # whatever is meant, this is there
+    nothing = float(special.logit(nothing))
+    if nothing >= CLEAN and not is_sure:
         return []
+    odds = special.logit(there) - DOUBT * np.clip(nothing, LEAST, CLEAN)
+    least, moderate = special.logit(np.transpose(list(LIMITS.values())))
     rank, named = np.where(is_open, worst + THERE * there[0], -np.inf), []
-    for at, (fault, (slight, moderate)) in enumerate(LIMITS.items()):
-        least = FIRST * slight if rank[at] == rank.max() else slight
-        if not is_open[at] or there[0, at] < least:
+    least[rank.argmax()] -= FIRST
+    for at, fault in enumerate(LIMITS):
+        if not is_open[at] or odds[0, at] < least[at]:
             continue
         strength = STRENGTHS[0]
-        if there[1, at] >= moderate and nothing < CALM:
+        if odds[1, at] >= moderate[at]:
             strength = STRENGTHS[2 if there[2, at] >= 0.5 * there[0, at] else 1]
         named.append((rank[at], NamedFault(fault, strength, float(there[0, at]))))
     named.sort(key=lambda each: -each[0])
     return [fault for _, fault in named[:MOST]]
-
-
-@functools.lru_cache(maxsize=1024)  # an image is asked about several times
-def _values(view: View) -> Matrix:
-    return np.asarray(load_heads().values(view.features.points.astype(float), numbers_of(view)[None])[0])
 
 
 def faults_of(view: View) -> tuple[NamedFault, ...]:
@@ -162,7 +87,7 @@ def _faults_of_whole(view: View) -> tuple[NamedFault, ...]:
     """Return what is named by all pixels alike; nothing of what is no photograph."""
     if not KINDS[kind_of(view)]:
         return ()
-    return tuple(faults_to_name(load_heads(), _values(view), unsupported(view)))
+    return tuple(faults_to_name(load_heads(), view.outputs, unsupported(view)))
 
 
 def unsupported(view: View) -> frozenset[str]:
@@ -203,6 +128,8 @@ _LEAST_CELL, _APART, _FAR_APART = 64, 0.4, 0.8
 """Pixels of a side from which a cell can be judged; and by how much its severity is above the whole's
 where it was damaged: a fault that the whole lacks, and one that it has. Of 140 train photographs of
 BIQ2021 and CLIVE none has such a cell."""
+_LIKELY = 0.5
+"""Probability from which a single cell's fault is named: nothing else speaks for it."""
 
 
 @functools.lru_cache(maxsize=1024)
@@ -228,7 +155,7 @@ def local_faults(view: View) -> Mapping[str, LocalFault]:
             if part.severities[category] - view.severities[category] < least_apart:
                 continue
             for named in _faults_of_whole(part):
-                if named.fault == fault:
+                if named.fault == fault and named.probability >= _LIKELY:
                     local[fault] = LocalFault(named, part, at)
     return local
 
@@ -244,7 +171,7 @@ def probability_of(view: View, *faults: str) -> float:
     """Return how probably people see one of some faults in an image alone; 0 in no photograph."""
     if view.unjudged is not None or not KINDS[kind_of(view)]:
         return 0.0
-    there = likelihoods(load_heads(), _values(view))[0][0]
+    there = likelihoods(load_heads(), view.outputs)[0][0]
     return float(max(there[list(FAULTS).index(fault)] for fault in faults))
 
 
@@ -265,7 +192,7 @@ def clean_of(view: View) -> float | None:
         return None
     if local_faults(view):
         return 0.0
-    return likelihoods(load_heads(), _values(view))[2]
+    return likelihoods(load_heads(), view.outputs)[2]
 
 
 @functools.lru_cache(maxsize=1024)
@@ -276,7 +203,7 @@ def sharpness_of(view: View) -> float | None:
     if not KINDS[kind_of(view)]:
         return None
     slope, offset = load_heads().sharp
-    return float(special.expit(slope * _values(view)[OUTPUTS.index("subject sharp")] + offset))
+    return float(special.expit(slope * view.outputs[OUTPUTS.index("subject sharp")] + offset))
 
 
 KINDS: Mapping[str, bool] = {

@@ -20,7 +20,8 @@ from scipy import special
 from program.common import give_back_memory
 from program.common.cache import PlainCache
 from program.common.errors import ImageError
-from program.expert.judge.quality import OUTPUTS, SEVERITIES, Model, QualityBelief, believe, load_model
+from program.expert.judge.heads import lift_of, load_heads
+from program.expert.judge.quality import OUTPUTS, SEVERITIES, Features, Model, QualityBelief, believe, load_model
 from program.expert.measure.features import DIFFERENCE_NAMES, FEATURE_NAMES, measure, reference_differences, resample
 from program.expert.measure.measures import Maps, Numbers, thirds
 from program.expert.measure.signs import SIGN_NAMES, signs
@@ -94,7 +95,8 @@ class View:
     def within(self, whole: "View") -> "View":
         """Return this view of a part of an image as it is judged beside the whole."""
         part = copy(self)
-        part.__dict__.pop("prior", None)
+        for derived in ("prior", "judged"):
+            part.__dict__.pop(derived, None)
         part.whole, part.is_part, part.cell = whole, True, None
         # As far as distorted images differ: beside the rest, as beside an original, damage shows.
         distorted = OUTPUTS["nr"].index("distorted")
@@ -142,10 +144,29 @@ class View:
         """How strong distortions of place are, 0 .. 4: parts moved, merged or covered."""
         return float(self.features.severities[0, SEVERITIES.index("spatial")])
 
+    @property
+    def numbers(self) -> Matrix:
+        """The numbers of an image alone that the heads for faults compare with those of others."""
+        maps = [np.ravel(cells) for _, cells in sorted(self.measured.maps.items())]
+        return np.concatenate([self.measured.vector, self.signs.vector, *maps, self.features.values[0]])
+
+    @cached_property
+    def outputs(self) -> Matrix:
+        """What the heads for faults give of an image alone."""
+        return np.asarray(load_heads().values(self.features.points.astype(float), self.numbers[None])[0])
+
+    @cached_property
+    def judged(self) -> Features:
+        """How the model sees it, with a score that effects which are meant do not lower."""
+        whole = self.whole or self
+        if whole.difference is not None or whole.unjudged is not None:
+            return self.features
+        return self.features._replace(quality=self.features.quality + lift_of(whole.outputs))
+
     @cached_property
     def prior(self) -> QualityBelief:
         """The quality believed in without labels."""
-        return believe(self.model, self.features)
+        return believe(self.model, self.judged)
 
 
 VIEWS: LRUCache[tuple[str, str], View] = LRUCache(REMEMBERED)
@@ -188,7 +209,9 @@ class Viewer:
                 self._measurements, f"signs/{image.sha256}", SIGN_NAMES, lambda: signs(_pixels(image))
             )
             vector = np.concatenate([self._spreads(image).ravel(), measured.vector])
-            return View(key, measured, size, vector, signs=signs_of_image, cell=partial(self._cell, image))
+            view = View(key, measured, size, vector, signs=signs_of_image, cell=partial(self._cell, image))
+            _ = view.prior  # while the pixels are at hand, which its signs are measured on
+            return view
         difference = self._measurements(
             "/".join(key), DIFFERENCE_NAMES,
             lambda: reference_differences(_pixels(image), _pixels(reference)),
