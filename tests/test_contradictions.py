@@ -15,7 +15,7 @@ from program.expert.answer.findings import CHINESE, ENGLISH
 from program.expert.judge.views import Viewer
 from program.images.store import IMAGES
 from program.running.row import Row
-from signatures.schemas import FAULTS
+from signatures.schemas import FAULTS, SEVERITIES
 from tests.pictures import Pixels, as_jpeg, blurred, noisy
 
 CAT = np.ascontiguousarray(photographs.chelsea())
@@ -89,3 +89,10 @@ def test_where_nothing_is_wrong_nothing_is_to_be_done(iqa: AgenticIQA) -> None:
 def test_every_fault_has_advice_in_both_languages() -> None:
     for phrases in (ENGLISH, CHINESE):
         assert all(phrases.say(f"advice.{fault}", by="", tone="") for fault in FAULTS)
+
+
+@pytest.mark.parametrize("severity", SEVERITIES[1:])
+def test_every_severity_has_its_words_beside_a_fault(severity: str) -> None:
+    for phrases in (ENGLISH, CHINESE):
+        for table in ("degree", "strongly", "very"):
+            assert isinstance(phrases.say(f"{table}.{severity}"), str)
