@@ -11,6 +11,7 @@ from program.common.errors import did_you_mean
 COMMANDS = {
     "assess": ("program.assess", "judge an image, a folder or a manifest, or compare two images"),
     "gallery": ("program.gallery.__main__", "group a folder's photographs, choose the best of each, and show why"),
+    "rate": ("program.rating.__main__", "a page on which you rate pictures, so that a program learns your standard"),
     "serve": ("program.serve", "a page and an HTTP interface that judge images"),
     "mcp": ("program.serve:offer", "the same as tools for agents, over the Model Context Protocol"),
     "evaluate": ("program.evaluate", "how well a program agrees with people"),

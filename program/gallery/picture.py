@@ -2,7 +2,6 @@
 
 import base64
 from collections.abc import Mapping
-from contextlib import suppress
 from datetime import datetime
 from pathlib import Path
 from typing import Any, Literal
@@ -22,6 +21,7 @@ from program.gallery.packets import rating_in
 from program.gallery.sidecars import read_sidecar, sidecars_of
 from program.images.decode_worker import tags_bounded
 from program.images.store import IMAGES, LARGEST, ImageRef, jpeg_of
+from program.images.times import taken_at
 from program.running.row import Row
 from program.running.runner import Asking
 
@@ -30,8 +30,6 @@ _HASH_SIDE = 16
 """A hash of 256 bits."""
 _HASHED_PX = 320
 _FRAME = (24, 24)
-_ORIGINAL, _DIGITIZED, _CHANGED, _FRACTION = 36867, 36868, 306, 37521
-"""EXIF's times, and the fraction of a second of the first."""
 _RATING = 0x4746
 
 
@@ -161,22 +159,6 @@ class Taking(Asking[Picture]):
 def copy_name(kind: str, sha256: str) -> str:
     """Return where a picture's small copy lies below the gallery's folder."""
     return f"{kind}/{sha256[:24]}.jpg"
-
-
-def taken_at(tags: Mapping[int, object]) -> str | None:
-    """Return when a picture was taken, as EXIF's tags say: ISO 8601, the camera's local time.
-
-    >>> taken_at({36867: "2026:05:01 10:20:30", 37521: "25"}), taken_at({306: "0000:00:00 00:00:00"})
-    ('2026-05-01T10:20:30.250000', None)
-    """
-    for tag in (_ORIGINAL, _DIGITIZED, _CHANGED):
-        text = str(tags.get(tag, "")).strip("\0 ")
-        fraction = str(tags.get(_FRACTION, "")).strip("\0 ") if tag == _ORIGINAL else ""
-        text += f".{fraction[:6]}" if fraction.isascii() and fraction.isdigit() else ""
-        for form in ("%Y:%m:%d %H:%M:%S.%f", "%Y:%m:%d %H:%M:%S"):
-            with suppress(ValueError):
-                return datetime.strptime(text, form).isoformat()
-    return None
 
 
 def rating_beside(picture: Path | None, folder: Path) -> int | None:

@@ -1,0 +1,115 @@
+"""What is learned of the pictures and of the ratings while they are rated, in a thread of its own."""
+
+import statistics
+import threading
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import numpy as np
+from numpy.typing import NDArray
+
+from program.common.errors import ImageError
+from program.rating.worth import LEAST_REPEATS, Estimate, ceiling, labels_for, self_agreement, worth_of
+
+if TYPE_CHECKING:
+    from program.rating.session import Session
+
+_EVERY, _GAIN = 25, 0.02
+"""Labels after which the worth is worked out again, and the gain in SRCC whose price is told."""
+
+
+@dataclass
+class Learned:
+    """What is known of pictures, by their places, and of the labels."""
+
+    features: dict[int, NDArray[np.float32]] = field(default_factory=dict)
+    """What the program compares images by: `likeness`."""
+    predicted: dict[int, float] = field(default_factory=dict)
+    """What the embedded expert says: 1 .. 5."""
+    worth: Estimate | None = None
+    labels: int = 0
+    """Of which the worth was worked out."""
+
+
+class Learner:
+    """Reads the pictures one by one, and works out the worth of the labels every 25 of them."""
+
+    def __init__(self, session: "Session", kept: Path | None, max_pixels: int) -> None:
+        """Take a session, the folder where measurements are kept, and the bound of a picture in pixels."""
+        self._session, self._kept, self._max_pixels = session, kept, max_pixels
+        self._end = threading.Event()
+        self._thread = threading.Thread(target=self._run, name="learner", daemon=True)
+
+    def start(self) -> None:
+        """Begin."""
+        self._thread.start()
+
+    def stop(self) -> None:
+        """End after the picture that is being read."""
+        self._end.set()
+        self._thread.join(timeout=10)
+
+    def _run(self) -> None:
+        reading = self._read()
+        while not self._end.is_set():
+            if not self._work_out() and next(reading, None) is None:
+                self._end.wait(1)
+
+    def _read(self) -> Iterator[int]:
+        """Read the pictures; yields each one's place."""
+        from program.expert import Viewer, likeness
+        from program.images.store import IMAGES
+
+        viewer, learned = Viewer(self._kept), self._session.learned
+        for place, picture in enumerate(self._session.pictures):
+            with IMAGES.borrow():
+                try:
+                    view = viewer.view(IMAGES.add(picture.place, max_pixels=self._max_pixels))
+                    learned.predicted[place] = view.own_quality
+                    learned.features[place] = likeness(view).astype(np.float32)
+                except ImageError:  # the page says so when it is to be shown
+                    continue
+            yield place
+
+    def _work_out(self) -> bool:
+        """Work out the worth of the labels where there are 25 more than before; tell whether that was done."""
+        learned = self._session.learned
+        rated = [(unit, score) for unit, score in self._session.scores() if unit in learned.features]
+        if len(rated) < learned.labels + _EVERY:
+            return False
+        features = np.stack([learned.features[unit] for unit, _ in rated])
+        groups = [self._session.units[unit].group for unit, _ in rated]
+        learned.worth = worth_of(features, [score for _, score in rated], groups)
+        learned.labels = len(rated)
+        return True
+
+
+def agreement_text(session: "Session") -> str:
+    """Say how well the rater agrees with himself, and the most that a program can reach."""
+    both = [(first.value, second.value) for first, second in session.own_repeats()]
+    if len(both) < LEAST_REPEATS:
+        return f"{len(both)} of the {LEAST_REPEATS} repeats that tell how well you agree with yourself"
+    if session.asked.kind != "score":
+        same = statistics.fmean(first == second for first, second in both)
+        return f"you gave the same answer to {same:.0%} of {len(both)} repeats"
+    own = self_agreement(*zip(*((float(a or 0), float(b or 0)) for a, b in both), strict=True))
+    if own is None:
+        return f"your {len(both)} repeats all have one score, which tells nothing of your agreement"
+    most = ceiling(own)
+    return f"you agree with yourself {_interval(own)} (r of {own.n} repeats), so {_interval(most)} is the most"
+
+
+def worth_text(session: "Session") -> str:
+    """Say what a program learns from the labels; empty where that is not known yet."""
+    learned = session.learned
+    if learned.worth is None:
+        return ""
+    text = f"a quick fit to {learned.worth.n} labels has SRCC {_interval(learned.worth)} on others"
+    more = labels_for(_GAIN, learned.labels, learned.worth)
+    return text if more is None else f"{text}; about {more} more for {_GAIN:g}"
+
+
+def _interval(estimate: Estimate) -> str:
+    return f"{estimate.r:.2f} [{estimate.low:.2f}, {estimate.high:.2f}]"
