@@ -19,6 +19,12 @@ _KEPT = "every answer is kept; the same command goes on there"
 
 def main(argv: list[str] | None = None) -> int:
     """Run the command and return its exit code."""
+    arguments = make_parser().parse_args(argv)
+    return cli.run_command(lambda: _rate(arguments), kept=_KEPT)
+
+
+def make_parser() -> cli.Parser:
+    """Return what reads the command's words."""
     parser = cli.Parser(
         prog="agentic-iqa rate",
         description="Open a page on which you rate photographs from 1 to 5, compare pairs, or answer a manifest's "
@@ -39,11 +45,11 @@ def main(argv: list[str] | None = None) -> int:
     parser.add_argument("--port", metavar="N", type=cli.whole_number(0, 65535), default=_PORT,
                         help=f"port on this machine (default: {_PORT}; 0: any free one)")  # fmt: skip
     parser.add_argument("--seed", metavar="N", type=cli.whole_number(), default=0, help="seed of everything random")
-    arguments = parser.parse_args(argv)
-    return cli.run_command(lambda: _rate(arguments), kept=_KEPT)
+    return parser
 
 
-def _session(arguments: argparse.Namespace, file: "RatingFile", max_pixels: int) -> "Session":
+def session_of(arguments: argparse.Namespace, file: "RatingFile", max_pixels: int) -> "Session":
+    """Return the session that the command's words ask for. Raises InputError."""
     from program.common.files import place_of
     from program.rating.pictures import Screen, Unit, photographs, questions
     from program.rating.session import Asked, Session
@@ -78,7 +84,7 @@ def _rate(arguments: argparse.Namespace) -> int:
     settings = load_settings()
     file = RatingFile(arguments.out)
     try:
-        session = _session(arguments, file, settings.images.max_pixels)
+        session = session_of(arguments, file, settings.images.max_pixels)
         command = f"agentic-iqa compile --data {shlex.quote(str(arguments.out))} --out programs/mine"
         listener = bind("127.0.0.1", arguments.port)
         learner = Learner(session, settings.kept_dir, settings.images.max_pixels)

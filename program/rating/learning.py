@@ -90,7 +90,7 @@ def agreement_text(session: "Session") -> str:
     """Say how well the rater agrees with himself, and the most that a program can reach."""
     both = [(first.value, second.value) for first, second in session.own_repeats()]
     if len(both) < LEAST_REPEATS:
-        return f"{len(both)} of the {LEAST_REPEATS} repeats that tell how well you agree with yourself"
+        return f"how well you agree with yourself can be told from {LEAST_REPEATS} repeats on; {len(both)} so far"
     if session.asked.kind != "score":
         same = statistics.fmean(first == second for first, second in both)
         return f"you gave the same answer to {same:.0%} of {len(both)} repeats"

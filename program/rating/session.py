@@ -22,8 +22,8 @@ from program.rating.store import RatingFile
 
 Kind = Literal["score", "pair", "question"]
 _LEVELS = {1: "bad", 2: "poor", 3: "fair", 4: "good", 5: "excellent"}
-_SIDES = {"left": "left", "equal": "equal", "right": "right"}
-_TITLES = {"score": "How good does this picture look?", "pair": "Which picture looks better?", "question": ""}
+_SIDES = {"left": "left", "equal": "the same", "right": "right"}
+_TITLES = {"score": "How good does it look?", "pair": "Which looks better?", "question": ""}
 _AHEAD = 2
 """Pictures that a page holds: the one that is shown, and the one that is loaded meanwhile."""
 _ROUNDS = 3
@@ -201,7 +201,7 @@ class Session:
         given = None if line is None else UNSURE if line.unsure else self._as_sent(line)
         return {
             "id": self._id(task), "sides": len(unit.pictures), "given": given, "answers": answers,
-            "title": unit.query or _TITLES[self.asked.kind], "unsure": True,
+            "title": unit.query or _TITLES[self.asked.kind],
         }  # fmt: skip
 
     def _as_sent(self, line: RatingLine) -> int | str | None:
@@ -233,7 +233,8 @@ class Session:
         """
         task = self._task(name)
         allowed = self._answers(self.units[task.unit])
-        if value not in (UNSURE, TAKEN_BACK) and value not in allowed:
+        is_plain = value is None or type(value) in {int, str}
+        if not is_plain or value not in {UNSURE, TAKEN_BACK, *allowed}:
             raise InputError(f"answer {str(value)[:40]!r}: give {', '.join(map(str, allowed))}, or {UNSURE}")
         with self._lock:
             before = self._done.get(task)

@@ -1,0 +1,98 @@
+"""The rating page in a headless Chromium: thirty pictures by keys alone, through a reload, to its end; and by touch."""
+
+import json
+
+import numpy as np
+import pytest
+from PIL import Image
+
+from program.rating.__main__ import make_parser, session_of
+from program.rating.store import RatingFile
+
+pytest.importorskip("uvicorn", reason="the extra [serve] is not installed")
+
+
+@pytest.fixture
+def rated(open_page, served, tmp_path):
+    """Open the page of thirty pictures; returns it, its session and a function that returns the lines."""
+    from program.rating.server import app_of
+
+    photos, files = tmp_path / "photos", []
+    photos.mkdir()
+    rng = np.random.default_rng(0)
+    for number in range(30):
+        Image.fromarray(rng.integers(0, 256, (90, 120, 3), dtype=np.uint8)).save(photos / f"secret{number:02}.bmp")
+
+    def start(*words, **given):
+        arguments = make_parser().parse_args([str(photos), "--out", str(tmp_path / "ratings"), *words])
+        files.append(RatingFile(arguments.out))
+        session = session_of(arguments, files[-1], 10**7)
+        url = served(app=app_of(session, "agentic-iqa compile --data ratings"))
+        page = open_page(url, url, **given)
+        shown(page)
+        path = tmp_path / "ratings" / "ratings.jsonl"
+        return page, lambda: [json.loads(line) for line in path.read_bytes().splitlines()]
+
+    yield start
+    for file in files:
+        file.close()
+
+
+def shown(page, but=""):
+    """Return what stands for the picture that is shown, once it is another than `but`."""
+    return page.wait_for_selector(f"html[data-shown]:not([data-shown='']):not([data-shown='{but}'])").get_attribute(
+        "data-shown"
+    )
+
+
+@pytest.mark.spec("issue-72/rate-by-keyboard")
+def test_thirty_pictures_by_keys_to_the_command_that_learns_from_them(rated):
+    page, lines = rated()
+    name = shown(page)
+    page.keyboard.press("z")
+    assert "whole" in page.get_attribute("#stage", "class")
+    page.keyboard.press(" ")
+    answers = 0
+    while name != "end":
+        page.keyboard.press("u" if answers == 3 else str(answers % 5 + 1))
+        answers += 1
+        name = shown(page, name)
+        if answers == 5:
+            page.wait_for_selector("#counts >> text=5 rated")
+            before = name
+            page.keyboard.press("ArrowLeft")
+            shown(page, before)
+            assert page.locator("#answers [aria-pressed=true]").inner_text().split() == ["5", "excellent"]
+            page.keyboard.press("ArrowRight")
+            page.wait_for_selector(f"html[data-shown='{before}']")
+            page.keyboard.press("Backspace")
+            page.wait_for_selector("#counts >> text=4 rated")
+            name = shown(page, before)
+        if answers == 12:
+            page.wait_for_selector("#counts >> text=11 rated")
+            page.reload()
+            assert shown(page) == name  # what was answered is not asked again
+    told = page.inner_text("#end")
+    assert "All are rated: 30." in told
+    assert "agentic-iqa compile --data ratings" in told
+    kept = {(line["id"], line["repeat"]): line for line in lines()}
+    assert len({name for name, again in kept if not again}) == 30
+    assert sum(again for _, again in kept) == 3
+    assert sum(line["unsure"] for line in kept.values()) == 1
+    assert "secret" not in page.content()
+
+
+def test_a_phone_rates_pairs_by_touch(rated):
+    page, lines = rated("--pairs", "--glob", "secret0*")
+    page.set_viewport_size({"width": 400, "height": 800})
+    assert page.evaluate("document.documentElement.scrollWidth") <= 400
+    tops = [page.locator("figure").nth(n).bounding_box()["y"] for n in (0, 1)]
+    assert tops[1] > tops[0]
+    sizes = [button.bounding_box() for button in page.locator("nav button").all()]
+    assert all(box["height"] >= 44 and box["width"] >= 44 for box in sizes)
+    name = shown(page)
+    page.click("#answers >> text=right")
+    name = shown(page, name)
+    page.click("#answers >> text=same")
+    page.wait_for_selector("#counts >> text=2 rated")
+    assert [line["preferred"] for line in lines()] == ["right", "equal"]
