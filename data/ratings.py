@@ -197,13 +197,15 @@ def _compared(pairs: Sequence[Sequence[RatingLine]]) -> Iterator[dict[str, Any]]
             for (one, other), votes in ((ends, share), (ends[::-1], 1 - share)):
                 of_one = won[left.split][one]
                 of_one[other] = of_one.get(other, 0.0) + votes
-    scores = {name: score for each in won.values() for name, score in scores_of_votes(each).items()}
+    scores: dict[str, float] = {}
+    for each in won.values():
+        scores |= scores_of_votes(each)
     for picture in pictures.values():
-        votes = {other: n for other, n in won[split_of[picture.id]][picture.id].items() if n}
+        given = {other: n for other, n in won[split_of[picture.id]][picture.id].items() if n}
         facts = {"id": picture.id, "image": picture.image, "group": picture.group, "split": split_of[picture.id]}
         stated = {name: value for name, value in facts.items() if value is not None}
         yield stated | {
             "mos": scores[picture.id],
-            "preferred_over": votes,
+            "preferred_over": given,
             "metadata": {"labels": "person"},
         }

@@ -3,40 +3,22 @@
 import statistics
 import threading
 from collections.abc import Iterator
-from dataclasses import dataclass, field
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 import numpy as np
-from numpy.typing import NDArray
 
 from program.common.errors import ImageError
+from program.rating.session import Session
 from program.rating.worth import LEAST_REPEATS, Estimate, ceiling, labels_for, self_agreement, worth_of
-
-if TYPE_CHECKING:
-    from program.rating.session import Session
 
 _EVERY, _GAIN = 25, 0.02
 """Labels after which the worth is worked out again, and the gain in SRCC whose price is told."""
 
 
-@dataclass
-class Learned:
-    """What is known of pictures, by their places, and of the labels."""
-
-    features: dict[int, NDArray[np.float32]] = field(default_factory=dict)
-    """What the program compares images by: `likeness`."""
-    predicted: dict[int, float] = field(default_factory=dict)
-    """What the embedded expert says: 1 .. 5."""
-    worth: Estimate | None = None
-    labels: int = 0
-    """Of which the worth was worked out."""
-
-
 class Learner:
     """Reads the pictures one by one, and works out the worth of the labels every 25 of them."""
 
-    def __init__(self, session: "Session", kept: Path | None, max_pixels: int) -> None:
+    def __init__(self, session: Session, kept: Path | None, max_pixels: int) -> None:
         """Take a session, the folder where measurements are kept, and the bound of a picture in pixels."""
         self._session, self._kept, self._max_pixels = session, kept, max_pixels
         self._end = threading.Event()
@@ -86,7 +68,7 @@ class Learner:
         return True
 
 
-def agreement_text(session: "Session") -> str:
+def agreement_text(session: Session) -> str:
     """Say how well the rater agrees with himself, and the most that a program can reach."""
     both = [(first.value, second.value) for first, second in session.own_repeats()]
     if len(both) < LEAST_REPEATS:
@@ -101,7 +83,7 @@ def agreement_text(session: "Session") -> str:
     return f"you agree with yourself {_interval(own)} (r of {own.n} repeats), so {_interval(most)} is the most"
 
 
-def worth_text(session: "Session") -> str:
+def worth_text(session: Session) -> str:
     """Say what a program learns from the labels; empty where that is not known yet."""
     learned = session.learned
     if learned.worth is None:

@@ -106,9 +106,8 @@ def questions(manifest: Place) -> tuple[list[Picture], list[Unit]]:
         if str(sample.image) not in places:
             places[str(sample.image)] = len(pictures)
             pictures.append(Picture(sample.id, sample.image, _group_of(sample)))
-        asked = {"query": sample.query, "options": sample.options, "regions": sample.regions}
-        place = places[str(sample.image)]
-        units.append(Unit(sample.id, (place,), _group_of(sample), **asked, split=sample.split))
+        place, group = places[str(sample.image)], _group_of(sample)
+        units.append(Unit(sample.id, (place,), group, sample.query, sample.options, sample.regions, sample.split))
     if not units:
         mend = 'give lines with an "image" of this machine, a "query" and "options"'
         raise InputError(f"--questions {str(manifest)!r}: holds no question with options; {mend}")

@@ -6,19 +6,20 @@ import random
 import threading
 from collections import defaultdict
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from typing import Any, Literal, NamedTuple
 
 import numpy as np
+from numpy.typing import NDArray
 
 from data.ratings import RatingLine, both_times
 from data.ratings import Shown as ShownLine
 from program.common.errors import ImageError, InputError
 from program.rating.choosing import next_place, repeats_due, split_of
-from program.rating.learning import Learned
 from program.rating.pictures import Picture, Screen, Unit
 from program.rating.store import RatingFile
+from program.rating.worth import Estimate
 
 Kind = Literal["score", "pair", "question"]
 _LEVELS = {1: "bad", 2: "poor", 3: "fair", 4: "good", 5: "excellent"}
@@ -47,6 +48,19 @@ class Asked:
     kind: Kind
     rater: str
     seed: int
+
+
+@dataclass
+class Learned:
+    """What is known of pictures, by their places, and of the labels."""
+
+    features: dict[int, NDArray[np.float32]] = field(default_factory=dict)
+    """What the program compares images by: `likeness`."""
+    predicted: dict[int, float] = field(default_factory=dict)
+    """What the embedded expert says: 1 .. 5."""
+    worth: Estimate | None = None
+    labels: int = 0
+    """Of which the worth was worked out."""
 
 
 def pairs_of(pictures: Sequence[Picture], splits: Sequence[str | None], seed: int) -> list[Unit]:
@@ -81,11 +95,13 @@ class Session:
             kind = next(line.kind for line in self.lines if line.kind != asked.kind)
             raise InputError(f"ratings {str(file.path)!r}: hold {kind}s, not {asked.kind}s; give another --out")
         self._splits = self._drawn_splits(units)
-        drawn = self._splits if len(pictures) >= _LEAST_DIVIDED else [None] * len(pictures)
+        self.units = list(units)
         if asked.kind == "pair":
-            self._splits = drawn
-        self.units = pairs_of(pictures, drawn, asked.seed) if asked.kind == "pair" else list(units)
-        self._task_of = {self._id(Task(n, again)): Task(n, again) for n in range(len(self.units)) for again in (0, 1)}
+            if len(pictures) < _LEAST_DIVIDED:
+                self._splits = [None for _ in pictures]
+            self.units = pairs_of(pictures, self._splits, asked.seed)
+        tasks = (Task(unit, again) for unit in range(len(self.units)) for again in (False, True))
+        self._task_of = {self._id(task): task for task in tasks}
         self._done: dict[Task, RatingLine] = {}
         self._history: list[Task] = []
         self._pending: defaultdict[str, list[Task]] = defaultdict(list)
@@ -121,7 +137,7 @@ class Session:
 
     def _id(self, task: Task) -> str:
         """Return what stands for a task in addresses: the same after a restart, and nothing of the file's name."""
-        key = json.dumps([self.asked.rater, *self._key_of_unit(self.units[task.unit]), bool(task.repeat)])
+        key = json.dumps([self.asked.rater, *self._key_of_unit(self.units[task.unit]), task.repeat])
         return hashlib.blake2b(key.encode("utf-8", "surrogatepass"), digest_size=8).hexdigest()
 
     # What is shown
@@ -258,7 +274,7 @@ class Session:
             said |= {"query": unit.query, "options": unit.options, "regions": unit.regions}
         return RatingLine(
             **{**shown[0].model_dump(), "id": unit.id}, other=shown[1] if len(shown) > 1 else None,
-            split=self._splits[unit.pictures[0]], rater=self.asked.rater, repeat=bool(task.repeat),
+            split=self._splits[unit.pictures[0]], rater=self.asked.rater, repeat=task.repeat,
             at=datetime.now(UTC).replace(microsecond=0), **said,
         )  # fmt: skip
 
