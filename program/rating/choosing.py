@@ -35,16 +35,17 @@ def next_place(
     taken before each group has one. A tenth of what is rated is of validation, and a tenth of test, at random. Of
     train that picture is taken whose label leaves the least doubt of all pictures (see `doubt_removed`).
     """
-    shown = {groups[place] for place in rated}
-    left = [place for place in range(len(groups)) if place not in rated]
+    done = set(rated)
+    shown = {groups[place] for place in done}
+    left = [place for place in range(len(groups)) if place not in done]
     fresh = [place for place in left if groups[place] not in shown] or left
     if not fresh:
         return None
-    split = _split_due(splits, rated, fresh)
+    split = _split_due(splits, done, fresh)
     places = [place for place in fresh if splits[place] == split]
     if split != "train":
-        return random.Random(f"{seed} {len(rated)}").choice(places)
-    return places[int(np.argmax(doubt_removed(features, sorted(rated))[places]))]
+        return random.Random(f"{seed} {len(done)}").choice(places)
+    return places[int(np.argmax(doubt_removed(features, sorted(done))[places]))]
 
 
 def _split_due(splits: Sequence[str], rated: Collection[int], left: Sequence[int]) -> str:
@@ -68,13 +69,13 @@ def doubt_removed(features: NDArray[np.float32], rated: Sequence[int]) -> Array:
     """
     centred = features - features.mean(axis=0)
     usual = max(float(np.sqrt(np.mean(np.sum(centred**2, axis=1)))), 1e-9)
-    read = np.column_stack([centred / usual, np.ones(len(centred))]).astype(float)
-    of_rated = read[list(rated)]
+    read = np.column_stack([centred / usual, np.ones(len(centred))]).astype(np.float32)
+    of_rated = read[list(rated)].astype(float)
     covariance = np.linalg.inv(np.eye(read.shape[1]) + of_rated.T @ of_rated / _NOISE)
-    known = read @ covariance
-    variances = np.sum(known * read, axis=1)
-    shared = np.sum((known @ (read.T @ read)) * known, axis=1)
-    return np.asarray(shared / (variances + _NOISE) / len(read))
+    shared_by_all = covariance @ (read.T @ read) @ covariance / len(read)
+    variances = np.sum(read @ covariance.astype(np.float32) * read, axis=1)
+    shared = np.sum(read @ shared_by_all.astype(np.float32) * read, axis=1)
+    return np.asarray(shared / (variances + _NOISE), float)
 
 
 def repeats_due(order: Sequence[int], again: Collection[int], seed: int = 0) -> int | None:
