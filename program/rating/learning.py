@@ -41,7 +41,7 @@ class Learner:
 
     def _read(self) -> Iterator[int]:
         """Read the pictures; yields each one's place."""
-        from program.expert import Viewer, likeness
+        from program.expert import Viewer, inputs_of, likeness
         from program.images.store import IMAGES
 
         viewer, learned = Viewer(self._kept), self._session.learned
@@ -49,7 +49,7 @@ class Learner:
             with IMAGES.borrow():
                 try:
                     view = viewer.view(IMAGES.add(picture.place, max_pixels=self._max_pixels))
-                    learned.predicted[place] = view.own_quality
+                    learned.readings[place], learned.inputs[place] = view.own_quality, inputs_of(view)
                     learned.features[place] = likeness(view).astype(np.float32)
                 except ImageError:  # the page says so when it is to be shown
                     continue
@@ -61,9 +61,10 @@ class Learner:
         rated = [(unit, score) for unit, score in self._session.scores() if unit in learned.features]
         if len(rated) < learned.labels + _EVERY:
             return False
-        features = np.stack([learned.features[unit] for unit, _ in rated])
-        groups = [self._session.units[unit].group for unit, _ in rated]
-        learned.worth = worth_of(features, [score for _, score in rated], groups)
+        units, labels = zip(*rated, strict=True)
+        inputs = np.stack([learned.inputs[unit] for unit in units])
+        readings = [learned.readings[unit] for unit in units]
+        learned.worth = worth_of(inputs, readings, labels, [self._session.units[unit].group for unit in units])
         learned.labels = len(rated)
         return True
 
@@ -85,12 +86,13 @@ def agreement_text(session: Session) -> str:
 
 def worth_text(session: Session) -> str:
     """Say what a program learns from the labels; empty where that is not known yet."""
-    learned = session.learned
-    if learned.worth is None:
+    worth = session.learned.worth
+    if worth is None:
         return ""
-    text = f"a quick fit to {learned.worth.n} labels has SRCC {_interval(learned.worth)} on others"
-    more = labels_for(_GAIN, learned.labels, learned.worth)
-    return text if more is None else f"{text}; about {more} more for {_GAIN:g}"
+    before, after = _interval(worth.before), _interval(worth.after)
+    text = f"the program has {before} (SRCC), and a quick fit to your {worth.after.n} labels {after}"
+    more = labels_for(_GAIN, worth)
+    return text if more is None else f"{text}; about {more} more labels for {_GAIN:g}"
 
 
 def _interval(estimate: Estimate) -> str:

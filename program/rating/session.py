@@ -19,7 +19,7 @@ from program.common.errors import ImageError, InputError
 from program.rating.choosing import next_place, repeats_due, split_of
 from program.rating.pictures import Picture, Screen, Unit
 from program.rating.store import RatingFile
-from program.rating.worth import Estimate
+from program.rating.worth import Worth
 
 Kind = Literal["score", "pair", "question"]
 _LEVELS = {1: "bad", 2: "poor", 3: "fair", 4: "good", 5: "excellent"}
@@ -56,9 +56,11 @@ class Learned:
 
     features: dict[int, NDArray[np.float32]] = field(default_factory=dict)
     """What the program compares images by: `likeness`."""
-    predicted: dict[int, float] = field(default_factory=dict)
+    inputs: dict[int, NDArray[np.float16]] = field(default_factory=dict)
+    """What a correction of its readings is fitted to: `inputs_of`."""
+    readings: dict[int, float] = field(default_factory=dict)
     """What the embedded expert says: 1 .. 5."""
-    worth: Estimate | None = None
+    worth: Worth | None = None
     labels: int = 0
     """Of which the worth was worked out."""
 
@@ -178,17 +180,17 @@ class Session:
         return Task(known[self._chosen(known, over)], False)
 
     def _chosen(self, units: Sequence[int], over: set[int]) -> int:
-        """Return which of some units, as a place among them, tells most; `over` are those that need no answer."""
-        learned, scores = self.learned, {task.unit: line.mos for task, line in self._done.items() if not task.repeat}
-        given = [score for score in scores.values() if score is not None]
-        middle = float(np.mean(given)) if given else 3.0  # for what is shown just now, or left unsure
-        labels = {place: scores.get(n) or middle for place, n in enumerate(units) if n in over}
-        is_learned = all(n in learned.features for n in units)
-        features = np.stack([learned.features[n] for n in units]) if is_learned else np.zeros((len(units), 1), "f4")
-        predicted = np.array([learned.predicted[n] for n in units]) if is_learned else None
+        """Return which of some units tells most, as a place among them; `over` are those that need no answer."""
         groups, splits = [self.units[n].group for n in units], [self._splits[n] or "train" for n in units]
-        place = next_place(features, groups, splits, labels, predicted, None, self.asked.seed)
-        return next(n for n, unit in enumerate(units) if unit not in over) if place is None else place
+        rated = {place for place, n in enumerate(units) if n in over}
+        if all(n in self.learned.features for n in units):
+            features = np.stack([self.learned.features[n] for n in units])
+            if (place := next_place(features, groups, splits, rated, self.asked.seed)) is not None:
+                return place
+        shown = {self.units[n].group for n in over}
+        left = [place for place in range(len(units)) if place not in rated]
+        fresh = [place for place in left if groups[place] not in shown] or left
+        return random.Random(f"{self.asked.seed} {len(rated)}").choice(fresh)
 
     def _held_elsewhere(self, tab: str) -> Task | None:
         """Return what another page was shown and has not answered: it may be closed."""
