@@ -15,7 +15,6 @@ the probability that the first is the better picture.
 """
 
 from collections.abc import Iterator, Mapping, Sequence
-from datetime import datetime
 from itertools import chain, product
 from pathlib import Path
 from typing import Literal, NamedTuple
@@ -30,6 +29,7 @@ from program.common.errors import InputError, first_fault
 from program.common.files import read_bounded
 from program.fusion.levels import nearest_level
 from program.gallery.picture import Picture
+from program.images.stated import KEPT_STARS, REJECTED, bursts
 from program.images.store import overlap
 from program.running.row import side_of_minimum
 
@@ -46,24 +46,6 @@ BIQ2021's validation ones among 60."""
 _ROWS = 512
 _MOST = 4000
 """Pictures that are clustered together: the matrix of their distances takes 128 MB."""
-
-
-def bursts(times: Sequence[datetime | None], gap_s: float) -> NDArray[np.intp]:
-    """Return the number of each picture's burst: none is more than `gap_s` after another.
-
-    -1 for one without a time.
-
-    >>> at = datetime(2026, 5, 1)
-    >>> bursts([at, None, at.replace(second=2), at.replace(second=9)], 3.0).tolist()
-    [0, -1, 0, 1]
-    """
-    known = [(time, place) for place, time in enumerate(times) if time is not None]
-    numbers = np.full(len(times), -1, dtype=np.intp)
-    number, before = -1, None
-    for time, place in sorted(known):
-        number += before is None or (time - before).total_seconds() > gap_s
-        numbers[place], before = number, time
-    return numbers
 
 
 def groups_of(pictures: Sequence[Picture], how: Grouping, gap_s: float) -> list[list[int]]:
@@ -230,11 +212,6 @@ def read_decisions(path: Path) -> Decisions:
     except ValidationError as error:
         fault = first_fault(error, "the file")
         raise InputError(f"--decisions {str(path)!r}: is none of the page's files ({fault}); save it again") from error
-
-
-REJECTED, KEPT_STARS = -1, 3
-"""The rating of a rejected picture, as XMP has it, and the stars from which a person's rating keeps
-a picture: fewer decide nothing, for darktable gives one to all that it imports."""
 
 
 class Opinion(NamedTuple):

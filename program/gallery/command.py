@@ -28,10 +28,11 @@ from program.common.files import is_remote, leads_out, new_file, read_bounded, r
 from program.common.outputs import GALLERY, check_outputs_in, replacing
 from program.common.request import Request
 from program.common.settings import Settings
-from program.gallery.choice import KEPT_STARS, Choosing, Decisions, choose, groups_of, read_decisions
-from program.gallery.packets import Fields
-from program.gallery.picture import Entry, Picture, Taking, copy_name, rating_beside
-from program.gallery.sidecars import copy_picture, sidecar_of, sidecars_of, write_sidecar
+from program.gallery.choice import Choosing, Decisions, choose, groups_of, read_decisions
+from program.gallery.picture import Entry, Picture, Taking, copy_name
+from program.gallery.sidecars import copy_picture, write_sidecar
+from program.images.packets import Fields
+from program.images.stated import KEPT_STARS, sidecar_of, sidecars_of, stated_beside
 from program.running.journal import Journal
 from program.running.runner import run as run_all
 
@@ -168,10 +169,10 @@ def _chosen(
 def _rated(picture: Picture, request: Request, folder: Path) -> Picture:
     """Return a picture with a person's rating beside it, or with why its sidecar cannot be read."""
     try:
-        rating = rating_beside(request.image, folder)
+        rating = stated_beside(request.image, folder).rating
     except InputError as error:
         return picture.model_copy(update={"xmp_state": f"error: {error}"})
-    if rating is None:
+    if not rating:
         return picture
     return picture.model_copy(update={"user_rating": rating})
 

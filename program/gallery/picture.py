@@ -2,7 +2,6 @@
 
 import base64
 from collections.abc import Mapping
-from contextlib import suppress
 from datetime import datetime
 from pathlib import Path
 from typing import Any, Literal
@@ -18,9 +17,8 @@ from program.common.errors import ImageError
 from program.common.files import write_whole
 from program.common.request import Request
 from program.expert import appearance
-from program.gallery.packets import rating_in
-from program.gallery.sidecars import read_sidecar, sidecars_of
 from program.images.decode_worker import tags_bounded
+from program.images.stated import stated_by, taken_at
 from program.images.store import IMAGES, LARGEST, ImageRef, jpeg_of
 from program.running.row import Row
 from program.running.runner import Asking
@@ -30,10 +28,6 @@ _HASH_SIDE = 16
 """A hash of 256 bits."""
 _HASHED_PX = 320
 _FRAME = (24, 24)
-_ORIGINAL, _DIGITIZED, _CHANGED, _FRACTION = 36867, 36868, 306, 37521
-"""EXIF's times, and the fraction of a second of the first."""
-_RATING = 0x4746
-
 
 class Entry(Row):
     """A line of the gallery's table: an assessment's row, and what culling adds."""
@@ -163,38 +157,7 @@ def copy_name(kind: str, sha256: str) -> str:
     return f"{kind}/{sha256[:24]}.jpg"
 
 
-def taken_at(tags: Mapping[int, object]) -> str | None:
-    """Return when a picture was taken, as EXIF's tags say: ISO 8601, the camera's local time.
-
-    >>> taken_at({36867: "2026:05:01 10:20:30", 37521: "25"}), taken_at({306: "0000:00:00 00:00:00"})
-    ('2026-05-01T10:20:30.250000', None)
-    """
-    for tag in (_ORIGINAL, _DIGITIZED, _CHANGED):
-        text = str(tags.get(tag, "")).strip("\0 ")
-        fraction = str(tags.get(_FRACTION, "")).strip("\0 ") if tag == _ORIGINAL else ""
-        text += f".{fraction[:6]}" if fraction.isascii() and fraction.isdigit() else ""
-        for form in ("%Y:%m:%d %H:%M:%S.%f", "%Y:%m:%d %H:%M:%S"):
-            with suppress(ValueError):
-                return datetime.strptime(text, form).isoformat()
-    return None
-
-
-def rating_beside(picture: Path | None, folder: Path) -> int | None:
-    """Return a person's rating, -1 or 1..5, in the sidecars of a picture; or None.
-
-    Raises InputError where one of them is no file of the folder's or cannot be read.
-    """
-    for path in sidecars_of(picture) if picture is not None else ():
-        if rating := rating_in(read_sidecar(path, folder)):  # 0 is none
-            return rating
-    return None
-
-
 def _facts_of_file(data: bytes, image: ImageRef) -> tuple[str | None, int | None]:
     """Return when a file's picture was taken, and the rating that the file holds."""
     tags, packet = tags_bounded(data, image.width * image.height)
-    rating = rating_in(packet) if packet else None
-    stated = tags.get(_RATING)
-    if not rating and isinstance(stated, int) and -1 <= stated <= 5:
-        rating = stated
-    return taken_at(tags), rating or None
+    return taken_at(tags), stated_by(tags, packet).rating or None
