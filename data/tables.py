@@ -16,6 +16,7 @@ from typing import Any, TypeAlias
 from xml.etree.ElementTree import ParseError
 from zipfile import BadZipFile
 
+from data.ratings import is_rating, manifest_rows, read_ratings
 from program.common.addresses import DATA, kind_elsewhere
 from program.common.cells import plain_cell
 from program.common.errors import DataError, one_line
@@ -377,8 +378,13 @@ def _xlsx(path: Place, header: Collection[str]) -> Rows:
 def _json_lines(path: Place) -> Rows:
     with open_file(path) as file, io.TextIOWrapper(file, "utf-8-sig") as lines:
         for number, line in enumerate(lines, start=1):
-            if line.strip():
-                yield number, _parsed(line)
+            if not line.strip():
+                continue
+            row = _parsed(line)
+            if number == 1 and is_rating(row) and isinstance(path, Path):
+                yield from enumerate(manifest_rows(read_ratings(path)), start=1)
+                return
+            yield number, row
 
 
 def _json_list(path: Place) -> Rows:
