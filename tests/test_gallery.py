@@ -21,10 +21,11 @@ from scipy import ndimage
 from skimage import data
 
 from agentic_iqa.__main__ import main as agentic_iqa
+from data.decisions import Decision, Decisions
 from program import AgenticIQA
 from program.gallery import picture as picturing
 from program.gallery.__main__ import main
-from program.gallery.choice import Choosing, Decision, Decisions, choose, groups_of
+from program.gallery.choice import Choosing, choose, groups_of
 from program.gallery.picture import Picture
 from program.gallery.sidecars import write_sidecar
 from program.images import decoding as decode_module

@@ -13,8 +13,8 @@ import pytest
 from PIL import Image, ImageFilter
 from skimage import data
 
+from data.decisions import Decisions
 from program.gallery.__main__ import main
-from program.gallery.choice import Decisions
 from program.gallery.command import page as page_of
 from program.gallery.picture import Picture
 

@@ -12,6 +12,7 @@ from numpy.typing import NDArray
 from PIL import Image
 from pydantic import Field
 
+from data.decisions import Suggested
 from program.agent.loop import AgenticIQA
 from program.common.errors import ImageError
 from program.common.files import write_whole
@@ -69,6 +70,8 @@ class Picture(Entry):
     """Where to look first, as shares of width and height."""
     subject: float | None = None
     """How probably people call its subject sharp."""
+    suggested: Suggested | None = None
+    """What the program says of it, whatever a person decided of its group."""
     program_said: tuple[Verdict | None, str | None] | None = None
     """The program's verdict and reason, where a person decided otherwise."""
     stored_rating: int | None = None

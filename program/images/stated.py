@@ -15,9 +15,6 @@ from program.common.errors import InputError
 from program.common.files import leads_out, read_bounded
 from program.images.packets import MOST_BYTES, Stated, stars_of_percent, stated_in
 
-REJECTED, KEPT_STARS = -1, 3
-"""The rating of a rejected picture, as XMP has it, and the stars from which a person's rating keeps
-a picture: fewer decide nothing, for darktable gives one to all that it imports."""
 _ORIGINAL, _DIGITIZED, _CHANGED, _FRACTION = 36867, 36868, 306, 37521
 """EXIF's times, and the fraction of a second of the first."""
 _RATING, _PERCENT = 0x4746, 0x4749
