@@ -165,7 +165,7 @@ class DecidedRows(NamedTuple):
 
 
 def decided_rows(path: Path, document: object, table: Mapping[str, Mapping[str, Any]]) -> DecidedRows:
-    """Return the decisions of a gallery as a manifest's rows.
+    """Return the decisions of a gallery, and the ratings that it found, as a manifest's rows.
 
     `table` holds the rows of the gallery beside it by their `file`. Raises DataError for what is no file of decisions.
     """
@@ -176,8 +176,9 @@ def decided_rows(path: Path, document: object, table: Mapping[str, Mapping[str, 
         raise DataError(f"manifest {str(path)!r}: is none of the gallery's files ({fault}); save it again") from error
     made = {name: each for name, each in decisions.pictures.items() if each.verdict or each.stars or each.best}
     current = {name: each for name, each in made.items() if decisions.of(name, table.get(name, {}).get("sha256"))}
-    stars = {name: float(each.stars) for name, each in current.items() if each.stars and _is_new_score(each)}
-    won = _won(current, table)
+    said = {name: _said(facts, current.get(name)) for name, facts in table.items()}
+    stars = {name: float(each.stars) for name, each in said.items() if each.stars}
+    won = _won(said, table)
     scores = dict(stars)
     for group in won.values():
         scores |= scores_in_burst(group, stars)
@@ -197,29 +198,47 @@ def decided_rows(path: Path, document: object, table: Mapping[str, Mapping[str, 
     return DecidedRows(rows, _note(made, current, len(stars), sum(map(len, pairs.values()))))
 
 
-def _is_new_score(decision: Decision) -> bool:
-    shown = decision.suggested
-    return decision.verdict != "reject" and shown is not None and decision.stars != shown.stars
+class _Said(NamedTuple):
+    """What a person said of a picture, as far as it is a label."""
+
+    stars: int | None = None
+    standing: str | None = None
+    shown: int | None = None
+    """The higher, the better it stood on the page; None where the person said it before."""
+    is_known: bool = True
+    """Whether it is known what the page showed."""
+
+
+def _said(facts: Mapping[str, Any], decision: Decision | None) -> _Said:
+    stored = facts.get("user_rating") or 0
+    if decision is None:
+        shown = None if stored else _SHOWN[facts.get("verdict") or "look"]
+        before = Decision(sha256=None, stars=max(stored, 0), verdict="reject" if stored == REJECTED else None)
+        return _Said(before.stars, before.standing, shown)
+    stars = stored if decision.stars is None else decision.stars
+    if decision.verdict == "reject":
+        stars = 0
+    suggested = decision.suggested
+    if suggested is None:
+        return _Said(stars if decision.stars is None else None, is_known=False)
+    if decision.stars == suggested.stars:
+        stars = 0
+    return _Said(stars, decision.standing, _SHOWN["best" if suggested.best else suggested.verdict or "look"])
 
 
 def _won(
-    current: Mapping[str, Decision], table: Mapping[str, Mapping[str, Any]]
+    said: Mapping[str, _Said], table: Mapping[str, Mapping[str, Any]]
 ) -> dict[str, dict[str, dict[str, float]]]:
     """Return by group who is better than whom, without the pairs that the page showed in that order."""
     groups: defaultdict[str, dict[str, str | None]] = defaultdict(dict)
-    shown = {}
     for name, facts in table.items():
-        decision = current.get(name)
-        if facts.get("group") is None or (decision is not None and decision.suggested is None):
-            continue
-        suggested = None if decision is None else decision.suggested
-        word = facts.get("verdict") if suggested is None else suggested.verdict
-        shown[name] = _SHOWN["best" if suggested is not None and suggested.best else word or "look"]
-        groups[facts["group"]][name] = None if decision is None else decision.standing
+        if facts.get("group") is not None and said[name].is_known:
+            groups[facts["group"]][name] = said[name].standing
     won: dict[str, dict[str, dict[str, float]]] = {}
     for group, standing in groups.items():
         for better, worse in preferred(standing):
-            if shown[better] <= shown[worse]:
+            high, low = said[better].shown, said[worse].shown
+            if high is None or low is None or high <= low:
                 won.setdefault(group, {}).setdefault(better, {})[worse] = 1.0
     return won
 
@@ -228,11 +247,11 @@ def _note(made: Mapping[str, Decision], current: Mapping[str, Decision], stars: 
     agreed = [each.agrees for each in current.values() if each.agrees is not None]
     old = sum(each.suggested is None for each in current.values())
     parts = [
-        f"{len(made)} decisions: {stars} scores and {pairs} pairs are labels",
+        f"{stars} scores and {pairs} pairs are labels, of {len(made)} decisions and the ratings in files",
         f"you agreed with {sum(agreed)} of {len(agreed)} suggestions, which makes no labels",
     ]
     if old:
-        parts.append(f"{old} of an older page do not say what it showed and are no labels")
+        parts.append(f"{old} decisions of an older page do not say what it showed and are no labels")
     if gone := len(made) - len(current):
         parts.append(f"{gone} of pictures that changed or are gone are left out")
     return "; ".join(parts)

@@ -387,7 +387,7 @@ def _divided(job: Job, manifest: Place, layout: Layout) -> Job:
         )
     if not labelled:
         raise InputError(f"manifest {str(manifest)!r}: no sample has a label; give {LABELS}")
-    unlabelled = len(samples) - len(labelled)
+    unlabelled = sum(not (sample.is_labelled or sample.only_confirms) for sample in samples)
     notes = tuple(filter(None, (doubt, note_on(manifest), left_out(unlabelled, len(samples)) if unlabelled else "")))
     fixed, job = any(sample.split for sample in labelled), replace(job, doubt=doubt)
     return _as_given(job, labelled, manifest, notes) if fixed else _drawn(job, labelled, notes)

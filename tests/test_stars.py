@@ -11,6 +11,7 @@ from PIL import Image, PngImagePlugin
 
 from agentic_iqa.__main__ import main
 from tests.pictures import blocks
+from tests.scenarios import blurred
 from tests.tables import as_lines, read_lines
 
 PACKET = (
@@ -119,7 +120,7 @@ def test_what_cannot_be_read_is_named_and_nothing_is_written_among_photographs(t
 # Decisions
 
 
-def decided(folder: Path, decisions: dict[str, dict], groups: dict[str, str | None]) -> Path:
+def decided(folder: Path, decisions: dict[str, dict], groups: dict[str, str | None], ratings=None) -> Path:
     """Write a gallery's folder: its table, and decisions with what was suggested."""
     folder.mkdir()
     rows = []
@@ -127,6 +128,7 @@ def decided(folder: Path, decisions: dict[str, dict], groups: dict[str, str | No
         photograph(folder / "day" / name, number)
         shown = decisions.get(name, {}).get("suggested") or {"verdict": "alternate"}
         rows.append({"file": name, "image": f"day/{name}", "sha256": f"{number:064x}", "group": group, **shown})
+        rows[-1]["user_rating"] = (ratings or {}).get(name)
     hashes = {row["file"]: row["sha256"] for row in rows}
     pictures = {name: {"sha256": hashes[name], **each} for name, each in decisions.items()}
     document = {"decisions": "agentic-iqa", "version": 1, "pictures": pictures}
@@ -148,7 +150,7 @@ def labels_of(culled: Path) -> dict[str, tuple]:
 
 
 def test_decisions_against_a_suggestion_are_labels_and_those_that_confirm_one_are_none(tmp_path, capsys):
-    alone = dict.fromkeys(("five.jpg", "agreed.jpg", "old.jpg"))
+    alone = dict.fromkeys(("five.jpg", "agreed.jpg", "old.jpg", "file.jpg"))
     groups = {**alone, "a.jpg": "1", "b.jpg": "1", "c.jpg": "2", "d.jpg": "2"}
     culled = decided(tmp_path / "culled", {
         "five.jpg": {"stars": 5, **suggestion("look", 3)}, "agreed.jpg": {"stars": 3, **suggestion("keep", 3)},
@@ -156,9 +158,10 @@ def test_decisions_against_a_suggestion_are_labels_and_those_that_confirm_one_ar
         "b.jpg": {"verdict": "keep", **suggestion("alternate", 4)},
         "c.jpg": {"verdict": "keep", **suggestion("keep", 4, best=True)},
         "d.jpg": {"verdict": "reject", **suggestion("reject", 1)},
-    }, groups)  # fmt: skip
+    }, groups, ratings={"file.jpg": 2})  # fmt: skip
     labels = labels_of(culled)
     assert labels["five.jpg"] == (5, None, "person")
+    assert labels["file.jpg"] == (2, None, "person")  # given before anything was suggested
     assert labels["b.jpg"][1:] == ({"a.jpg": 1}, "person")
     assert labels["b.jpg"][0] > 3 > labels["a.jpg"][0]
     assert labels["agreed.jpg"] == (3, None, "suggestion")
@@ -166,9 +169,9 @@ def test_decisions_against_a_suggestion_are_labels_and_those_that_confirm_one_ar
     assert labels["old.jpg"] == (None, None, None)
     assert main(["compile", "--data", str(culled), "--dry-run", "--out", str(tmp_path / "program")]) == 0
     said = " ".join(capsys.readouterr().err.split())
-    assert "7 decisions: 1 scores and 1 pairs are labels" in said
+    assert "2 scores and 1 pairs are labels, of 7 decisions and the ratings in files" in said
     assert "you agreed with 3 of 6 suggestions" in said
-    assert "1 of an older page do not say what it showed" in said
+    assert "1 decisions of an older page do not say what it showed" in said
 
 
 def test_a_file_of_nothing_but_confirmed_suggestions_is_refused_by_compile(tmp_path, capsys):
@@ -178,3 +181,60 @@ def test_a_file_of_nothing_but_confirmed_suggestions_is_refused_by_compile(tmp_p
     shutil.copy(culled / "decisions.json", tmp_path / "decisions.json")
     assert main(["compile", "--data", str(tmp_path / "decisions.json"), "--out", str(tmp_path / "program")]) == 2
     assert "gallery.jsonl is not beside it" in capsys.readouterr().err
+
+
+# The loop
+
+
+def rated_photographs(folder: Path, count: int) -> None:
+    """Photographs from sharp to blurred, five minutes apart, with stars in sidecars and EXIF in turn."""
+    for number, row in enumerate(blurred(folder, count)):
+        picture, stars = folder / row["image"], round(row["mos"])
+        image = Image.open(picture).convert("RGB")
+        picture.unlink()
+        exif = Image.Exif()
+        exif[0x8769] = {36867: f"{START + timedelta(minutes=5 * number):%Y:%m:%d %H:%M:%S}"}
+        if number % 2:
+            exif[0x4746] = stars
+        else:
+            (folder / f"{number}.xmp").write_bytes(stated(f'xmp:Rating="{stars}"'))
+        image.save(folder / f"{number}.jpg", exif=exif)
+
+
+def corrections(culled: Path, count: int) -> dict:
+    """Return a person's decisions on a gallery: a star more than what it suggests, or the same."""
+    pictures = {}
+    for number, row in enumerate(read_lines(culled / "gallery.jsonl")[:count]):
+        shown = {"verdict": row["verdict"], "stars": row["suggested_rating"]}
+        stars = min(row["suggested_rating"] + number % 2, 5)
+        pictures[row["file"]] = {"sha256": row["sha256"], "stars": stars, "suggested": shown}
+    return {"decisions": "agentic-iqa", "version": 1, "pictures": pictures}
+
+
+@pytest.mark.parametrize(("count", "corrected"), [(20, 4), pytest.param(60, 10, marks=pytest.mark.slow)])
+def test_from_stars_to_a_program_to_corrections_to_the_next_program(
+    count, corrected, tmp_path, monkeypatch, capsys, undrawn, coarse, unlogged, untracked
+):
+    pytest.importorskip("imagehash", reason="the extra [gallery] is not installed")
+    monkeypatch.chdir(tmp_path)
+    Path("cheap.yaml").write_text("{compile: {baselines: false, rerank: 2}, tracking: {traces: 0}}", "utf-8")
+    monkeypatch.setenv("AGENTICIQA_CONFIG", str(tmp_path / "cheap.yaml"))
+    rated_photographs(tmp_path / "photos", count)
+
+    def run(*words: str) -> str:
+        assert main(list(words)) == 0
+        said = capsys.readouterr()
+        return " ".join((said.out + said.err).split())
+
+    assert f"{count} labels of {count} photographs" in run("data", "prepare", "stars", "photos", "--out", "stars.jsonl")
+    said = run("compile", "--data", "stars.jsonl", "--out", "programs/mine")
+    assert ("cross-validation" in said)
+    assert ("nothing is compiled" in said) == (count < 60)
+    shown = ["gallery", "photos", "--out", "culled", "--program", "programs/mine", "--preview", "0"]
+    assert "by the standard of programs/mine" in run(*shown)
+    assert "by the standard of programs/mine" in (tmp_path / "culled" / "gallery.html").read_text("utf-8")
+    Path("saved.json").write_text(json.dumps(corrections(tmp_path / "culled", corrected)), "utf-8")
+    run(*shown, "--decisions", "saved.json")
+    said = run("compile", "--data", "culled", "--out", "programs/second")
+    assert f"of {corrected} decisions and the ratings in files" in said
+    assert "you agreed with" in said

@@ -159,7 +159,8 @@ def _samples(
         for better, worse in preferred(standing):
             pairs[better][worse] = 1.0
         won = {name: pairs[name] for name in standing if name in pairs}
-        scores |= scores_in_burst(won, scores)
+        if won:
+            scores |= scores_in_burst(won, scores)
     for each in photographs:
         if each.id in scores:
             yield Sample(
