@@ -12,6 +12,7 @@ import dspy
 from data.catalogue import resolve_dataset
 from data.manifest import LABELS, Layout, Sample, Split, check_scale, left_out, manifest_sha256, read_manifest
 from data.splits import FRACTIONS, check_contents, check_leaks, group_of, joined_by_content, plan_folds, plan_splits
+from data.tables import note_on
 from optimizers.examples import choose_samples
 from optimizers.learner import EXPERT, LANGUAGE_MODEL, Learner, learner_of
 from optimizers.recipes import Recipe, recipe_named, recipe_names
@@ -378,11 +379,16 @@ def _divided(job: Job, manifest: Place, layout: Layout) -> Job:
     doubt, samples = check_scale(manifest, layout), list(read_manifest(manifest, layout))
     check_leaks(samples)
     check_contents(samples)
-    labelled = [sample for sample in samples if sample.is_labelled]
+    labelled = [sample for sample in samples if sample.is_labelled and not sample.only_confirms]
+    if not labelled and any(sample.only_confirms for sample in samples):
+        raise InputError(
+            f"manifest {str(manifest)!r}: all labels only confirm what the program suggested (circular: it would learn "
+            "from itself); rate pictures that it did not suggest on, or decide against what it suggests"
+        )
     if not labelled:
         raise InputError(f"manifest {str(manifest)!r}: no sample has a label; give {LABELS}")
-    unlabelled = len(samples) - len(labelled)
-    notes = tuple(filter(None, (doubt, left_out(unlabelled, len(samples)) if unlabelled else "")))
+    unlabelled = sum(not (sample.is_labelled or sample.only_confirms) for sample in samples)
+    notes = tuple(filter(None, (doubt, note_on(manifest), left_out(unlabelled, len(samples)) if unlabelled else "")))
     fixed, job = any(sample.split for sample in labelled), replace(job, doubt=doubt)
     return _as_given(job, labelled, manifest, notes) if fixed else _drawn(job, labelled, notes)
 

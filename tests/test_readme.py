@@ -31,7 +31,7 @@ ELSEWHERE = (
     "gallery photos", "--data culled",
 )  # fmt: skip
 """Lines that tests of their own run: the two commands (`.ci/run`), MLflow's page (`test_mlflow_browser.py`) and server
-(`test_registry.py`), remote models (`test_models_docs.py`), rating and culling (`test_rating.py`, `test_gallery.py`)."""
+(`test_registry.py`), remote models (`test_models_docs.py`), rating and culling (`test_rating.py`, and others)."""
 
 
 def commands() -> list[str]:

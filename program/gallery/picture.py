@@ -12,16 +12,15 @@ from numpy.typing import NDArray
 from PIL import Image
 from pydantic import Field
 
+from data.decisions import Suggested
 from program.agent.loop import AgenticIQA
 from program.common.errors import ImageError
 from program.common.files import write_whole
 from program.common.request import Request
 from program.expert import appearance
-from program.gallery.packets import rating_in
-from program.gallery.sidecars import read_sidecar, sidecars_of
 from program.images.decode_worker import tags_bounded
+from program.images.stated import stated_by, taken_at
 from program.images.store import IMAGES, LARGEST, ImageRef, jpeg_of
-from program.images.times import taken_at
 from program.running.row import Row
 from program.running.runner import Asking
 
@@ -30,8 +29,6 @@ _HASH_SIDE = 16
 """A hash of 256 bits."""
 _HASHED_PX = 320
 _FRAME = (24, 24)
-_RATING = 0x4746
-
 
 class Entry(Row):
     """A line of the gallery's table: an assessment's row, and what culling adds."""
@@ -73,6 +70,8 @@ class Picture(Entry):
     """Where to look first, as shares of width and height."""
     subject: float | None = None
     """How probably people call its subject sharp."""
+    suggested: Suggested | None = None
+    """What the program says of it, whatever a person decided of its group."""
     program_said: tuple[Verdict | None, str | None] | None = None
     """The program's verdict and reason, where a person decided otherwise."""
     stored_rating: int | None = None
@@ -161,22 +160,7 @@ def copy_name(kind: str, sha256: str) -> str:
     return f"{kind}/{sha256[:24]}.jpg"
 
 
-def rating_beside(picture: Path | None, folder: Path) -> int | None:
-    """Return a person's rating, -1 or 1..5, in the sidecars of a picture; or None.
-
-    Raises InputError where one of them is no file of the folder's or cannot be read.
-    """
-    for path in sidecars_of(picture) if picture is not None else ():
-        if rating := rating_in(read_sidecar(path, folder)):  # 0 is none
-            return rating
-    return None
-
-
 def _facts_of_file(data: bytes, image: ImageRef) -> tuple[str | None, int | None]:
     """Return when a file's picture was taken, and the rating that the file holds."""
     tags, packet = tags_bounded(data, image.width * image.height)
-    rating = rating_in(packet) if packet else None
-    stated = tags.get(_RATING)
-    if not rating and isinstance(stated, int) and -1 <= stated <= 5:
-        rating = stated
-    return taken_at(tags), rating or None
+    return taken_at(tags), stated_by(tags, packet).rating or None

@@ -18,7 +18,7 @@ from program.common.errors import ImageError, InputError
 from program.common.files import Place, open_file, read_bounded
 from program.common.pool import in_order
 from program.images.decode_worker import decode_bounded, tags_bounded
-from program.images.times import bursts, taken_at
+from program.images.stated import bursts, taken_at
 
 _GAP_S = 3.0
 """Between two pictures of a burst."""
