@@ -1,6 +1,9 @@
 """The rating page in a headless Chromium: thirty pictures by keys alone, through a reload, to its end; and by touch."""
 
 import json
+import subprocess
+import sys
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -82,6 +85,7 @@ def test_thirty_pictures_by_keys_to_the_command_that_learns_from_them(rated):
     assert "secret" not in page.content()
 
 
+@pytest.mark.slow
 def test_a_phone_rates_pairs_by_touch(rated):
     page, lines = rated("--pairs", "--glob", "secret0*")
     page.set_viewport_size({"width": 400, "height": 800})
@@ -96,3 +100,13 @@ def test_a_phone_rates_pairs_by_touch(rated):
     page.click("#answers >> text=same")
     page.wait_for_selector("#counts >> text=2 rated")
     assert [line["preferred"] for line in lines()] == ["right", "equal"]
+
+
+@pytest.mark.slow
+@pytest.mark.spec("issue-72/ten-kills")
+@pytest.mark.usefixtures("browser")  # which skips where there is none
+def test_no_answer_is_lost_or_kept_twice_when_the_server_is_killed():
+    script = Path(__file__).resolve().parents[1] / "benchmarks" / "rating_kills.py"
+    words = [sys.executable, str(script), "--ratings", "30", "--kills", "2"]
+    done = subprocess.run(words, capture_output=True, text=True, check=False)
+    assert "33 pressed, 33 kept, 0 doubled, 2 kills; the same in order: True" in done.stdout, done.stdout + done.stderr

@@ -42,9 +42,10 @@ def app_of(session: Session, compile_command: str) -> ASGIApp:
         return JSONResponse(await run_in_threadpool(session.answer, *given))
 
     async def before(request: Request) -> Response:
-        return JSONResponse(session.before((await _body(request)).get("id")))
+        asked = await _body(request)
+        return JSONResponse(await run_in_threadpool(session.before, asked.get("id")))
 
-    async def worth(_: Request) -> Response:
+    def worth(_: Request) -> Response:
         lines = [line for line in (agreement_text(session), worth_text(session)) if line]
         return JSONResponse({"lines": lines, "compile": compile_command})
 
