@@ -317,7 +317,7 @@ def test_splits_are_stated_once_they_are_large_enough(tmp_path):
 @pytest.mark.parametrize(
     ("words", "line"),
     [
-        ([], "PHOTOS: give a folder of photographs, or --questions MANIFEST, and not both"),
+        ([], "PHOTOS: give a folder of photographs, --questions MANIFEST or --review DIR: one of them"),
         (["nowhere"], "photos 'nowhere': is no folder of this machine; give one"),
     ],
 )

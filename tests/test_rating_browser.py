@@ -1,5 +1,6 @@
 """The rating page in a headless Chromium: thirty pictures by keys alone, through a reload, to its end; and by touch."""
 
+import hashlib
 import json
 import subprocess
 import sys
@@ -9,6 +10,7 @@ import numpy as np
 import pytest
 from PIL import Image
 
+from program.common.settings import load_settings
 from program.rating.__main__ import make_parser, session_of
 from program.rating.store import RatingFile
 
@@ -110,3 +112,64 @@ def test_no_answer_is_lost_or_kept_twice_when_the_server_is_killed():
     words = [sys.executable, str(script), "--ratings", "30", "--kills", "2"]
     done = subprocess.run(words, capture_output=True, text=True, check=False)
     assert "33 pressed, 33 kept, 0 doubled, 2 kills; the same in order: True" in done.stdout, done.stdout + done.stderr
+
+
+@pytest.fixture
+def misses(tmp_path, encoded):
+    """A folder with three misses: two scores and a question."""
+    lines = []
+    for number in range(3):
+        path = tmp_path / f"{number}.png"
+        path.write_bytes(encoded(number, height=120, width=160))
+        own = {"id": f"<b>{number}", "sha256": hashlib.sha256(path.read_bytes()).hexdigest(), "image": str(path)}
+        lines.append({**own, "people": 1.5, "program": 4.25, "low": 3.5, "high": 5, "reason": "<i>Sharp.</i>"})
+    asked = {"query": "Is it sharp?", "options": {"A": "Yes", "B": "No"}, "people": "A", "program": "B"}
+    lines[2] |= {**asked, "low": None, "high": None}
+    (tmp_path / "misses.jsonl").write_text("".join(json.dumps(line) + "\n" for line in lines), "utf-8")
+    return tmp_path
+
+
+def test_who_is_right_is_said_with_keys_and_found_again(misses, served, open_page):
+    from program.rating.review import Reviewing, review_app
+
+    review = Reviewing(misses, load_settings(), "ann")
+    url = served(app=review_app(review))
+    page = open_page(url, url)
+
+    def saves(key):
+        with page.expect_response("**/answer"):
+            page.keyboard.press(key)
+        page.wait_for_function("() => document.getElementById('kept').textContent.startsWith('kept')")
+
+    page.wait_for_function("() => document.getElementById('picture').naturalWidth === 160")
+    assert [page.inner_text(name) for name in ("#people", "#reason")] == ["1.5", "<i>Sharp.</i>"]
+    assert page.inner_text("#program").split() == ["4.3", "likely", "3.5", "to", "5.0"]
+    page.keyboard.press("4")  # alone no answer
+    assert "who is right" in page.inner_text("#kept")
+    saves("r")
+    page.keyboard.press("ArrowRight")
+    saves("p")
+    page.keyboard.press("2")
+    assert "there is no other score" in page.inner_text("#kept")
+    page.keyboard.press("ArrowRight")
+    assert page.is_hidden("#own")
+    assert page.inner_text("#options").split("\n") == ["A. Yes", "B. No"]
+    page.route("**/answer", lambda route: route.fulfill(status=422, json={"error": "the disk is full"}))
+    page.keyboard.press("n")
+    page.wait_for_selector("#kept.bad")
+    assert page.inner_text("#kept") == "Picture 3 is not kept: the disk is full"
+    assert page.inner_text("#progress") == "3 of 3, 2 answered"
+    page.unroute("**/answer")
+    page.reload()
+    page.wait_for_function("() => document.getElementById('progress').textContent === '3 of 3, 2 answered'")
+    page.click("text=Neither")
+    page.wait_for_function("() => document.getElementById('progress').textContent === '3 of 3, 3 answered'")
+    page.wait_for_function("() => document.getElementById('kept').textContent.startsWith('kept')")
+    page.set_viewport_size({"width": 400, "height": 800})
+    assert page.evaluate("document.documentElement.scrollWidth") == 400
+    review.close()
+    lines = [json.loads(line) for line in (misses / "review.jsonl").read_text("utf-8").splitlines()]
+    assert [(line["id"], line["who"], line["mos"]) for line in lines] == [
+        ("<b>0", "program", 4.0), ("<b>1", "people", None), ("<b>2", "neither", None),
+    ]  # fmt: skip
+    assert review.summary().startswith("3 of 3 answered (people 1, program 1, neither 1; 1 with an own score)\n")

@@ -27,7 +27,7 @@ TRACKING = page("docs/tracking.md")
 BLOCKS = blocks_of(README + TRACKING)
 
 ELSEWHERE = (
-    "make ", "agentic-iqa runs", "mlflow models serve", "--lm openai", ". .venv", "rate photos", "--data ratings",
+    "make ", "agentic-iqa runs", "mlflow models serve", "--lm openai", ". .venv", "agentic-iqa rate", "--data ratings",
     "gallery photos", "--data culled",
 )  # fmt: skip
 """Lines that tests of their own run: the two commands (`.ci/run`), MLflow's page (`test_mlflow_browser.py`) and server

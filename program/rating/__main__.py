@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING
 from program.common import cli
 
 if TYPE_CHECKING:
+    from program.common.settings import Settings
     from program.rating.session import Kind, Session
     from program.rating.store import RatingFile
 
@@ -33,7 +34,10 @@ def make_parser() -> cli.Parser:
         epilog="exit codes: 0 done, or stopped by Ctrl-C; 2 cannot run",
     )
     parser.add_argument("photos", metavar="PHOTOS", nargs="?", type=Path, help="folder of photographs; none is changed")
-    parser.add_argument("--out", metavar="DIR", type=Path, required=True, help="folder of ratings.jsonl")
+    parser.add_argument("--out", metavar="DIR", type=Path, help="folder of ratings.jsonl")
+    parser.add_argument("--review", metavar="DIR", type=Path,
+                        help="instead of PHOTOS: say who is right, people or the program, about the worst misses "
+                        "in the folder of an evaluation's --report; answers go to review.jsonl there")  # fmt: skip
     parser.add_argument("-r", "--recursive", action="store_true", help="look into subfolders too")
     parser.add_argument("--glob", metavar="G", action="append", default=[],
                         help="only files named like *.jpg; with !*.gif others")  # fmt: skip
@@ -69,13 +73,18 @@ def session_of(arguments: argparse.Namespace, file: "RatingFile", max_pixels: in
 def _rate(arguments: argparse.Namespace) -> int:
     from program.common.errors import InputError
 
-    if (arguments.photos is None) == (arguments.questions is None):
-        raise InputError("PHOTOS: give a folder of photographs, or --questions MANIFEST, and not both")
+    given = [name for name in ("photos", "questions", "review") if getattr(arguments, name) is not None]
+    if len(given) != 1:
+        raise InputError("PHOTOS: give a folder of photographs, --questions MANIFEST or --review DIR: one of them")
+    if (arguments.out is None) != (arguments.review is not None):
+        raise InputError("--out: give the folder of the ratings; with --review answers go to the folder of that")
     cli.check_installed("serve", *_EXTRA)
     from program.common.settings import load_settings
     from program.images.decode_worker import start_early
 
     start_early()
+    if arguments.review is not None:
+        return _review(arguments, load_settings())
     from program.rating.learning import Learner, agreement_text, worth_text
     from program.rating.server import app_of
     from program.rating.store import RatingFile
@@ -100,6 +109,21 @@ def _rate(arguments: argparse.Namespace) -> int:
     told = f"{counts['rated']} rated, {counts['unsure']} of them unsure, {counts['open']} open · {file.path}"
     lines = [told, agreement_text(session), worth_text(session), command]
     sys.stdout.writelines(f"{line}\n" for line in lines if line)
+    return 0
+
+
+def _review(arguments: argparse.Namespace, settings: "Settings") -> int:
+    from program.rating.review import Reviewing, review_app
+    from program.service.server import bind, run_until_stopped
+
+    listener = bind("127.0.0.1", arguments.port)
+    reviewing = Reviewing(arguments.review, settings, arguments.rater)
+    try:
+        greeting = "The worst misses are on {}/ (Ctrl+C stops it)"
+        run_until_stopped(review_app(reviewing), settings.serve, listener, greeting)
+    finally:
+        reviewing.close()
+    sys.stdout.write(reviewing.summary())
     return 0
 
 

@@ -2,6 +2,7 @@
 
 import json
 import signal
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -29,20 +30,17 @@ _MOST_BODY = 4096
 def app_of(session: Session, compile_command: str) -> ASGIApp:
     """Return the page around a session; `compile_command` is what it ends with."""
 
-    async def front(_: Request) -> Response:
-        return FileResponse(_STATIC / "rate.html")
-
     async def queue(request: Request) -> Response:
-        asked = await _body(request)
+        asked = await body_of(request)
         return JSONResponse(await run_in_threadpool(session.queue, str(asked.get("tab"))))
 
     async def answer(request: Request) -> Response:
-        asked = await _body(request)
+        asked = await body_of(request)
         given = str(asked.get("tab")), asked.get("id"), asked.get("answer")
         return JSONResponse(await run_in_threadpool(session.answer, *given))
 
     async def before(request: Request) -> Response:
-        asked = await _body(request)
+        asked = await body_of(request)
         return JSONResponse(await run_in_threadpool(session.before, asked.get("id")))
 
     def worth(_: Request) -> Response:
@@ -54,20 +52,27 @@ def app_of(session: Session, compile_command: str) -> ASGIApp:
         return Response(png, media_type="image/png")
 
     async def done(request: Request) -> Response:
-        await _body(request)
+        await body_of(request)
         signal.raise_signal(signal.SIGINT)
         return JSONResponse({})
 
+    return page_app("rate.html", [
+        Route("/queue", queue, methods=["POST"]),
+        Route("/answer", answer, methods=["POST"]),
+        Route("/before", before, methods=["POST"]),
+        Route("/done", done, methods=["POST"]),
+        Route("/worth", worth),
+        Route("/picture/{name}/{side:int}", picture),
+    ])  # fmt: skip
+
+
+def page_app(page: str, routes: Sequence[Route]) -> ASGIApp:
+    """Return a page of the folder "static", with what it asks for, for this machine's own browser."""
     app = Starlette(
         routes=[
-            Route("/", front),
+            Route("/", lambda _: FileResponse(_STATIC / page)),
             Route("/icon.svg", lambda _: FileResponse(_ICON)),
-            Route("/queue", queue, methods=["POST"]),
-            Route("/answer", answer, methods=["POST"]),
-            Route("/before", before, methods=["POST"]),
-            Route("/done", done, methods=["POST"]),
-            Route("/worth", worth),
-            Route("/picture/{name}/{side:int}", picture),
+            *routes,
             Mount("/assets", StaticFiles(directory=_STATIC)),
         ],
         exception_handlers={InputError: _refused, HTTPException: _refused},
@@ -75,7 +80,7 @@ def app_of(session: Session, compile_command: str) -> ASGIApp:
     return _OwnPage(app)
 
 
-async def _body(request: Request) -> dict[str, Any]:
+async def body_of(request: Request) -> dict[str, Any]:
     """Return what a page sent; a form of another site cannot send this type. Raises Refused."""
     length = request.headers.get("content-length", "")
     if not length.isdigit() or int(length[:9]) > _MOST_BODY:
