@@ -11,6 +11,7 @@ from program.common.errors import did_you_mean
 COMMANDS = {
     "assess": ("program.assess", "judge an image, a folder or a manifest, or compare two images"),
     "gallery": ("program.gallery.__main__", "group a folder's photographs, choose the best of each, and show why"),
+    "rate": ("program.rating.__main__", "a page on which you rate pictures, so that a program learns your standard"),
     "serve": ("program.serve", "a page and an HTTP interface that judge images"),
     "mcp": ("program.serve:offer", "the same as tools for agents, over the Model Context Protocol"),
     "evaluate": ("program.evaluate", "how well a program agrees with people"),
@@ -19,6 +20,7 @@ COMMANDS = {
     "tools": ("program.tools.__main__", "the image-quality tools, and which are ready here"),
     "doctor": ("program.doctor", "what works on this machine, and how to fix what does not"),
     "calibrate": ("program.calibrate", "fit the tools' maps to scores 1..5"),
+    "data prepare stars": ("program.rating.stars", "the stars that photographs have as a manifest"),
     "data prepare": ("data.prepare", "a dataset's release as a manifest"),
     "data check": ("data.check", "check a manifest's lines, files and splits"),
 }
@@ -60,7 +62,7 @@ def _run(name: str, place: str, words: list[str]) -> int:
 
 
 def _help() -> str:
-    lines = [f"  {name:<14}{text}" for name, (_, text) in COMMANDS.items()]
+    lines = [f"  {name:<20}{text}" for name, (_, text) in COMMANDS.items()]
     return "\n".join([
         "usage: agentic-iqa COMMAND ...", "", "Judge the quality of images as people would, and say why.", "",
         *lines, "", "agentic-iqa COMMAND --help shows a command's options, --version the version.", "",

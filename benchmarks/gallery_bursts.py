@@ -20,12 +20,13 @@ from pathlib import Path
 import numpy as np
 from PIL import Image, ImageEnhance, ImageFilter
 
+from data.decisions import Decisions
 from data.manifest import read_manifest
 from program.agent.loop import AgenticIQA
 from program.batch.inputs import find_items
 from program.common.request import Request
 from program.evaluation.intervals import wilson
-from program.gallery.choice import Choosing, Decisions, choose, groups_of
+from program.gallery.choice import Choosing, choose, groups_of
 from program.gallery.picture import Picture, Taking
 
 AS_TAKEN = "as-taken"

@@ -3,6 +3,7 @@
 python benchmarks/page_screenshot.py [--out docs/images/page.png] [--width 1240] [--dark] [--question]
 python benchmarks/page_screenshot.py --card --out docs/images/answer.png --width 1040 --height 340
 python benchmarks/page_screenshot.py --gallery --out docs/images/gallery.png --height 640
+python benchmarks/page_screenshot.py --rating --out docs/images/rating.png --width 1040 --height 620
 """
 
 import argparse
@@ -37,13 +38,17 @@ def main() -> None:
     parser.add_argument("--question", action="store_true", help="a multiple-choice question with regions")
     parser.add_argument("--card", action="store_true", help="what a notebook shows of the answer, instead of the page")
     parser.add_argument("--gallery", action="store_true", help="the gallery of some bursts, instead of the page")
+    parser.add_argument("--rating", action="store_true", help="the page on which a person rates, instead of the page")
     parser.add_argument("--chromium", default="/usr/bin/chromium")
     arguments = parser.parse_args()
     with tempfile.TemporaryDirectory() as folder, sync_playwright() as playwright:
         photo = _photo(Path(folder))
         environment = {**os.environ, "AGENTICIQA_CACHE_DIR": folder}
+        words = ["serve"]
+        if arguments.rating:
+            words = ["rate", str(_gallery(Path(folder)).parents[1] / "A day in May"), "--out", folder]
         service = subprocess.Popen(
-            [sys.executable, "-m", "program.serve", "--port", "0"], cwd=ROOT, env=environment,
+            [sys.executable, "-m", "agentic_iqa", *words, "--port", "0"], cwd=ROOT, env=environment,
             stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, text=True,
         )  # fmt: skip
         try:
@@ -52,7 +57,15 @@ def main() -> None:
             scheme = "dark" if arguments.dark else "light"
             size = {"width": arguments.width, "height": arguments.height}
             page = browser.new_page(viewport=size, color_scheme=scheme, device_scale_factor=1)
-            if arguments.gallery:
+            if arguments.rating:
+                page.goto(url)
+                page.wait_for_selector("html[data-ready]")
+                for key in "45324":
+                    name = page.wait_for_selector("html:not([data-shown=''])").get_attribute("data-shown")
+                    page.keyboard.press(key)
+                    page.wait_for_selector(f"html[data-shown]:not([data-shown='']):not([data-shown='{name}'])")
+                page.wait_for_selector("#counts >> text=5 rated")
+            elif arguments.gallery:
                 page.goto(_gallery(Path(folder)).as_uri())
                 page.wait_for_selector("html[data-ready]")
                 page.wait_for_load_state("networkidle")

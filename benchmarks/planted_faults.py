@@ -648,7 +648,7 @@ FAULTS = [
         "np.abs(stops - np.mean(stops))",
         "test_gallery.py::test_one_black_frame_of_a_burst_does_not_make_a_darker_picture_its_best",
     ),
-    Fault("gap-between-bursts-off-by-one", "program/gallery/choice.py",
+    Fault("gap-between-bursts-off-by-one", "program/images/stated.py",
         ".total_seconds() > gap_s",
         ".total_seconds() >= gap_s",
         "test_gallery.py::test_a_picture_that_was_taken_just_at_the_gap_is_of_the_same_burst",

@@ -129,8 +129,15 @@ class Sample(Request):
         return self.metadata.get("labels") == "made-up"
 
     @property
+    def only_confirms(self) -> bool:
+        """Whether its label is a suggestion of the program's that a person left standing: none to learn from."""
+        return self.metadata.get("labels") == "suggestion"
+
+    @property
     def judge(self) -> str:
         """Whose label it is, as sentences, tables and charts say it."""
+        if self.only_confirms:
+            return "suggestions that were left standing"
         return "the house standard" if self.is_made_up else "people"
 
     @property

@@ -1,7 +1,7 @@
 """Tables of which of two images people prefer, made into scores within each split."""
 
 from collections import Counter, defaultdict
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator
 from contextlib import suppress
 from pathlib import Path
 from typing import Any
@@ -11,15 +11,9 @@ import numpy as np
 from data.manifest import Sample
 from data.own import rows_of
 from data.releases import Release, Row
+from data.votes import scores_of_votes
 from program.common.errors import DataError
 from program.common.files import named_in
-
-_PRIOR_SD = 2.0
-"""Of strengths in logits: an image that won every vote stays finite. Scores of LIVE In the Wild spread by 1.3."""
-
-_POINTS_PER_LOGIT = 0.6
-"""By Thurstone's case V, one logit is sqrt(2) s / 1.702 points; single opinions of LIVE In the Wild spread by s = 0.77
-points of 1..5 on average."""
 
 
 def pairs(release: Release) -> Iterator[Sample]:
@@ -67,10 +61,9 @@ def score_within_splits(samples: Iterable[Sample]) -> Iterator[Sample]:
     inside = 0
     for members in by_split.values():
         won = {name: {k: n for k, n in (s.preferred_over or {}).items() if k in members} for name, s in members.items()}
-        for name, strength in fit_strengths(won, prior_sd=_PRIOR_SD).items():
-            score = 1 + 4 / (1 + np.exp(-_POINTS_PER_LOGIT * strength))
+        for name, score in scores_of_votes(won).items():
             inside += 1
-            yield members[name].model_copy(update={"mos": round(float(score), 4), "preferred_over": won[name]})
+            yield members[name].model_copy(update={"mos": score, "preferred_over": won[name]})
     if not inside:
         raise DataError("pairs: none lies inside one split; give more pairs, or --fractions 0,0,1 to keep all")
 
@@ -89,33 +82,6 @@ def parts_apart(samples: Iterable[Sample]) -> dict[str, int]:
     graph = coo_matrix((np.ones(len(votes)), votes.T), shape=(len(members), len(members)))
     one_of_each = dict(zip(connected_components(graph, directed=False)[1], members, strict=True))
     return {split: n for split, n in Counter(str(s.split) for s in one_of_each.values()).items() if n > 1}
-
-
-def fit_strengths(won: Mapping[str, Mapping[str, float]], *, prior_sd: float = float("inf")) -> dict[str, float]:
-    """Return the Bradley-Terry strength of each name that has a vote, in logits, of mean 0: P(a beats b) = s(a - b).
-
-    `won[a][b]` is the number of votes for a over b, s the logistic function; a tie is half a vote for each. With
-    `prior_sd` strengths have a normal prior around 0, without one a name that won every vote has no finite strength.
-    Source: Bradley & Terry 1952, Biometrika 39; as a logistic regression Agresti 2013, 11.6.
-
-    >>> {name: round(s, 2) for name, s in fit_strengths({"a": {"b": 3}, "b": {"a": 1}}).items()}  # ln 3 apart
-    {'a': 0.55, 'b': -0.55}
-    """
-    from scipy import sparse
-    from sklearn.linear_model import LogisticRegression
-
-    votes = [(a, b, n) for a, row in sorted(won.items()) for b, n in sorted(row.items()) if n]
-    if not votes:
-        return {}
-    place = {name: i for i, name in enumerate(sorted({name for *ends, _ in votes for name in ends}))}
-    columns = np.array([[place[a], place[b]] for a, b, _ in votes]).ravel()
-    signs, starts = np.tile([1.0, -1.0], len(votes)), np.arange(0, columns.size + 1, 2)
-    design = sparse.csr_matrix((signs, columns, starts), shape=(len(votes), len(place)))
-    # Each vote stands twice, mirrored, with half its weight: a regression asks for both outcomes.
-    model = LogisticRegression(C=prior_sd**2, fit_intercept=False, tol=1e-8, max_iter=10_000)
-    outcomes, weights = np.repeat([1, 0], len(votes)), np.tile([n / 2 for *_, n in votes], 2)
-    strengths = model.fit(sparse.vstack([design, -design]), outcomes, weights).coef_[0]
-    return {name: float(strengths[i] - strengths.mean()) for name, i in place.items()}
 
 
 def _end(row: Row, column: str, folder: Path, names: dict[str, str]) -> str:

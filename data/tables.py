@@ -16,6 +16,8 @@ from typing import Any, TypeAlias
 from xml.etree.ElementTree import ParseError
 from zipfile import BadZipFile
 
+from data.decisions import DECISIONS, TABLE, DecidedRows, decided_rows
+from data.ratings import is_rating, manifest_rows, read_ratings
 from program.common.addresses import DATA, kind_elsewhere
 from program.common.cells import plain_cell
 from program.common.errors import DataError, one_line
@@ -140,11 +142,7 @@ def _said(row: dict[str, Any], columns: Mapping[str, str], table: Place) -> dict
     """Return what a person said in a row of the program's own table: a `mos`, or another letter than its own."""
     said = {name: value for name, value in row.items() if name not in FOUND and value is not None}
     for name in said.keys() & {"image", "reference"}:
-        # As it was named where `assess` ran, which may be elsewhere than the table.
-        text = str(said[name])
-        is_local = isinstance(table, Path) and not is_remote(text) and not kind_elsewhere(text)
-        if is_local and not exists(Path(table).parent / text) and exists(Path(text)):
-            said[name] = str(Path(text).resolve())
+        said[name] = _where_it_ran(said[name], table)
     options = said.get("options")
     if "mos" in said or not isinstance(options, dict):
         # What was asked of the image beside a score has no answer but the program's own.
@@ -152,6 +150,15 @@ def _said(row: dict[str, Any], columns: Mapping[str, str], table: Place) -> dict
     if "answer" not in columns and options.get(str(said.get("answer"))) == row.get("option"):
         said.pop("answer", None)
     return said
+
+
+def _where_it_ran(cell: Any, table: Place) -> Any:
+    """Return an image of the program's own table, which is named from where the command ran."""
+    text = str(cell)
+    is_local = isinstance(table, Path) and not is_remote(text) and not kind_elsewhere(text)
+    if is_local and not exists(Path(table).parent / text) and exists(Path(text)):
+        return str(Path(text).resolve())
+    return cell
 
 
 def number_of(cell: Any, mark: str = "") -> float:
@@ -377,8 +384,13 @@ def _xlsx(path: Place, header: Collection[str]) -> Rows:
 def _json_lines(path: Place) -> Rows:
     with open_file(path) as file, io.TextIOWrapper(file, "utf-8-sig") as lines:
         for number, line in enumerate(lines, start=1):
-            if line.strip():
-                yield number, _parsed(line)
+            if not line.strip():
+                continue
+            row = _parsed(line)
+            if number == 1 and is_rating(row) and isinstance(path, Path):
+                yield from enumerate(manifest_rows(read_ratings(path)), start=1)
+                return
+            yield number, row
 
 
 def _json_list(path: Place) -> Rows:
@@ -386,9 +398,34 @@ def _json_list(path: Place) -> Rows:
         rows = _parsed(text.read())
     if isinstance(rows, Exception):
         raise DataError(f"manifest {str(path)!r}: is not JSON ({rows}); correct it")
+    if isinstance(rows, dict) and "decisions" in rows and isinstance(path, Path):
+        yield from enumerate(_decided(path, rows).rows, start=1)
+        return
     if not isinstance(rows, list):
         raise DataError(f"manifest {str(path)!r}: holds no list; write it as [{{...}}, ...]")
     yield from enumerate(rows, start=1)
+
+
+def _decided(path: Place, document: Any) -> DecidedRows:
+    """Return a gallery's decisions as rows, with what its table beside them says of each picture."""
+    path = Path(path)
+    beside = path.with_name(TABLE)
+    if not beside.is_file():
+        mend = "keep the decisions with agentic-iqa gallery --decisions FILE, and give the gallery's folder"
+        raise DataError(f"manifest {str(path)!r}: {TABLE} is not beside it; {mend}")
+    table = {row["file"]: row for _, row in _json_lines(beside) if isinstance(row, dict) and row.get("file")}
+    for row in table.values():
+        row["image"] = _where_it_ran(row.get("image"), beside)
+    return decided_rows(path, document, table)
+
+
+def note_on(source: Place) -> str:
+    """Say what of a gallery's decisions are labels; empty of any other source."""
+    if not isinstance(source, Path) or source.name != DECISIONS:
+        return ""
+    with open_file(source) as file:
+        document = _parsed(file.read().decode("utf-8-sig"))
+    return _decided(source, document).note if isinstance(document, dict) else ""
 
 
 def _parsed(line: str) -> Any:

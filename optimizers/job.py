@@ -11,7 +11,9 @@ import dspy
 
 from data.catalogue import resolve_dataset
 from data.manifest import LABELS, Layout, Sample, Split, check_scale, left_out, manifest_sha256, read_manifest
+from data.reviews import Opinion, Review, read_lines
 from data.splits import FRACTIONS, check_contents, check_leaks, group_of, joined_by_content, plan_folds, plan_splits
+from data.tables import note_on
 from optimizers.examples import choose_samples
 from optimizers.learner import EXPERT, LANGUAGE_MODEL, Learner, learner_of
 from optimizers.recipes import Recipe, recipe_named, recipe_names
@@ -70,6 +72,8 @@ class Job:
     """What of the data cannot be used."""
     doubt: str = ""
     """A warning that the scores may be on another scale."""
+    review: str | None = None
+    """The file of second opinions that changed labels."""
     share: float = 1.0
     """Of what searches may spend, as few model calls are allowed."""
     lm: dspy.BaseLM | None = field(default=None, compare=False)
@@ -192,6 +196,7 @@ class Job:
         """Return what repeats this compile."""
         return {
             "data": self.data, "manifest_sha256": self.dataset.manifest_sha256, "folds": len(self.folds),
+            "review": self.review,
             "seed": self.settings.seed, "optimizers": self.optimizers, "roles": self.roles, "teacher": self.teacher_lm,
             "budgets": {name: self.budget(name).model_dump() for name in self.optimizers}, "resume": self.resume,
             "settings": self._shown_settings(),
@@ -228,11 +233,12 @@ def prepare_job(
     settings: Settings, data: str, optimizer: str | None = None, out: Path | None = None, *,
     roles: str | Sequence[str] | None = None, teacher_lm: str | None = None, demos: int | None = None,
     resume: bool = False, force: bool = False, lm: dspy.BaseLM | None = None,
-    console: Console | None = None, layout: Layout | None = None,
+    console: Console | None = None, layout: Layout | None = None, review: Path | None = None,
 ) -> Job:  # fmt: skip
     """Return the job with data, read by `layout`, and folder checked; `optimizer` names recipes in turn, by commas.
 
-    Nothing is asked of a model. Raises InputError or DataError for what cannot be used.
+    Second opinions of the file `review` change what is taught and chosen on, never the test. Nothing is asked of a
+    model. Raises InputError or DataError for what cannot be used.
     """
     resources = Resources(settings, lm)
     request = optimizer or settings.compile.optimizer
@@ -251,7 +257,10 @@ def prepare_job(
     _check_recipes(job, recipes)
     check_folder(out)
     manifest = resolve_dataset(data, settings.cache_dir, progress=console is not None)
+    opinions = read_lines(review, Opinion) if review is not None else []
     job = _divided(job, manifest, replace(layout or Layout(), remote=settings.images.remote))
+    if review is not None and job.kept is None:
+        job = _reviewed(job, opinions, review)
     # Whose labels these are: people's where any is.
     judge = min(sample.judge for sample in chain(*job.splits.values()))
     if request is None:
@@ -378,11 +387,16 @@ def _divided(job: Job, manifest: Place, layout: Layout) -> Job:
     doubt, samples = check_scale(manifest, layout), list(read_manifest(manifest, layout))
     check_leaks(samples)
     check_contents(samples)
-    labelled = [sample for sample in samples if sample.is_labelled]
+    labelled = [sample for sample in samples if sample.is_labelled and not sample.only_confirms]
+    if not labelled and any(sample.only_confirms for sample in samples):
+        raise InputError(
+            f"manifest {str(manifest)!r}: all labels only confirm what the program suggested (circular: it would learn "
+            "from itself); rate pictures that it did not suggest on, or decide against what it suggests"
+        )
     if not labelled:
         raise InputError(f"manifest {str(manifest)!r}: no sample has a label; give {LABELS}")
-    unlabelled = len(samples) - len(labelled)
-    notes = tuple(filter(None, (doubt, left_out(unlabelled, len(samples)) if unlabelled else "")))
+    unlabelled = sum(not (sample.is_labelled or sample.only_confirms) for sample in samples)
+    notes = tuple(filter(None, (doubt, note_on(manifest), left_out(unlabelled, len(samples)) if unlabelled else "")))
     fixed, job = any(sample.split for sample in labelled), replace(job, doubt=doubt)
     return _as_given(job, labelled, manifest, notes) if fixed else _drawn(job, labelled, notes)
 
@@ -428,6 +442,27 @@ def _drawn(job: Job, labelled: Sequence[Sample], notes: tuple[str, ...]) -> Job:
     note = f"no split in the data, {count} labels of {groups} photographs: cross-validation over {FOLDS} folds by group"
     splits = {**_by_plan(samples, _TAUGHT, seed), "test": samples}
     return replace(job, splits=splits, notes=(*notes, f"{note}, seed {seed}"), folds=tuple(folds))
+
+
+def _reviewed(job: Job, opinions: Sequence[Opinion], file: Path) -> Job:
+    """Return a job whose training and validation labels are as second opinions leave them.
+
+    The test keeps people's labels: opinions are on the worst misses of a program, in sight of its scores.
+    """
+    everything = {sample.id: sample for members in job.splits.values() for sample in members}
+    review = Review.of(opinions, everything.values())
+
+    def applied(splits: Splits) -> Splits:
+        taught = {name: review.applied(splits[name]) for name in ("train", "validation")}
+        if empty := [name for name, members in taught.items() if splits[name] and not members]:
+            raise InputError(f"review {str(file)!r}: leaves out every label of {empty[0]}; give more labels")
+        return {**splits, **taught}
+
+    learned = [sample.id for name in ("train", "validation") for sample in job.splits[name]]
+    return replace(
+        job, splits=applied(job.splits), folds=tuple(map(applied, job.folds)),
+        notes=(*job.notes, review.text(learned)), review=str(file),
+    )  # fmt: skip
 
 
 def _by_fold(samples: Sequence[Sample], count: int, seed: int) -> Iterator[tuple[list[Sample], list[Sample]]]:

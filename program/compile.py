@@ -25,6 +25,8 @@ def main(argv: list[str] | None = None) -> int:
     parser.add_argument("--data", metavar="NAME|MANIFEST", help="quickstart, quickstart-fr or a manifest "
                         "(.jsonl, .csv, .xlsx, .parquet)")  # fmt: skip
     cli.add_layout_flags(parser)
+    parser.add_argument("--review", metavar="FILE", type=Path,
+                        help="review.jsonl, second opinions that replace labels to train and to choose on")  # fmt: skip
     cli.add_remote_flag(parser)
     parser.add_argument("--optimizer", metavar="NAME[,NAME]",
                         help=f"{', '.join(OPTIMIZERS)}, or several in turn (default: finetune,fusion for the "
@@ -75,7 +77,7 @@ def _compile(arguments: argparse.Namespace) -> int:
         roles=arguments.roles, demos=arguments.demos,
         out=arguments.out or settings.programs_dir / f"{Path(data).stem}-{time.strftime('%Y%m%d-%H%M%S')}",
         teacher_lm=arguments.teacher_lm, resume=arguments.resume, force=arguments.force,
-        layout=Layout.asked(arguments),
+        layout=Layout.asked(arguments), review=arguments.review,
     )  # fmt: skip
     if named:
         cli.check_outputs(arguments, "--out", arguments.out, begun=True)

@@ -30,7 +30,8 @@ def main(argv: list[str] | None = None) -> int:
     parser.add_argument("--resume", action="store_true", help="continue the same evaluation where it stopped")
     parser.add_argument("--checkpoint", metavar="FILE", type=Path,
                         help="JSONL of finished samples (default: in the cache folder, by evaluation)")  # fmt: skip
-    parser.add_argument("--report", metavar="DIR", type=Path, help="write report.html and record.json there")
+    parser.add_argument("--report", metavar="DIR", type=Path,
+                        help="write report.html, record.json and misses.jsonl there")  # fmt: skip
     parser.add_argument("--reasons", action="store_true",
                         help="count how often the faults that people saw are named: NAME is their JSONL")  # fmt: skip
     parser.add_argument("--json", action="store_true", help="print the record as JSON")
@@ -103,7 +104,7 @@ def _evaluate(arguments: argparse.Namespace) -> int:
         check_judged(record, samples.manifest)
         page = None
         try:
-            page = write_report(record, samples, arguments.report) if arguments.report else None
+            page = write_report(record, samples, arguments.report, run.run_id) if arguments.report else None
         finally:  # a full disk loses no figures
             if not arguments.json:
                 show(record, page)

@@ -640,6 +640,7 @@ def _serving():
 
     import uvicorn
 
+    from program.common.settings import load_settings
     from program.service.app import create_app
     from program.service.server import uvicorn_config
 
@@ -652,9 +653,10 @@ def _serving():
 
     running = []
 
-    def start(program, token=None):
+    def start(program=None, token=None, *, app=None):
         listener = socket.create_server(("127.0.0.1", 0))
-        config = uvicorn_config(create_app(program, token), program.resources.settings.serve)
+        settings = load_settings() if program is None else program.resources.settings
+        config = uvicorn_config(app or create_app(program, token), settings.serve)
         config.timeout_graceful_shutdown = 2
         server = Prompt(config)
         thread = threading.Thread(target=server.run, kwargs={"sockets": [listener]})

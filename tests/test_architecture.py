@@ -16,7 +16,7 @@ import pytest
 ROOT = Path(__file__).resolve().parents[1]
 PACKAGES = ("agentic_iqa", "program", "signatures", "optimizers", "data", "configs")
 HEAVY = ("mlflow", "torch", "pyiqa", "ray", "fastapi", "matplotlib", "dspy", "scipy", "sklearn")
-COMMANDS = ("compile", "evaluate", "assess", "gallery", "calibrate", "doctor", "tools", "serve")
+COMMANDS = ("compile", "evaluate", "assess", "gallery", "rating", "calibrate", "doctor", "tools", "serve")
 
 
 def run(*arguments: str, cwd: Path = ROOT) -> subprocess.CompletedProcess[str]:

@@ -21,22 +21,28 @@ from scipy import ndimage
 from skimage import data
 
 from agentic_iqa.__main__ import main as agentic_iqa
+from data.decisions import Decision, Decisions
 from program import AgenticIQA
 from program.gallery import picture as picturing
 from program.gallery.__main__ import main
-from program.gallery.choice import Choosing, Decision, Decisions, bursts, choose, groups_of
-from program.gallery.packets import Fields, rating_in
-from program.gallery.picture import Picture, taken_at
-from program.gallery.sidecars import sidecar_of, write_sidecar
+from program.gallery.choice import Choosing, choose, groups_of
+from program.gallery.picture import Picture
+from program.gallery.sidecars import write_sidecar
 from program.images import decoding as decode_module
 from program.images import store
 from program.images.detail import detail_of
+from program.images.packets import Fields, stated_in
+from program.images.stated import bursts, sidecar_of, taken_at
 from program.running.row import Row
 from tests.tables import read_csv, read_lines
 
 pytest.importorskip("imagehash", reason="the extra [gallery] is not installed")
 
 START = datetime(2026, 5, 1, 10, 0, 0)
+
+
+def rating_in(packet: bytes) -> int | None:
+    return stated_in(packet).rating
 
 
 def save(image: Image.Image, path: Path, at: datetime | None = None, **options) -> None:

@@ -14,10 +14,11 @@ from PIL import Image, ImageFilter
 from PIL.TiffImagePlugin import IFDRational
 from skimage import data
 
+from data.decisions import Decisions
 from program.gallery.__main__ import main
-from program.gallery.choice import Decisions
 from program.gallery.command import page as page_of
 from program.gallery.picture import Picture
+from tests.tables import read_lines
 
 pytest.importorskip("imagehash", reason="the extra [gallery] is not installed")
 
@@ -60,7 +61,7 @@ def written(out: Path, pictures: list[Picture], **more) -> Path:
     """Write a gallery's page of pictures without copies."""
     out.mkdir(exist_ok=True)
     paths = {picture.id: out / f"thumbs/{(picture.sha256 or '')[:24]}.jpg" for picture in pictures}
-    given = {"title": "day", "decisions": Decisions(), "preview": 0, "single": False} | more
+    given = {"title": "day", "standard": "its own", "decisions": Decisions(), "preview": 0, "single": False} | more
     (out / "gallery.html").write_text(page_of(pictures, paths, out, **given), "utf-8")
     for name in {f"thumbs/{picture.sha256[:24]}.jpg" for picture in pictures if picture.sha256}:
         (out / name).parent.mkdir(exist_ok=True)
@@ -79,6 +80,7 @@ def test_from_a_folder_by_keyboard_to_copies_and_sidecars(visit, tmp_path, capsy
     words = [str(folder), "--out", str(out), "--group", "look"]
     assert main(words) == 0
     page = visit(out)
+    shown = {row["file"]: row for row in read_lines(out / "gallery.jsonl")}
     rejected = []
     for _ in range(3):
         press(page, "x")
@@ -94,6 +96,10 @@ def test_from_a_folder_by_keyboard_to_copies_and_sidecars(visit, tmp_path, capsy
         **dict.fromkeys(rejected, "reject"),
         kept: "keep",
     }
+    for name, entry in saved.items():  # what was suggested when it was decided
+        row, suggested = shown[name], entry["suggested"]
+        assert (suggested["verdict"], suggested["stars"]) == (row["verdict"], row["suggested_rating"])
+        assert suggested["best"] == bool(row["best_of_group"])
     more = ["--decisions", str(tmp_path / "decisions.json"), "--apply", "copy", "--to", str(goal), "--xmp", "new"]
     assert main([*words, *more, "--dry-run"]) == 0
     assert not goal.exists()

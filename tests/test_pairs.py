@@ -12,7 +12,8 @@ from rich.console import Console
 import program.evaluation
 from data import prepare
 from data.manifest import read_manifest
-from data.pairs import fit_strengths, score_within_splits
+from data.pairs import score_within_splits
+from data.votes import fit_strengths
 from optimizers.report import Compiled, show
 from optimizers.selection import validation_score, verdict_of
 from program import AgenticIQA, evaluate

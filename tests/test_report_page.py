@@ -177,7 +177,9 @@ def test_report_is_written_whole_with_its_record(tmp_path, images):
     record, options = _record()
     page = write_report(record, _samples(record, options, images), tmp_path / "deep" / "report")
     assert page.name == "report.html"
-    assert sorted(p.name for p in page.parent.iterdir()) == [".agentic-iqa.json", "record.json", "report.html"]
+    assert sorted(p.name for p in page.parent.iterdir()) == [
+        ".agentic-iqa.json", "misses.jsonl", "record.json", "report.html",
+    ]  # fmt: skip
     assert json.loads((page.parent / "record.json").read_text("utf-8")) == record.summary()
     (tmp_path / "file").write_text("x")
     with pytest.raises(InputError, match="cannot be written"):

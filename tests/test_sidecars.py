@@ -18,9 +18,15 @@ from PIL import Image, PngImagePlugin
 
 from program.common.errors import InputError
 from program.common.files import new_file, remove_leftovers, whole_file, write_whole
-from program.gallery.packets import Fields, rating_in, read_packet
-from program.gallery.sidecars import copy_picture, sidecars_of, write_sidecar
+from program.gallery.sidecars import copy_picture, write_sidecar
 from program.images.decode_worker import tags_bounded
+from program.images.packets import Fields, read_packet, stated_in
+from program.images.stated import sidecars_of
+
+
+def rating_in(packet: bytes) -> int | None:
+    return stated_in(packet).rating
+
 
 SAID = Fields(4, is_suggested=True, label="Green", keywords=["aiqa:soft", "aiqa:<noise> & more"])
 NAMES = (

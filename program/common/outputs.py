@@ -50,15 +50,16 @@ class Kind:
 PROGRAM = Kind(
     re.compile(
         r"program\.json|(neighbours|corrections|fitted_on)(-[0-9a-f]{16})?\.json|images/[0-9a-f]{64}\.[a-z]+|"
-        r"run\.json|candidates\.jsonl|diff\.md|report\.html|record\.json"
+        r"run\.json|candidates\.jsonl|diff\.md|report\.html|record\.json|misses\.jsonl"
     ),
     folders=("images",),
     growing=("candidates.jsonl",),
+    safe=re.compile(r"review\.jsonl"),
     alone=True,
 )
 """A program with the files of its compile, and of an evaluation that was told to write its report
 there."""
-REPORT = Kind(re.compile(r"report\.html|record\.json"))
+REPORT = Kind(re.compile(r"report\.html|record\.json|misses\.jsonl"))
 GALLERY = Kind(
     re.compile(r"gallery\.(html|csv|jsonl)"),
     folders=("thumbs", "previews"),

@@ -25,6 +25,7 @@ from data.manifest import (
     read_manifest,
 )
 from data.splits import without_leaks
+from data.tables import note_on
 from program.agent.assessment import Assessment
 from program.agent.labels import FittedOn, Marks, marked
 from program.agent.loop import AgenticIQA
@@ -274,8 +275,8 @@ def samples_of(
         )
     if bare:
         logger.warning("%s: %s", str(manifest), left_out(bare, chosen.total()))
-    if doubt:
-        logger.warning("%s", doubt)
+    for note in filter(None, (note_on(manifest), doubt)):
+        logger.warning("%s", note)
     path = manifest.resolve() if isinstance(manifest, Path) else PurePosixPath(manifest)
     name = str(data) if str(data) in GENERATED else "/".join(path.parts[-2:])
     # Of several judges, people come first.

@@ -16,6 +16,7 @@ from typing import Any
 import jinja2
 
 from data.manifest import Sample
+from data.reviews import MISSES, Miss, sha256_of
 from program.agent.loop import AgenticIQA
 from program.agent.module import digest
 from program.agent.resources import ROLES
@@ -108,22 +109,48 @@ _FEW = 6
 _FAILURES_SHOWN = 5
 
 
-def write_report(record: EvaluationRecord, samples: Iterable[Sample], folder: Path) -> Path:
-    """Write `report.html` and `record.json` into a folder and return the page's path; InputError where it cannot.
+def write_report(record: EvaluationRecord, samples: Iterable[Sample], folder: Path, run_id: str | None = None) -> Path:
+    """Write `report.html`, `record.json` and `misses.jsonl` into a folder and return the page's path.
 
-    `samples` are looked through for the images of the worst misses.
+    `samples` are looked through for the images of the worst misses, `run_id` is the run that has their traces. Raises
+    InputError where the folder cannot be written.
     """
-    page, table = report_files(folder)
+    page, table, misses = files = report_files(folder)
     summary, rendered = json.dumps(record.summary(), indent=2, ensure_ascii=False) + "\n", render(record, samples)
-    with _writing(folder), replacing(folder, REPORT, (page.name, table.name)):
+    lines = (f"{miss.model_dump_json(exclude_defaults=True)}\n" for miss in misses_of(record, samples, run_id))
+    missed = "".join(lines)
+    with _writing(folder), replacing(folder, REPORT, [file.name for file in files]):
         write_whole(table, summary)
+        write_whole(misses, missed)
         write_whole(page, rendered)
     return page
 
 
-def report_files(folder: Path) -> tuple[Path, Path]:
-    """Return what a report's folder holds: the page and the record."""
-    return folder / "report.html", folder / "record.json"
+def misses_of(record: EvaluationRecord, samples: Iterable[Sample], run_id: str | None = None) -> list[Miss]:
+    """Return the worst misses, worst first, scores before options, for people to say who is right."""
+    rows = {row.id: row for task in ("scoring", "mcq") for row in worst_rows(record.rows, task)}
+    misses: dict[str, Miss] = {}
+    for sample in samples:
+        row = rows.get(sample.id)
+        if row is not None and (sha256 := sha256_of(sample.image)):
+            low, high = row.score_interval or (None, None)
+            misses[sample.id] = Miss(
+                id=sample.id, sha256=sha256, run_id=run_id, image=_absolute(sample.image), query=sample.query,
+                options=sample.options, judge=sample.judge, people=row.truth, program=row.predicted, low=low,
+                high=high, reason=row.quality_reasoning or "",
+            )  # fmt: skip
+        if len(misses) == len(rows):
+            break
+    return [misses[name] for name in rows if name in misses]
+
+
+def _absolute(place: Place) -> str:
+    return str(place.absolute()) if isinstance(place, Path) else place
+
+
+def report_files(folder: Path) -> tuple[Path, Path, Path]:
+    """Return what a report's folder holds: the page, the record, and the worst misses to review."""
+    return folder / "report.html", folder / "record.json", folder / MISSES
 
 
 def check_report_folder(folder: Path) -> None:

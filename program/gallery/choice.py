@@ -15,21 +15,17 @@ the probability that the first is the better picture.
 """
 
 from collections.abc import Iterator, Mapping, Sequence
-from datetime import datetime
 from itertools import chain, product
-from pathlib import Path
-from typing import Literal, NamedTuple
+from typing import Any, Literal, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
-from pydantic import Field, ValidationError
 from scipy import special
 
-from program.common.backends import Frozen
-from program.common.errors import InputError, first_fault
-from program.common.files import read_bounded
+from data.decisions import KEPT_STARS, REJECTED, Decision, Decisions, Suggested
 from program.fusion.levels import nearest_level
 from program.gallery.picture import Picture
+from program.images.stated import bursts
 from program.images.store import overlap
 from program.running.row import side_of_minimum
 
@@ -46,24 +42,6 @@ BIQ2021's validation ones among 60."""
 _ROWS = 512
 _MOST = 4000
 """Pictures that are clustered together: the matrix of their distances takes 128 MB."""
-
-
-def bursts(times: Sequence[datetime | None], gap_s: float) -> NDArray[np.intp]:
-    """Return the number of each picture's burst: none is more than `gap_s` after another.
-
-    -1 for one without a time.
-
-    >>> at = datetime(2026, 5, 1)
-    >>> bursts([at, None, at.replace(second=2), at.replace(second=9)], 3.0).tolist()
-    [0, -1, 0, 1]
-    """
-    known = [(time, place) for place, time in enumerate(times) if time is not None]
-    numbers = np.full(len(times), -1, dtype=np.intp)
-    number, before = -1, None
-    for time, place in sorted(known):
-        number += before is None or (time - before).total_seconds() > gap_s
-        numbers[place], before = number, time
-    return numbers
 
 
 def groups_of(pictures: Sequence[Picture], how: Grouping, gap_s: float) -> list[list[int]]:
@@ -163,78 +141,6 @@ def standard_frames(frames: NDArray[np.float32]) -> NDArray[np.float32]:
     columns = frames.reshape(-1, frames.shape[-1])
     columns = columns - columns.mean(axis=0)
     return np.asarray(columns / np.maximum(np.linalg.norm(columns, axis=0), 1.0))
-
-
-class Decision(Frozen):
-    """What a person decided of one picture: nothing without verdict, stars and best."""
-
-    sha256: str | None = Field(pattern="^[0-9a-f]{64}$")
-    """Of the picture that was decided on: another one of its name is another picture."""
-    verdict: Literal["keep", "reject"] | None = None
-    stars: int | None = Field(default=None, ge=0, le=5)
-    """0 for none, whatever rating the file or a sidecar holds."""
-    best: bool = False
-    """Whether it is the best of its group."""
-    decided_at: int | None = Field(default=None, ge=0)
-    """Milliseconds since 1970: what a browser still holds may be newer or older."""
-
-    def says_the_same(self, other: "Decision") -> bool:
-        """Tell whether another decision differs in its time at most."""
-        return self.model_copy(update={"decided_at": other.decided_at}) == other
-
-
-class Decisions(Frozen):
-    """All decisions, by the pictures' names in the table."""
-
-    decisions: Literal["agentic-iqa"] = "agentic-iqa"
-    version: Literal[1] = 1
-    pictures: Mapping[str, Decision] = Field(default_factory=dict)
-
-    def of(self, name: str, sha256: str | None) -> Decision | None:
-        """Return what was decided of a picture; None of another picture of its name."""
-        decision = self.pictures.get(name)
-        if decision is None or sha256 is None or decision.sha256 != sha256:
-            return None
-        return decision
-
-    def updated(self, newer: "Decisions", hashes: Mapping[str, str | None], now_ms: int) -> "Decisions":
-        """Return these with newer ones in their places; what those do not name stays.
-
-        `hashes` are of the pictures by their names: a decision on other bytes replaces none on
-        these. Decisions without a time get `now_ms`.
-        """
-        pictures = dict(self.pictures)
-        for name, decision in newer.pictures.items():
-            before, sha256 = pictures.get(name), hashes.get(name)
-            if before is not None and before.says_the_same(decision):
-                continue
-            if self.of(name, sha256) is not None and decision.sha256 != sha256:
-                continue
-            decided_at = decision.decided_at or now_ms
-            if before is not None:  # a browser may still hold what was replaced
-                decided_at = max(decided_at, (before.decided_at or 0) + 1)
-            pictures[name] = decision.model_copy(update={"decided_at": decided_at})
-        return Decisions(pictures=pictures)
-
-
-_MOST_BYTES = 2**26
-"""Of a file of decisions: some 400,000 pictures."""
-
-
-def read_decisions(path: Path) -> Decisions:
-    """Read a file that the page saved. Raises InputError for any other."""
-    try:
-        return Decisions.model_validate_json(read_bounded(path, _MOST_BYTES))
-    except OSError as error:
-        raise InputError(f"--decisions {str(path)!r}: cannot be read ({error.strerror}); check the path") from error
-    except ValidationError as error:
-        fault = first_fault(error, "the file")
-        raise InputError(f"--decisions {str(path)!r}: is none of the page's files ({fault}); save it again") from error
-
-
-REJECTED, KEPT_STARS = -1, 3
-"""The rating of a rejected picture, as XMP has it, and the stars from which a person's rating keeps
-a picture: fewer decide nothing, for darktable gives one to all that it imports."""
 
 
 class Opinion(NamedTuple):
@@ -345,13 +251,22 @@ def choose(
     in_time = sorted(groups, key=lambda group: min(pictures[place].moment for place in group))
     for number, group in enumerate(in_time, 1):
         own = [pictures[place] for place in group]
+        suggested = _of_group(own, [Opinion()] * len(own), choosing)
         for at, changes in enumerate(_of_group(own, [mine[place] for place in group], choosing)):
-            chosen[group[at]] = own[at].model_copy(update={**changes, "group": str(number)})
+            shown = {"group": str(number), "suggested": _suggested(suggested[at])}
+            chosen[group[at]] = own[at].model_copy(update={**changes, **shown})
     together = set(chain.from_iterable(groups))
     for place, picture in enumerate(pictures):
-        changes = {} if place in together else _alone(picture, choosing)
-        chosen[place] = _decided(chosen[place].model_copy(update=changes), mine[place])
+        if place not in together:
+            changes = _alone(picture, choosing)
+            chosen[place] = picture.model_copy(update={**changes, "suggested": _suggested(changes)})
+        chosen[place] = _decided(chosen[place], mine[place])
     return chosen
+
+
+def _suggested(changes: Mapping[str, Any]) -> Suggested:
+    best = bool(changes.get("best_of_group"))
+    return Suggested(verdict=changes["verdict"], stars=changes.get("suggested_rating"), best=best)
 
 
 def _of_group(group: Sequence[Picture], mine: Sequence[Opinion], choosing: Choosing) -> list[dict[str, object]]:

@@ -19,6 +19,7 @@ from pathlib import Path
 from typing import Any
 from urllib.parse import quote
 
+from data.decisions import DECISIONS, KEPT_STARS, Decisions, read_decisions
 from program.agent.saving import context_of, program_from
 from program.batch.inputs import find_items, left_out_text
 from program.batch.output import write_rows
@@ -28,14 +29,15 @@ from program.common.files import is_remote, leads_out, new_file, read_bounded, r
 from program.common.outputs import GALLERY, check_outputs_in, replacing
 from program.common.request import Request
 from program.common.settings import Settings
-from program.gallery.choice import KEPT_STARS, Choosing, Decisions, choose, groups_of, read_decisions
-from program.gallery.packets import Fields
-from program.gallery.picture import Entry, Picture, Taking, copy_name, rating_beside
-from program.gallery.sidecars import copy_picture, sidecar_of, sidecars_of, write_sidecar
+from program.gallery.choice import Choosing, choose, groups_of
+from program.gallery.picture import Entry, Picture, Taking, copy_name
+from program.gallery.sidecars import copy_picture, write_sidecar
+from program.images.packets import Fields
+from program.images.stated import sidecar_of, sidecars_of, stated_beside
 from program.running.journal import Journal
 from program.running.runner import run as run_all
 
-_JOURNAL, _DECISIONS = "gallery.journal", "decisions.json"
+_JOURNAL = "gallery.journal"
 _LABELS = {"keep": "Green", "alternate": "Yellow", "reject": "Red", "look": "Blue"}
 _THUMB_PX, _MOST_THUMB = 320, 2**24
 _KEYWORDS = {"defocus blur": "soft"}
@@ -73,7 +75,15 @@ def run(arguments: argparse.Namespace, settings: Settings) -> int:
     except OSError as error:
         raise InputError(f"--out {str(out)!r}: cannot be written ({error.strerror}); give another folder") from error
     failed = _copy(arguments, pictures, paths) if arguments.apply else 0
+    sys.stdout.write(f"{_line(_standard(arguments))}\n")
     return _tell(pictures, out, left_out_text(items.left_out()), failed, dry=arguments.dry_run)
+
+
+def _standard(arguments: argparse.Namespace) -> str:
+    """Say by whose standard pictures are judged."""
+    if arguments.program:
+        return f"by the standard of {arguments.program}"
+    return "by the program's own standard; --program judges by yours"
 
 
 def _checked(arguments: argparse.Namespace) -> tuple[Path, Path]:
@@ -127,7 +137,7 @@ def _kept_decisions(out: Path, from_page: Decisions | None, pictures: Iterable[P
 
     Where any is replaced, the older file stays beside.
     """
-    path = out / _DECISIONS
+    path = out / DECISIONS
     kept = read_decisions(path) if path.exists() else Decisions()
     if from_page is None:
         return kept
@@ -168,10 +178,10 @@ def _chosen(
 def _rated(picture: Picture, request: Request, folder: Path) -> Picture:
     """Return a picture with a person's rating beside it, or with why its sidecar cannot be read."""
     try:
-        rating = rating_beside(request.image, folder)
+        rating = stated_beside(request.image, folder).rating
     except InputError as error:
         return picture.model_copy(update={"xmp_state": f"error: {error}"})
-    if rating is None:
+    if not rating:
         return picture
     return picture.model_copy(update={"user_rating": rating})
 
@@ -212,9 +222,11 @@ def _write(
     out, single, tables = arguments.out, arguments.single_file, ("gallery.csv", "gallery.jsonl")
     fields = set(Entry.model_fields)
     entries = [Entry(**each.model_dump(include=fields)) for each in shown_order(pictures)]
-    title = arguments.folder.resolve().name or "Pictures"
+    title, standard = arguments.folder.resolve().name or "Pictures", _standard(arguments)
     preview = 0 if single else arguments.preview
-    shown = page(pictures, paths, out, title=title, decisions=decisions, preview=preview, single=single)
+    shown = page(
+        pictures, paths, out, title=title, standard=standard, decisions=decisions, preview=preview, single=single
+    )  # fmt: skip
     with replacing(out, GALLERY, ("gallery.html", *tables)):
         for name in tables:
             write_rows(out / name, entries, kind=Entry)
@@ -320,14 +332,15 @@ def page(
     out: Path,
     *,
     title: str,
+    standard: str,
     decisions: Decisions,
     preview: int,
     single: bool,
 ) -> str:
     """Return the page of a gallery in the folder `out`.
 
-    `paths` are the pictures' files by their ids, `preview` the longer side of the larger copies in
-    pixels, 0 for none. With `single` the thumbnails are inside, and it shows nothing larger.
+    `paths` are the pictures' files by their ids, `standard` says by whose they are judged, `preview` is the longer side
+    of the larger copies in pixels, 0 for none. With `single` the thumbnails are inside, and it shows nothing larger.
     """
     static = files("program.gallery").joinpath("static")
     parts = {name: static.joinpath(f"gallery.{name}").read_text("utf-8") for name in ("html", "css", "js")}
@@ -341,8 +354,8 @@ def page(
     # What would end the element that holds it, or a line of a script.
     text = json.dumps(data, ensure_ascii=False, separators=(",", ":")).replace("<", "\\u003c")
     filled = {
-        "policy": _policy(parts["css"], parts["js"]), "title": html.escape(title), "style": parts["css"], "data": text,
-        "script": parts["js"],
+        "policy": _policy(parts["css"], parts["js"]), "title": html.escape(title), "standard": html.escape(standard),
+        "style": parts["css"], "data": text, "script": parts["js"],
     }  # fmt: skip
     pieces = parts["html"].split("@")
     return "".join(filled.get(piece, piece) if n % 2 else piece for n, piece in enumerate(pieces))
@@ -377,6 +390,7 @@ def _shown(
             "rating": each.stored_rating, "faults": each.faults, "width": each.width or 3, "height": each.height or 2,
             "focus": each.focus, "thumb": thumb, "preview": larger, "original": original, "camera": each.camera,
             "where": each.where, "why": each.reasoning if each.group else None,
+            "suggested": None if each.suggested is None else each.suggested.model_dump(exclude_none=True),
         }  # fmt: skip
 
 

@@ -2,7 +2,6 @@
 
 import base64
 from collections.abc import Mapping, Sequence
-from contextlib import suppress
 from datetime import datetime
 from pathlib import Path
 from typing import Any, Literal
@@ -13,14 +12,14 @@ from numpy.typing import NDArray
 from PIL import Image
 from pydantic import Field
 
+from data.decisions import Suggested
 from program.agent.loop import AgenticIQA
 from program.common.errors import ImageError
 from program.common.files import write_whole
 from program.common.request import Request
 from program.expert import View, appearance, fault_map
-from program.gallery.packets import rating_in
-from program.gallery.sidecars import read_sidecar, sidecars_of
 from program.images.decode_worker import tags_bounded
+from program.images.stated import stated_by, taken_at
 from program.images.store import IMAGES, LARGEST, ImageRef, jpeg_of
 from program.running.row import Row
 from program.running.runner import Asking
@@ -30,10 +29,8 @@ _HASH_SIDE = 16
 """A hash of 256 bits."""
 _HASHED_PX = 320
 _FRAME = (24, 24)
-_ORIGINAL, _DIGITIZED, _CHANGED, _FRACTION = 36867, 36868, 306, 37521
-"""EXIF's times, and the fraction of a second of the first."""
-_RATING = 0x4746
 _APERTURE, _SHUTTER, _ISO, _FOCAL = 33437, 33434, 34855, 37386
+"""EXIF's tags of how a picture was taken."""
 
 
 class Entry(Row):
@@ -76,6 +73,8 @@ class Picture(Entry):
     """Where to look first, as shares of width and height."""
     subject: float | None = None
     """How probably people call its subject sharp."""
+    suggested: Suggested | None = None
+    """What the program says of it, whatever a person decided of its group."""
     program_said: tuple[Verdict | None, str | None] | None = None
     """The program's verdict and reason, where a person decided otherwise."""
     stored_rating: int | None = None
@@ -169,33 +168,6 @@ def copy_name(kind: str, sha256: str) -> str:
     return f"{kind}/{sha256[:24]}.jpg"
 
 
-def taken_at(tags: Mapping[int, object]) -> str | None:
-    """Return when a picture was taken, as EXIF's tags say: ISO 8601, the camera's local time.
-
-    >>> taken_at({36867: "2026:05:01 10:20:30", 37521: "25"}), taken_at({306: "0000:00:00 00:00:00"})
-    ('2026-05-01T10:20:30.250000', None)
-    """
-    for tag in (_ORIGINAL, _DIGITIZED, _CHANGED):
-        text = str(tags.get(tag, "")).strip("\0 ")
-        fraction = str(tags.get(_FRACTION, "")).strip("\0 ") if tag == _ORIGINAL else ""
-        text += f".{fraction[:6]}" if fraction.isascii() and fraction.isdigit() else ""
-        for form in ("%Y:%m:%d %H:%M:%S.%f", "%Y:%m:%d %H:%M:%S"):
-            with suppress(ValueError):
-                return datetime.strptime(text, form).isoformat()
-    return None
-
-
-def rating_beside(picture: Path | None, folder: Path) -> int | None:
-    """Return a person's rating, -1 or 1..5, in the sidecars of a picture; or None.
-
-    Raises InputError where one of them is no file of the folder's or cannot be read.
-    """
-    for path in sidecars_of(picture) if picture is not None else ():
-        if rating := rating_in(read_sidecar(path, folder)):  # 0 is none
-            return rating
-    return None
-
-
 def shot_with(tags: Mapping[int, object]) -> str | None:
     """Return aperture, shutter, ISO and focal length, as EXIF's tags say.
 
@@ -235,8 +207,5 @@ def _cells_of(view: View, fault: str) -> tuple[int, ...]:
 def _facts_of_file(data: bytes, image: ImageRef) -> dict[str, Any]:
     """Return when and how a file's picture was taken, and the rating that the file holds."""
     tags, packet = tags_bounded(data, image.width * image.height)
-    rating = rating_in(packet) if packet else None
-    stated = tags.get(_RATING)
-    if not rating and isinstance(stated, int) and -1 <= stated <= 5:
-        rating = stated
-    return {"taken_at": taken_at(tags), "camera": shot_with(tags), "user_rating": rating or None}
+    rating = stated_by(tags, packet).rating or None
+    return {"taken_at": taken_at(tags), "camera": shot_with(tags), "user_rating": rating}

@@ -7,66 +7,17 @@ one lacks and leaves every other byte as it is, as `packets` says.
 import hashlib
 import os
 import shutil
-import stat
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable
 from contextlib import suppress
 from pathlib import Path
 from typing import Literal
 
 from program.common.errors import InputError
-from program.common.files import leads_out, new_file, plain_file, read_bounded, sync, whole_file
-from program.gallery.packets import MOST_BYTES, Fields, merged, new_packet
+from program.common.files import new_file, plain_file, read_bounded, sync, whole_file
+from program.images.packets import MOST_BYTES, Fields, merged, new_packet
+from program.images.stated import Naming, is_empty, read_sidecar, sidecar_fault, sidecar_of, sidecars_of
 
-Naming = Literal["basename", "full"]
-_SPELLINGS = (".xmp", ".XMP", ".Xmp")
-"""Some systems tell large letters from small ones, and programs write either."""
 _MEND = "write it again with the program that made it, or remove it"
-
-
-def sidecar_of(picture: Path, naming: Naming) -> Path:
-    """Return where a picture's sidecar is written: IMG.xmp (`basename`) or IMG.CR3.xmp (`full`)."""
-    return _spelt(picture, naming, ".xmp")
-
-
-def _spelt(picture: Path, naming: Naming, suffix: str) -> Path:
-    if naming == "basename":
-        return picture.with_suffix(suffix)
-    return picture.with_name(f"{picture.name}{suffix}")
-
-
-def sidecars_of(picture: Path, first: Naming = "full") -> list[Path]:
-    """Return the sidecars that a picture has, by either name; an empty file is none."""
-    namings: list[Naming] = [first, "basename" if first == "full" else "full"]
-    return list(_there(_spelt(picture, naming, suffix) for naming in namings for suffix in _SPELLINGS))
-
-
-def _there(paths: Iterable[Path]) -> Iterator[Path]:
-    """Yield the paths at which something lies, each file once, however it is spelled."""
-    known: list[os.stat_result] = []
-    for path in paths:
-        with suppress(OSError):
-            facts = os.lstat(path)
-            if not _is_empty(facts) and not any(os.path.samestat(facts, each) for each in known):
-                known.append(facts)
-                yield path
-
-
-def _is_empty(facts: os.stat_result) -> bool:
-    return stat.S_ISREG(facts.st_mode) and not facts.st_size
-
-
-def read_sidecar(path: Path, folder: Path) -> bytes:
-    """Return what a sidecar of a picture below `folder` holds.
-
-    Raises InputError, one line, for a link out of the folder, what is no plain file, over 16 MiB or
-    cannot be read.
-    """
-    if leads_out(path, folder):
-        raise _fault(path, "is a link out of the folder", "put a copy in its place")
-    try:
-        return read_bounded(path, MOST_BYTES)
-    except OSError as error:
-        raise _fault(path, f"cannot be read ({error.strerror})", "put a plain file there, or remove it") from error
 
 
 def write_sidecar(
@@ -81,7 +32,7 @@ def write_sidecar(
     there = sidecars_of(picture, naming)
     path = there[0] if there else sidecar_of(picture, naming)
     if path.is_symlink():
-        raise _fault(path, "is a link", "put a file there")
+        raise sidecar_fault(path, "is a link", "put a file there")
     if not there:
         if not dry:
             _create(path, new_packet(fields))
@@ -92,7 +43,7 @@ def write_sidecar(
     try:
         after = merged(before, fields)
     except ValueError as error:
-        raise _fault(path, str(error), _MEND) from error
+        raise sidecar_fault(path, str(error), _MEND) from error
     if after is None:
         return "kept"
     _check_replaceable(path)
@@ -101,28 +52,24 @@ def write_sidecar(
     return "merged"
 
 
-def _fault(path: Path, fault: str, mend: str) -> InputError:
-    return InputError(f"sidecar {path.name!r}: {fault}; {mend}")
-
-
 def _check_replaceable(path: Path) -> None:
     """Raise InputError for a file whose replacement would not be the same to its owner."""
     facts = os.lstat(path)
     if facts.st_nlink > 1:
-        raise _fault(path, "has another name (a hard link)", "put a copy in its place")
+        raise sidecar_fault(path, "has another name (a hard link)", "put a copy in its place")
     if not facts.st_mode & 0o222 or not os.access(path, os.W_OK):
-        raise _fault(path, "is read-only", "let it be written, or leave it as it is")
+        raise sidecar_fault(path, "is read-only", "let it be written, or leave it as it is")
 
 
 def _create(path: Path, data: bytes) -> None:
     try:
         with suppress(FileNotFoundError):
-            if _is_empty(os.lstat(path)):
+            if is_empty(os.lstat(path)):
                 path.unlink()
         with new_file(path) as file:
             file.write(data)
     except FileExistsError:
-        raise _fault(path, "appeared meanwhile", "run the command again") from None
+        raise sidecar_fault(path, "appeared meanwhile", "run the command again") from None
 
 
 def _replace(path: Path, before: bytes, data: bytes) -> None:
@@ -132,7 +79,7 @@ def _replace(path: Path, before: bytes, data: bytes) -> None:
             sync(file)
         _keep_facts(path, partial)
         if read_bounded(path, MOST_BYTES) != before:
-            raise _fault(path, "changed meanwhile", "run the command again")
+            raise sidecar_fault(path, "changed meanwhile", "run the command again")
 
 
 def _keep_facts(path: Path, partial: Path) -> None:

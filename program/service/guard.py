@@ -31,7 +31,7 @@ _PROXY = "a proxy before the service has to pass the Host header"
 _HOST = re.compile(r"(?:\[(?P<ipv6>[0-9a-f:.]+)\]|(?P<name>[^\s/@?#\\,:\[\]]+))(?::[0-9]{0,5})?", re.IGNORECASE)
 
 
-def _check_head(method: str, path: str, headers: Headers, token: str | None, hosts: Sequence[str]) -> None:
+def check_head(method: str, path: str, headers: Headers, token: str | None, hosts: Sequence[str]) -> None:
     """Raise Refused for a foreign page or name, no token, or one of these headers twice.
 
     `hosts` are the names answered to besides localhost and IP addresses.
@@ -219,7 +219,7 @@ CONTENT_POLICY = (
     "default-src 'none'; script-src 'self'; style-src 'self'; img-src 'self' blob:; connect-src 'self'; "
     "base-uri 'none'; form-action 'none'; frame-ancestors 'none'; require-trusted-types-for 'script'"
 )
-_HEADERS = {
+PAGE_HEADERS = {
     "Content-Security-Policy": CONTENT_POLICY,
     "X-Content-Type-Options": "nosniff",
     "X-Frame-Options": "DENY",
@@ -253,7 +253,7 @@ class Guard:
         body = Body(receive, headers, self._bodies)
         answer = _Answer(send, body, request_id)
         try:
-            _check_head(scope["method"], scope["path"], headers, self._token, self._hosts)
+            check_head(scope["method"], scope["path"], headers, self._token, self._hosts)
             body.check_length()
             await self._app(scope, body, answer)
         except Refused as refusal:
@@ -312,7 +312,7 @@ class _Answer:
             if self.status >= 400:
                 await self._body.drain()
             headers = MutableHeaders(scope=message)
-            headers.update({**_HEADERS, "X-Request-Id": self._request_id})
+            headers.update({**PAGE_HEADERS, "X-Request-Id": self._request_id})
             headers.setdefault("Cache-Control", "no-store")
         await self._send(message)
 

@@ -3,7 +3,7 @@
 import contextlib
 import warnings
 from collections.abc import Callable, Iterator, Mapping
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import dspy
 from dspy.utils.callback import BaseCallback
@@ -11,6 +11,9 @@ from dspy.utils.callback import BaseCallback
 from program.common.keys import strip_bytes, without_keys
 from program.tracking.runs import RunHandle
 from program.tracking.spans import present
+
+if TYPE_CHECKING:
+    from mlflow import MlflowClient
 
 _SETUP = ("signature", "demos", "config", "lm")
 """What a predictor is called with beside its question; the model's span holds what was made of it."""
@@ -120,6 +123,35 @@ def record_traces(run: RunHandle, program: dspy.Module) -> Iterator[Recording]:
         mlflow.flush_trace_async_logging()
         mlflow.tracing.configure(span_processors=[])
     recording.log_assessments()
+
+
+OPINION = "who is right"
+"""The name of the feedback in which a person says so."""
+
+
+def traces_of(client: "MlflowClient", run_id: str) -> dict[str, str]:
+    """Return the traces of a run: by its sample's id, each one's own. Raises what MLflow raises."""
+    experiment = client.get_run(run_id).info.experiment_id
+    own = f"metadata.`mlflow.sourceRun` = '{run_id}'"
+    traces = client.search_traces(locations=[experiment], filter_string=own, include_spans=False)
+    return {trace.info.tags["sample"]: trace.info.trace_id for trace in traces if "sample" in trace.info.tags}
+
+
+def log_opinion(client: "MlflowClient", trace: str, who: str, rater: str, facts: Mapping[str, str]) -> None:
+    """Log who is right as a person's feedback on a trace, in place of the same person's earlier one.
+
+    It goes to the store that MLflow's own functions write to. Raises what MLflow raises.
+    """
+    from mlflow import log_feedback, update_assessment
+    from mlflow.entities import AssessmentSource, Feedback
+
+    source, metadata = AssessmentSource("HUMAN", rater or "a person"), dict(facts)
+    for earlier in client.get_trace(trace).info.assessments:
+        if earlier.name == OPINION and earlier.source.source_id == source.source_id:
+            new = Feedback(name=OPINION, value=who, source=source, metadata=metadata)
+            update_assessment(trace, earlier.assessment_id, new)
+            return
+    log_feedback(trace_id=trace, name=OPINION, value=who, source=source, metadata=metadata)
 
 
 def _rounded(value: float | str) -> float | str:

@@ -156,7 +156,7 @@ class Correction(BaseModel):
     weights: Annotated[
         NDArray[np.float32], BeforeValidator(_weights_of), PlainSerializer(_text_of)
     ]  # fmt: skip
-    """Of what `_inputs_of` gives; saved as little-endian numbers of 32 bits, in base64."""
+    """Of what `inputs_of` gives; saved as little-endian numbers of 32 bits, in base64."""
     of_tools: bool
     """Whether it moves the tools' mean; else the expert's own reading."""
     precision: float = Field(ge=0)
@@ -167,17 +167,59 @@ class Correction(BaseModel):
         """Return by how many levels an image's score is moved, never by its own label."""
         if (known := self.left_out.get(view.key[0])) is not None:
             return known
-        fitted = view.own_quality + _inputs_of(view).astype(float) @ self.weights
+        fitted = view.own_quality + inputs_of(view).astype(float) @ self.weights
         return float(np.interp(fitted, self.curve, _LABELS)) - view.own_quality
 
 
-def _inputs_of(view: View) -> Half:
+def inputs_of(view: View) -> Half:
     """Return the I numbers that a correction reads: standardised ones, a constant, and the reading.
 
     Their products are the covariance of what two images are moved by.
     """
     last = [np.sqrt(OFFSET), np.sqrt(SLOPE) * (view.own_quality - 3)]
     return np.append(np.sqrt(LIKENESS) * view.features.points[0], last).astype(np.float16)
+
+
+class Lesson:
+    """What labels say of N images that were read, as a ridge regression learns it."""
+
+    def __init__(
+        self, labels: Matrix, readings: Matrix, groups: Sequence[str], *, are_left_by_tools: bool = False
+    ) -> None:  # fmt: skip
+        """Take N labels (1..5), N readings, and N groups; what tools leave has no ranks of its own."""
+        self.labels, self.readings, self.residuals = labels, readings, labels - readings
+        self.codes = np.unique(np.array(groups), return_inverse=True)[1]
+        self.curve = _LABELS if are_left_by_tools else _curve(labels)  # with ranks those predict worse
+        self._targets = np.interp(labels, _LABELS, self.curve) - readings
+
+    def drawn(self, seed: int, count: int) -> NDArray[np.intp]:
+        """Return the places of the first `count` images, their groups in random order."""
+        order = np.random.default_rng(seed).permutation(self.codes.max() + 1)[self.codes]
+        return np.argsort(order, kind="stable")[:count]
+
+    def fitted(self, places: NDArray[np.intp], covariance: Matrix, penalty: float) -> tuple[Matrix, Matrix]:
+        """Return the weights of the images at M places, and what each is moved by without its own group.
+
+        The M x M covariance, of which the lower half counts, is overwritten.
+        """
+        targets = self._targets[places]
+        solved, errors = _solved(covariance, targets, self.codes[places], penalty)
+        return solved, self.moves(self.readings[places], targets - errors)
+
+    def moves(self, readings: Matrix, learned: Matrix) -> Matrix:
+        """Return by how many levels images of these readings are moved by what was learned of each."""
+        return np.asarray(np.interp(readings + learned, self.curve, _LABELS) - readings)
+
+    def penalty(self, places: NDArray[np.intp], covariance: Matrix) -> float | None:
+        """Return the penalty that predicts images of other groups best; None where none is best."""
+        gains, residuals = {}, self.residuals[places]
+        for penalty in PENALTIES:
+            moved = self.fitted(places, covariance.copy(order="F"), penalty)[1]
+            gains[penalty] = residuals**2 - (residuals - moved) ** 2
+        chosen, gain = max(gains.items(), key=lambda each: each[1].mean())
+        if gain.mean() <= _SURE * gain.std() / np.sqrt(len(gain)):
+            return None
+        return chosen
 
 
 class _LabelledImage(NamedTuple):
@@ -200,7 +242,7 @@ class Labels:
 
     def add(self, view: View, believed: QualityBelief, label: float, group: str) -> None:
         """Add an image, what is believed of it, and its label (1..5)."""
-        self._inputs.append(_inputs_of(view))
+        self._inputs.append(inputs_of(view))
         severities = [view.severities[name] for name in DISTORTION_CATEGORIES]
         reading = view.own_quality
         # A rubric, or the tools' mean, differs from the own reading after the correction as well.
@@ -217,28 +259,14 @@ class Labels:
             Viewer.forget()
         labels = np.array([image.label for image in images])
         readings = np.array([image.reading for image in images])
-        # What tools leave has no ranks of its own: with them it predicts worse.
-        curve = _LABELS if self._of_tools else _curve(labels)
-        targets, residuals = np.interp(labels, _LABELS, curve) - readings, labels - readings
-        codes = np.unique(np.array([image.group for image in images]), return_inverse=True)[1]
-
-        def fitted(places: NDArray[np.intp], covariance: Matrix, penalty: float) -> tuple[Matrix, Matrix]:
-            solved, errors = _solved(covariance, targets[places], codes[places], penalty)
-            predicted = readings[places] + targets[places] - errors
-            return solved, np.interp(predicted, curve, _LABELS) - readings[places]
-
-        drawn = np.random.default_rng(seed).permutation(codes.max() + 1)[codes]
-        few = np.argsort(drawn, kind="stable")[:_CHOSEN_ON]
-        covariance, gains = self._covariance(few), {}
-        for penalty in PENALTIES:
-            moved = fitted(few, covariance.copy(order="F"), penalty)[1]
-            gains[penalty] = residuals[few] ** 2 - (residuals[few] - moved) ** 2
-        chosen, gain = max(gains.items(), key=lambda each: each[1].mean())
-        if gain.mean() <= _SURE * gain.std() / np.sqrt(len(gain)):
+        lesson = Lesson(labels, readings, [image.group for image in images], are_left_by_tools=self._of_tools)
+        few = lesson.drawn(seed, _CHOSEN_ON)
+        chosen = lesson.penalty(few, self._covariance(few))
+        if chosen is None:
             return None
         every = np.arange(len(images))
-        solved, moved = fitted(every, self._covariance(every), chosen)
-        moved = np.round(moved, 4)
+        solved, moved = lesson.fitted(every, self._covariance(every), chosen)
+        moved, residuals = np.round(moved, 4), lesson.residuals
         after = _root_mean_square(residuals - moved)
         error, deviation = max(after, _LEAST_ERROR), max(float(labels.var()), _LEAST_ERROR**2)
         severities = np.array([image.severities for image in images])
@@ -247,7 +275,7 @@ class Labels:
             expected=_root_mean_square(np.array([image.deviation for image in images])),
             moves=_moves(severities, moved),
             left_out=dict(zip([image.sha256 for image in images], moved.tolist(), strict=True)),
-            curve=np.round(curve, 4).tolist(), weights=self._weights(solved),
+            curve=np.round(lesson.curve, 4).tolist(), weights=self._weights(solved),
             of_tools=self._of_tools, precision=max(0.0, 1 / error**2 - 1 / deviation),
         )  # fmt: skip
 

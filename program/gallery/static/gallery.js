@@ -64,7 +64,8 @@ const bestOf = (group) =>
 function put(picture, fields) {  // newer than all that is known; without fields it takes back what was decided
   const known = decisions.get(picture.file);
   const now = Math.max(Date.now(), ((known && known.decided_at) || 0) + 1);
-  decisions.set(picture.file, { ...fields, sha256: picture.sha256, decided_at: now });
+  const suggested = picture.suggested || null;  // what it confirms is no label
+  decisions.set(picture.file, { ...fields, sha256: picture.sha256, decided_at: now, suggested });
 }
 
 function change(pictures) {  // [picture, fields] pairs that are undone together

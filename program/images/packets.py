@@ -27,6 +27,12 @@ _RDF, _XMP, _DC, _XML, _OWN = (
     "http://www.w3.org/1999/02/22-rdf-syntax-ns#", "http://ns.adobe.com/xap/1.0/", "http://purl.org/dc/elements/1.1/",
     "http://www.w3.org/XML/1998/namespace", "urn:agentic-iqa:1",
 )  # fmt: skip
+_WINDOWS = [("http://ns.microsoft.com/photo/1.0" + end, "Rating") for end in ("/", "")]
+"""A rating in percent: programs write the namespace either way."""
+_FLAGS = {
+    ("http://ns.adobe.com/xmp/1.0/DynamicMedia/", "pick"): {"1": "pick", "-1": "reject"},  # Lightroom, from 13.2 on
+    ("http://www.digikam.org/ns/1.0/", "PickLabel"): {"3": "pick", "1": "reject"},
+}
 _ROOT, _NODE, _ABOUT = (_RDF, "RDF"), (_RDF, "Description"), {(_RDF, "about"), ("", "about")}
 _RATING, _LABEL, _SUBJECT, _MARK = (_XMP, "Rating"), (_XMP, "Label"), (_DC, "subject"), (_OWN, "Suggested")
 _PREFIXES = {_RDF: "rdf", _XMP: "xmp", _DC: "dc", _OWN: "aiqa"}
@@ -94,14 +100,46 @@ def read_packet(data: bytes) -> Packet:
     return _Reading(data).packet
 
 
-def rating_in(data: bytes) -> int | None:
-    """Return a person's rating -1..5 in a packet; None without one, or for a suggestion."""
+class Stated(NamedTuple):
+    """What a person says of a picture in its file or beside it."""
+
+    rating: int | None = None
+    """Stars 1..5, -1 for a rejected picture, 0 for none; None where nothing is said."""
+    picked: bool = False
+
+
+def stated_in(data: bytes) -> Stated:
+    """Return a person's rating and flag in a packet, which a suggestion is none of."""
+    try:
+        properties = read_packet(data).properties
+    except ValueError:
+        return Stated()
+    flags = {words.get(properties.get(name, "")) for name, words in _FLAGS.items()}
+    rating = _number(properties.get(_RATING))
+    if rating is not None and properties.get(_MARK) == str(rating):
+        return Stated(None, "pick" in flags)
+    if rating is None:
+        percents = [_number(properties.get(name)) for name in _WINDOWS]
+        rating = next((stars_of_percent(each) for each in percents if each is not None), None)
+    if "reject" in flags:
+        rating = -1
+    if rating is not None and not -1 <= rating <= 5:
+        rating = None
+    return Stated(rating, "pick" in flags)
+
+
+def stars_of_percent(percent: int) -> int:
+    """Return the stars that Windows shows for a rating in percent, 0 for none.
+
+    >>> [stars_of_percent(each) for each in (0, 1, 25, 50, 75, 99)]
+    [0, 1, 2, 3, 4, 5]
+    """
+    return 1 + (percent + 12) // 25 if percent > 0 else 0
+
+
+def _number(text: str | None) -> int | None:
     with suppress(ValueError, OverflowError):  # the latter for one that is infinite
-        stated = read_packet(data).properties
-        value = int(float(stated.get(_RATING, "")))
-        if -1 <= value <= 5 and stated.get(_MARK) != str(value):
-            return value
-        return None
+        return int(float(text or ""))
     return None
 
 
