@@ -5,13 +5,13 @@ label: a program that learned from it would learn from itself.
 """
 
 from collections import defaultdict
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from itertools import permutations
 from pathlib import Path
 from statistics import fmean
 from typing import Any, Literal, NamedTuple
 
-from pydantic import Field, ValidationError
+from pydantic import BaseModel, Field, ValidationError
 
 from data.votes import scores_of_votes
 from program.common.backends import Frozen
@@ -156,6 +156,17 @@ def decisions_in(place: Place) -> Place:
     return inside if inside is not None and inside.is_file() else place
 
 
+class Shot(BaseModel):
+    """What a gallery's table says of a picture, as far as it matters here."""
+
+    file: str
+    image: str | None = None
+    sha256: str | None = None
+    group: str | None = None
+    verdict: Literal["keep", "alternate", "reject", "look"] | None = None
+    user_rating: int | None = Field(default=None, ge=-1, le=5)
+
+
 class DecidedRows(NamedTuple):
     """A file of decisions as rows of a manifest."""
 
@@ -164,19 +175,20 @@ class DecidedRows(NamedTuple):
     """What of it are labels, and what is not, in one line."""
 
 
-def decided_rows(path: Path, document: object, table: Mapping[str, Mapping[str, Any]]) -> DecidedRows:
+def decided_rows(path: Path, document: object, table_rows: Iterable[Mapping[str, Any]]) -> DecidedRows:
     """Return the decisions of a gallery, and the ratings that it found, as a manifest's rows.
 
-    `table` holds the rows of the gallery beside it by their `file`. Raises DataError for what is no file of decisions.
+    `table_rows` are those of the gallery's table. Raises DataError for what is no file of decisions, or no such table.
     """
     try:
         decisions = Decisions.model_validate(document)
+        table = {shot.file: shot for shot in map(Shot.model_validate, table_rows)}
     except ValidationError as error:
         fault = first_fault(error, "the file")
         raise DataError(f"manifest {str(path)!r}: is none of the gallery's files ({fault}); save it again") from error
     made = {name: each for name, each in decisions.pictures.items() if each.verdict or each.stars or each.best}
-    current = {name: each for name, each in made.items() if decisions.of(name, table.get(name, {}).get("sha256"))}
-    said = {name: _said(facts, current.get(name)) for name, facts in table.items()}
+    current = {name: each for name, each in made.items() if name in table and decisions.of(name, table[name].sha256)}
+    said = {name: _said(shot, current.get(name)) for name, shot in table.items()}
     stars = {name: float(each.stars) for name, each in said.items() if each.stars}
     won = _won(said, table)
     scores = dict(stars)
@@ -185,15 +197,12 @@ def decided_rows(path: Path, document: object, table: Mapping[str, Mapping[str, 
     pairs = {name: losers for group in won.values() for name, losers in group.items()}
     rows = []
     for name in sorted({*current, *scores}):
-        facts, decision = table[name], current.get(name)
-        row = {"id": name, "image": facts["image"], "group": facts.get("group") or name}
-        row["metadata"] = {"sha256": facts["sha256"]}
+        shot, decision = table[name], current.get(name)
+        row: dict[str, Any] = {"id": name, "image": shot.image, "group": shot.group or name, "sha256": shot.sha256}
         if name in scores:
-            row |= {"mos": scores[name], "preferred_over": pairs.get(name)}
-            row["metadata"]["labels"] = "person"
+            row |= {"mos": scores[name], "preferred_over": pairs.get(name), "labels": "person"}
         elif decision is not None and decision.agrees:
-            row["mos"] = decision.stars or None
-            row["metadata"]["labels"] = "suggestion"
+            row |= {"mos": decision.stars or None, "labels": "suggestion"}
         rows.append(row)
     return DecidedRows(rows, _note(made, current, len(stars), sum(map(len, pairs.values()))))
 
@@ -209,10 +218,10 @@ class _Said(NamedTuple):
     """Whether it is known what the page showed."""
 
 
-def _said(facts: Mapping[str, Any], decision: Decision | None) -> _Said:
-    stored = facts.get("user_rating") or 0
+def _said(shot: Shot, decision: Decision | None) -> _Said:
+    stored = shot.user_rating or 0
     if decision is None:
-        shown = None if stored else _SHOWN[facts.get("verdict") or "look"]
+        shown = None if stored else _SHOWN[shot.verdict or "look"]
         before = Decision(sha256=None, stars=max(stored, 0), verdict="reject" if stored == REJECTED else None)
         return _Said(before.stars, before.standing, shown)
     stars = stored if decision.stars is None else decision.stars
@@ -221,19 +230,17 @@ def _said(facts: Mapping[str, Any], decision: Decision | None) -> _Said:
     suggested = decision.suggested
     if suggested is None:
         return _Said(stars if decision.stars is None else None, is_known=False)
-    if decision.stars == suggested.stars:
+    if decision.stars and decision.stars == suggested.stars:
         stars = 0
     return _Said(stars, decision.standing, _SHOWN["best" if suggested.best else suggested.verdict or "look"])
 
 
-def _won(
-    said: Mapping[str, _Said], table: Mapping[str, Mapping[str, Any]]
-) -> dict[str, dict[str, dict[str, float]]]:
+def _won(said: Mapping[str, _Said], table: Mapping[str, Shot]) -> dict[str, dict[str, dict[str, float]]]:
     """Return by group who is better than whom, without the pairs that the page showed in that order."""
     groups: defaultdict[str, dict[str, str | None]] = defaultdict(dict)
-    for name, facts in table.items():
-        if facts.get("group") is not None and said[name].is_known:
-            groups[facts["group"]][name] = said[name].standing
+    for name, shot in table.items():
+        if shot.group is not None and said[name].is_known:
+            groups[shot.group][name] = said[name].standing
     won: dict[str, dict[str, dict[str, float]]] = {}
     for group, standing in groups.items():
         for better, worse in preferred(standing):

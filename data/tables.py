@@ -413,10 +413,10 @@ def _decided(path: Place, document: Any) -> DecidedRows:
     if not beside.is_file():
         mend = "keep the decisions with agentic-iqa gallery --decisions FILE, and give the gallery's folder"
         raise DataError(f"manifest {str(path)!r}: {TABLE} is not beside it; {mend}")
-    table = {row["file"]: row for _, row in _json_lines(beside) if isinstance(row, dict) and row.get("file")}
-    for row in table.values():
+    rows = [row for _, row in _json_lines(beside) if isinstance(row, dict)]
+    for row in rows:
         row["image"] = _where_it_ran(row.get("image"), beside)
-    return decided_rows(path, document, table)
+    return decided_rows(path, document, rows)
 
 
 def note_on(source: Place) -> str:
