@@ -3,7 +3,7 @@
 import functools
 import logging
 from collections.abc import Mapping, Sequence
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import dspy
 from PIL import Image
@@ -31,9 +31,6 @@ from program.lms.call import meter
 from program.lms.limits import wire_scope
 from program.lms.traits import own_record
 from program.tracking import annotate_trace
-
-if TYPE_CHECKING:
-    from program.expert import Viewer
 
 logger = logging.getLogger(__name__)
 
@@ -76,8 +73,7 @@ class AgenticIQA(ProgramModule):
             if not show_the_same(test, original):
                 state.image_notes.append(f"the reference {given.name!r} seems to show something else")
         with meter() as usage, wire_scope(settings), cast_as(self._models_set()):
-            if original is None and self.resources.known_traits("summarizer").embedded:
-                _look(state, test, self.resources.viewer)
+            not_judged = self._look(state, test, original)
             with noted_answers() as noted:
                 result, state = self._answered(state, test, original, usage)
             self.resources.note_answer(result)
@@ -86,9 +82,25 @@ class AgenticIQA(ProgramModule):
             if note := self.resources.sight_note:
                 state.image_notes = [*state.image_notes, note]
         usage.replans = state.iteration_count
-        assessment = Assessment.of(result, state, usage, (test, original))
+        assessment = Assessment.of(result, state, usage, (test, original), not_judged)
         annotate_trace(_facts(assessment))
         return assessment
+
+    def _look(self, state: AssessmentState, image: ImageRef, reference: ImageRef | None) -> str | None:
+        """Write down what the embedded expert takes an image for; return why it is not judged, whoever judges."""
+        from program.expert import TOO_SMALL, frame_of, kind_of, not_judged, sharpness_of
+
+        viewer = self.resources.viewer
+        if reference is not None:
+            is_guess = image.too_small and not IMAGES.same_pixels(image, reference)
+            return TOO_SMALL if is_guess else None
+        if self.resources.known_traits("summarizer").embedded:
+            view = viewer.view(image)
+            state.kind, state.subject_sharp = kind_of(view), sharpness_of(view)
+            return not_judged(view)
+        if image.too_small:
+            return TOO_SMALL
+        return frame_of(viewer.features(image), viewer.signs(image))
 
     def never_asked(self) -> frozenset[str]:
         """Return the predictors that settings and models leave no question for, or none in rating a whole image."""
@@ -342,30 +354,16 @@ def _initial_state(
     for name, box in (regions or {}).items():
         if fault := _fault_of_box(box, image.width, image.height):
             raise InputError(f"region {name!r}: box {tuple(box)} {fault}")
-    notes = list(image.notes)
-    if image.too_small:
-        notes.append(f"{image.size} pixels are too few to judge by: a score is a guess")
     boxes = {name: tuple(box) for name, box in (regions or {}).items()}
     return AssessmentState(
         query=query.strip(),
         image_path=image.name,
-        image_notes=notes,
+        image_notes=list(image.notes),
         reference_path=reference.name if reference else None,
         options=reading.options if options else None,
         regions=boxes or None,
         max_replan_iterations=settings.assessment.max_replan_iterations,
     )
-
-
-def _look(state: AssessmentState, image: ImageRef, viewer: "Viewer") -> None:
-    """Write down what the embedded expert takes an image for, and whether its subject is sharp."""
-    from program.expert import KINDS, kind_of, sharpness_of
-
-    view = viewer.view(image)
-    state.kind, state.subject_sharp = kind_of(view), sharpness_of(view)
-    if not KINDS[state.kind]:
-        note = f"{state.kind}: the faults of photographs are not looked for, and the score is a guess"
-        state.image_notes.append(note)
 
 
 def _fault_of_box(box: Box, width: int, height: int) -> str | None:

@@ -124,14 +124,6 @@ class ExecutorOutput(Record):
             pairs += [(region, finding) for finding in findings]
         return pairs
 
-    def severities(self, name: Callable[[Finding], str]) -> dict[tuple[str, str], Severity]:
-        """Return the worst severity of the findings that share a region and a `name`, by both."""
-        worst: dict[tuple[str, str], Severity] = {}
-        for region, finding in self.findings():
-            key = region, name(finding)
-            worst[key] = max(finding.severity, worst.get(key, "none"), key=SEVERITIES.index)
-        return worst
-
     @property
     def unread_steps(self) -> list[str]:
         """The steps in which the model gave nothing usable."""

@@ -30,7 +30,7 @@ from program.expert.answer.questions import (
     region_reason,
     unseen,
 )
-from program.expert.judge.faults import KINDS, kind_of
+from program.expert.judge.faults import not_judged
 from program.expert.judge.quality import UNMOVED, Features, QualityBelief, believe
 from program.expert.judge.views import View, Viewer, population, reading, share_below
 from program.expert.store import MODEL, NAME, REVISION
@@ -50,7 +50,7 @@ _REGIONS_TOLD = 3
 def belief(view: View, instructions: str = "", shift: ScoreShift = UNMOVED) -> QualityBelief:
     """Return the quality believed in by the instructions' rubric, moved by what labels say."""
     features = _judged_features(view, rubric_in(instructions))
-    if view.difference is None and not KINDS[kind_of(view)]:  # people scored photographs
+    if not_judged(view) is not None:  # people scored photographs
         features = features._replace(novelty=np.ones(1))
     return believe(view.model, features, shift)
 
@@ -205,7 +205,7 @@ def _rate(viewer: Viewer, instructions: str, inputs: Inputs) -> dict[str, Any]:
     sentences = [] if is_about_quality(query) else [unseen(query, phrases)]
     sentences.append(findings.summary(view, judged.mean, phrases))
     sentences += _regions(viewer, inputs, phrases)
-    if judged.is_rough:
+    if judged.is_rough and not_judged(view) is None:
         sentences.append(phrases.say("sentence.unlike"))
     masses = judged.by_word()
     return {

@@ -10,7 +10,7 @@ from numpy.typing import NDArray
 
 from program.common.text import is_chinese
 from program.expert.judge import faults as judged
-from program.expert.judge.faults import KINDS, MOST, faults_of, kind_of, place_of, probability_of, sharpness_of, tint_of
+from program.expert.judge.faults import MOST, faults_of, not_judged, place_of, probability_of, sharpness_of, tint_of
 from program.expert.judge.quality import OUTPUTS, UNDISTORTED, QualityBelief
 from program.expert.judge.views import Measurements, View, position
 from program.expert.store import Matrix, stored_table
@@ -113,7 +113,7 @@ class VisibleFault(NamedTuple):
 
 def visible_faults(view: View) -> list[VisibleFault]:
     """Return what is wrong, the worst first: every answer tells of these and of no others."""
-    if view.unjudged is not None:
+    if not_judged(view) is not None:
         return []
     damages = _damages(view)
     if view.difference is not None:
@@ -305,10 +305,9 @@ def summary(view: View, quality: float, phrases: Phrases, *, faults_asked: bool 
     items = [item(view, each, phrases) for each in faults]
     if view.difference is not None:
         return _changes(view, faults, items, phrases)
-    if view.unjudged:
+    if view.unjudged == "small" or (view.unjudged and view.is_part):
         return unjudged_text(view, phrases)
-    kind = kind_of(view)
-    if not KINDS[kind]:
+    if kind := not_judged(view):
         return phrases.say("sentence.kind", kind=phrases.say(f"kind.{kind}"))
     sharp = None if view.is_part else sharpness_of(view)  # a part has no subject
     if sharp is not None and sharp <= 1 - _CLEAR and len(items) < MOST:

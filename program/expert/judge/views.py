@@ -176,19 +176,25 @@ class Viewer:
             return self.view(crop, reference)
         return self.view(crop).within(self.view(whole))
 
+    def features(self, image: ImageRef) -> Measurements:
+        """Return what is measured of an image without the network."""
+        return self._measurements(image.sha256, FEATURE_NAMES, lambda: measure(_pixels(image)))
+
+    def signs(self, image: ImageRef) -> Measurements:
+        """Return the signs of faults in an image."""
+        return self._measurements(f"signs/{image.sha256}", SIGN_NAMES, lambda: signs(_pixels(image)))
+
     @cached(
         VIEWS, key=lambda _, image, reference: _key_of(image, reference),
         condition=Condition(),  # two threads that judge one image measure it once
     )  # fmt: skip
     def _view(self, image: ImageRef, reference: ImageRef | None) -> View:
         key, size = _key_of(image, reference), (image.width, image.height)
-        measured = self._measurements(image.sha256, FEATURE_NAMES, lambda: measure(_pixels(image)))
+        measured = self.features(image)
         if reference is None:
-            signs_of_image = partial(
-                self._measurements, f"signs/{image.sha256}", SIGN_NAMES, lambda: signs(_pixels(image))
-            )
             vector = np.concatenate([self._spreads(image).ravel(), measured.vector])
-            return View(key, measured, size, vector, signs=signs_of_image, cell=partial(self._cell, image))
+            signs_of_image, cell = partial(self.signs, image), partial(self._cell, image)
+            return View(key, measured, size, vector, signs=signs_of_image, cell=cell)
         difference = self._measurements(
             "/".join(key), DIFFERENCE_NAMES,
             lambda: reference_differences(_pixels(image), _pixels(reference)),

@@ -227,7 +227,7 @@ function fill(made, picture) {
   const best = picture.group != null && bestOf(picture.of) === picture;
   const title = el("span");
   title.append(el("b", verdict, capital(WORDS[verdict] || "not judged")), mine ? " (you)" : "", best ? " · best" : "",
-    stars ? ` · ${"★".repeat(stars)}` : "", picture.score == null ? "" : ` · ${picture.score.toFixed(1)}`);
+    stars ? ` · ${"★".repeat(stars)}` : "", picture.not_judged ? ` · ${picture.not_judged}` : picture.score == null ? "" : ` · ${picture.score.toFixed(1)}`);
   const why = mine ? `The program: ${WORDS[picture.verdict] || "not judged"}; ${picture.reason || ""}` : picture.reason || "";
   made.lastChild.replaceChildren(title, el("span", "name", picture.file), el("span", "why", why));
   made.title = why;
