@@ -65,6 +65,7 @@ def main(argv: list[str] | None = None) -> int:
                       help="images at a time (default: one a core, at most 4: more threads gain little)")  # fmt: skip
     cli.add_remote_flag(many)
     cli.add_engine_flags(many)
+    cli.add_intention_flags(parser)
     cli.add_settings_flags(parser)
     cli.add_budget_flags(parser)
     arguments = parser.parse_args(argv)

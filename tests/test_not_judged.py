@@ -8,17 +8,17 @@ from typing import Any
 import numpy as np
 import pytest
 from PIL import Image, ImageDraw, ImageFont
-from scipy import ndimage
 from skimage import data as photographs
 
 from program import AgenticIQA, assess
 from program.agent.comparison import compare_images
+from program.common.errors import InputError
 from program.common.request import Request
 from program.gallery.choice import Choosing, Decisions, choose
 from program.gallery.picture import Picture
 from program.images.store import IMAGES
 from program.running.row import Row, side_of_minimum
-from tests.pictures import as_jpeg, blurred, noise, noisy
+from tests.pictures import as_jpeg, blurred, noisy
 from tests.tables import read_csv, read_lines
 
 Pixels = np.ndarray[Any, np.dtype[np.uint8]]
@@ -77,7 +77,8 @@ UNJUDGED: dict[str, tuple[Pixels, str]] = {
 JUDGED: dict[str, Pixels] = {
     "photograph": CAT, "strong noise": noisy(CAT, 60), "blur": blurred(CAT, 4), "compression": as_jpeg(CAT, 5),
     "dark": (CAT * 0.15).astype(np.uint8), "mist": (CAT * 0.25 + 165).astype(np.uint8),
-    "high key": np.clip(CAT * 1.8, 0, 255).astype(np.uint8), "grass": np.repeat(photographs.grass()[..., None], 3, axis=2),
+    "high key": np.clip(CAT * 1.8, 0, 255).astype(np.uint8),
+    "grass": np.repeat(photographs.grass()[..., None], 3, axis=2),
 }  # fmt: skip
 
 
@@ -179,3 +180,66 @@ def test_the_gallery_leaves_it_to_a_person() -> None:
 def test_a_comparison_says_which_score_is_a_guess(iqa: AgenticIQA) -> None:
     told = compare_images(iqa, IMAGES.add(CAT), IMAGES.add(flat(0)))
     assert "B is not judged (black frame): its score is a guess." in told.reasons
+
+
+# What a person says of a picture
+
+HIGH_KEY = np.clip(CAT * 1.2 + 90, 0, 255).astype(np.uint8)
+
+
+@pytest.mark.spec("issue-71/intended")
+def test_an_effect_that_is_meant_is_no_fault_and_lowers_no_score(iqa: AgenticIQA) -> None:
+    plain, meant = iqa(HIGH_KEY), iqa(HIGH_KEY, intended=["high-key"])
+    explained = {"too bright", "blown highlights", "low contrast", "haze or flare"}
+    assert {fault for fault, _ in plain.faults} & explained
+    assert not {fault for fault, _ in meant.faults} & explained
+    assert not any(fault in meant.summary.lower() for fault in explained)
+    assert plain.rating is not None
+    assert meant.rating is not None
+    assert meant.rating > plain.rating + 0.2
+    assert iqa(HIGH_KEY, intended=["panning"]).faults == plain.faults
+    assert iqa(CAT, intended=["high-key"]).rating == pytest.approx(iqa(CAT).rating, abs=0.2)
+
+
+@pytest.mark.spec("issue-71/intended")
+def test_what_a_person_says_is_taken_at_every_door(
+    iqa: AgenticIQA, tmp_path: Path, served: Callable[..., str], capsys: pytest.CaptureFixture[str]
+) -> None:
+    import httpx
+
+    from tests.test_serving import CLIENT, as_json
+
+    Image.fromarray(HIGH_KEY).save(tmp_path / "a.png")
+    assert assess.main([str(tmp_path / "a.png"), "--json", "--intended", "high-key", "--intended", "mist"]) == 0
+    told = json.loads(capsys.readouterr().out)
+    assert told["state"]["intended"] == ["high-key", "mist"]
+    assert assess.main([str(tmp_path / "a.png"), "--intended", "high key"]) == 2
+    assert "high-key" in capsys.readouterr().err
+    assert assess.main([str(tmp_path / "a.png"), "--kind", "document", "--min-score", "1"]) == 4
+    assert "Not judged: document" in capsys.readouterr().out
+    url, data = served(iqa), (tmp_path / "a.png").read_bytes()
+    with httpx.Client(**CLIENT, timeout=30) as client:
+        by_json = client.post(f"{url}/assess", **as_json(data, intended=["high-key", "mist"])).json()
+        fields = {"intended": ["high-key", "mist"]}
+        by_form = client.post(f"{url}/assess", files={"image": ("a.png", data)}, data=fields).json()
+        refused = client.post(f"{url}/assess", **as_json(data, intended=["high key"]))
+    scores = [each["quality_score"] for each in (told, by_json, by_form)]
+    assert scores == [scores[0]] * 3
+    assert refused.status_code == 422
+
+
+@pytest.mark.spec("issue-71/intended")
+def test_the_kind_may_be_told(iqa: AgenticIQA, service_program: Callable[..., AgenticIQA]) -> None:
+    page = _page()
+    assert (iqa(page, kind="photograph").not_judged, iqa(page, kind="photograph").state.kind) == (None, "photograph")
+    for program in (iqa, service_program()):
+        assert program(CAT, kind="document").not_judged == "document"
+    with pytest.raises(InputError, match=r"kind .documnt.: is not known .did you mean .document."):
+        iqa(CAT, kind="documnt")
+
+
+def test_a_fault_that_a_language_model_names_may_be_meant(service_program: Callable[..., AgenticIQA]) -> None:
+    soft = {"type": "Blurs", "severity": "moderate", "explanation": "Soft edges.", "fault": "defocus blur"}
+    program = service_program(script={"findings": {"findings": [soft]}})
+    assert program(CAT).faults == [("defocus blur", "moderate")]
+    assert program(CAT, intended=["shallow-depth"]).faults == []

@@ -14,7 +14,7 @@ from program.common.text import is_chinese
 from program.fusion.scores import score_line
 from program.images.refs import ImageRef
 from program.images.store import data_url, thumbnail
-from signatures.schemas import CATEGORY_WORDS, GLOBAL, SEVERITIES, Severity
+from signatures.schemas import CATEGORY_WORDS, GLOBAL, SEVERITIES, Severity, faults_explained
 
 if TYPE_CHECKING:
     from PIL import Image
@@ -200,8 +200,11 @@ class Assessment(SummarizerOutput, dspy.Prediction):
 
     @property
     def findings(self) -> list[tuple[str, Finding]]:
-        """What was found, each with its region; nothing in an image that is not judged, whatever a model names."""
-        return [] if self.not_judged else self.state.evidence.findings()
+        """What was found and is not meant, each with its region; nothing in an image that is not judged."""
+        if self.not_judged:
+            return []
+        explained = faults_explained(self.state.intended)
+        return [pair for pair in self.state.evidence.findings() if pair[1].fault not in explained]
 
     def severities(self, name: Callable[[Finding], str]) -> dict[tuple[str, str], Severity]:
         """Return the worst severity of the findings that share a region and a `name`, by both."""

@@ -98,6 +98,11 @@ def score_shift_of(inputs: Inputs) -> ScoreShift:
     return ScoreShift(*inputs.get("score_shift") or ())
 
 
+def description_of(inputs: Inputs) -> tuple[list[str], str | None]:
+    """Return the effects that are meant in a picture, and what kind it is by a person's word."""
+    return list(inputs.get("intended") or []), inputs.get("kind")
+
+
 def option_shares(inputs: Inputs) -> dict[str, float]:
     """Return by option's letter the share of similar photographs it is right for, where known."""
     return dict(inputs.get("option_shares") or {})

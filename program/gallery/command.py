@@ -365,8 +365,8 @@ def _shown(
         yield {
             "file": each.id, "sha256": digest, "group": each.group, "taken": each.taken_at, "verdict": verdict,
             "reason": reason, "score": each.score, "kind": each.kind, "not_judged": each.not_judged,
-            "rating": each.stored_rating, "faults": each.faults, "width": each.width or 3, "height": each.height or 2, "focus": each.focus,
-            "thumb": thumb, "preview": larger, "original": original,
+            "rating": each.stored_rating, "faults": each.faults, "width": each.width or 3, "height": each.height or 2,
+            "focus": each.focus, "thumb": thumb, "preview": larger, "original": original,
         }  # fmt: skip
 
 

@@ -14,7 +14,7 @@ from program.expert.judge.faults import MOST, faults_of, not_judged, place_of, p
 from program.expert.judge.quality import OUTPUTS, UNDISTORTED, QualityBelief
 from program.expert.judge.views import Measurements, View, position
 from program.expert.store import Matrix, stored_table
-from signatures.schemas import FAULTS, GLOBAL, DistortionCategory, Severity
+from signatures.schemas import FAULTS, GLOBAL, DistortionCategory, Severity, faults_explained
 
 PRESENT = 0.8
 """Severity from which a distortion is there: between imperceptible (0.1) and slightly annoying
@@ -122,7 +122,7 @@ def visible_faults(view: View) -> list[VisibleFault]:
     for fault, strength, _ in faults_of(view):
         faults.append(VisibleFault(FAULTS[fault], _SEVERITY[strength], fault))
     if view.features.values[0, OUTPUTS["nr"].index("altered")] >= _MADE:
-        named = {each.category for each in faults}
+        named = {each.category for each in faults} | {FAULTS[name] for name in faults_explained(view.intended)}
         faults += [each for each in damages if each.category not in named]
     return faults[:MOST]
 

@@ -4,7 +4,7 @@ import base64
 import functools
 import hashlib
 import re
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from copy import copy
 from dataclasses import dataclass
 from functools import cached_property, partial
@@ -86,6 +86,10 @@ class View:
         self.shared: View | None = None
         """Of a shifted image, the view of what both show, each pixel at its own place."""
         self.whole: View | None = None
+        self.intended: frozenset[str] = frozenset()
+        """Effects that are meant."""
+        self.kind: str | None = None
+        """What it is by a person's word."""
         self.is_part = False
         """Whether it is judged beside the whole that it was cut from."""
         self.own_quality = float(self.features.quality[0])
@@ -102,6 +106,16 @@ class View:
         quality = np.clip(whole.features.quality + apart, 1.0, 5.0)
         part.features = self.features._replace(quality=quality)
         return part
+
+    def meant(self, intended: Iterable[str], kind: str | None) -> "View":
+        """Return this view as a person describes it: with effects that are meant, and its kind if it is known."""
+        effects = frozenset(intended)
+        if not effects and kind is None:
+            return self
+        described = copy(self)
+        described.__dict__.pop("prior", None)
+        described.intended, described.kind = effects, kind
+        return described
 
     @property
     def aligned(self) -> "View":
