@@ -326,8 +326,9 @@ def kind_of(view: View) -> str:
     if view.unjudged == "small":
         return "photograph"
     n, signs = view.measured, view.signs
-    if kind := frame_of(n, signs) or _paper_kind(n, signs):
-        return kind
+    even_or_paper = frame_of(n, signs) or _paper_kind(n, signs)
+    if even_or_paper is not None:
+        return even_or_paper
     rest = 1 - signs["white"] - signs["black"]
     # What is clipped is even anyway.
     even = (signs["same"] - signs["white"] - signs["black"]) / max(rest, _LITTLE)

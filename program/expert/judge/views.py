@@ -30,7 +30,7 @@ from program.images.refs import SMALLEST
 from program.images.store import HOST, IMAGES, LARGEST, ImageRef, overlap, shift_of
 from program.tools import network
 from program.tools.network import WEIGHTS_SHA256
-from signatures.schemas import DISTORTION_CATEGORIES, DistortionCategory
+from signatures.schemas import DISTORTION_CATEGORIES, DistortionCategory, Intention
 
 REMEMBERED = 2048
 """Views kept in memory: about 75 KB each, so at most 155 MB."""
@@ -86,7 +86,7 @@ class View:
         self.shared: View | None = None
         """Of a shifted image, the view of what both show, each pixel at its own place."""
         self.whole: View | None = None
-        self.intended: frozenset[str] = frozenset()
+        self.intended: frozenset[Intention] = frozenset()
         """Effects that are meant."""
         self.kind: str | None = None
         """What it is by a person's word."""
@@ -107,7 +107,7 @@ class View:
         part.features = self.features._replace(quality=quality)
         return part
 
-    def meant(self, intended: Iterable[str], kind: str | None) -> "View":
+    def meant(self, intended: Iterable[Intention], kind: str | None) -> "View":
         """Return this view as a person describes it: with effects that are meant, and its kind if it is known."""
         effects = frozenset(intended)
         if not effects and kind is None:
