@@ -26,7 +26,7 @@ folder with a `data.py` or a package `data`, because Python looks there first.
 | 1 | an image, sample, sidecar or copy failed, or lacks a score for `--min-score`; `doctor`, `data check`: a problem |
 | 2 | cannot run: one line says why and what to do |
 | 3 | `assess --min-score`: a score is below it; with `--sure P`, so probable by its interval; `--fail-on`: a fault |
-| 4 | `assess --sure` only: no score is surely below, and one is not surely above; let a person look |
+| 4 | `assess` gates: none surely fails, and one is not sure (`--sure`), or not judged; let a person look |
 | 130, 143, 129 | stopped by Ctrl-C, SIGTERM or the end of the terminal: one line says what is kept and how to go on |
 """
 

@@ -54,6 +54,8 @@ def judge(base: str, minimum: float | None, sure: float | None, faults: str | No
             sys.stdout.write(annotation("error", row, f"{' and '.join(barred)}: {row.reasoning}"))
         elif row.score is None:
             sys.stdout.write(annotation("error", row, row.error or "got no score"))
+        elif row.not_judged:
+            sys.stdout.write(annotation("warning", row, f"not judged ({row.not_judged}): let a person look"))
         elif minimum is not None and (told := side_of_minimum(row, minimum, sure)) != "above":
             about = f"scores {row.score:.1f} of 5 (likely {row.low:.1f} to {row.high:.1f}), {told} {minimum:g}"
             sys.stdout.write(annotation("error" if told == "below" else "warning", row, f"{about}: {row.reasoning}"))

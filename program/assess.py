@@ -11,7 +11,7 @@ _CODES = (
     "exit codes: 0 all judged; 1 an image failed, or got no score where --min-score asks for one, or all are "
     "degraded, or the model could not be understood; "
     "2 cannot run; 3 a score is below --min-score, or a fault one of --fail-on; 4 none surely is, and a score "
-    "is not surely above (--sure)"
+    "is not surely above (--sure), or an image cannot be judged"
 )
 _KEPT = "what was judged is kept, and the same command continues there"
 _LOST = "what was judged is lost; --out FILE keeps it"
@@ -65,6 +65,7 @@ def main(argv: list[str] | None = None) -> int:
                       help="images at a time (default: one a core, at most 4: more threads gain little)")  # fmt: skip
     cli.add_remote_flag(many)
     cli.add_engine_flags(many)
+    cli.add_intention_flags(parser)
     cli.add_settings_flags(parser)
     cli.add_budget_flags(parser)
     arguments = parser.parse_args(argv)

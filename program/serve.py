@@ -44,6 +44,7 @@ def _add_address(parser: argparse.ArgumentParser, host: str, port: str) -> None:
 
 def _run(parser: cli.Parser, argv: Sequence[str] | None, command: Callable[[argparse.Namespace], int]) -> int:
     cli.add_program_flags(parser)
+    cli.add_intention_flags(parser)
     cli.add_settings_flags(parser)
     arguments = parser.parse_args(argv)
     return cli.run_command(lambda: command(arguments))

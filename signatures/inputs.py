@@ -11,7 +11,7 @@ from signatures.schemas import ScoreShift
 
 FACTS: Mapping[str, Any] = {
     "score_shift": ScoreShift, "option_shares": dict[str, float], "whole": dspy.Image,
-    "reference_crops": dict[str, dspy.Image],
+    "reference_crops": dict[str, dspy.Image], "intended": list[str], "kind": str,
 }  # fmt: skip
 """Inputs that the embedded expert gets and no language model does; their types by name."""
 _STEP = "step"

@@ -5,7 +5,7 @@ Validators accept the paper's looser words (mild, heavy, "Explict") and store on
 """
 
 import re
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from typing import Annotated, Any, Literal, NamedTuple, get_args
 
 from pydantic import (
@@ -57,6 +57,25 @@ FAULTS: Mapping[str, DistortionCategory] = {
     "oversharpened": "Sharpness", "low resolution": "Blurs", "compression": "Compression",
 }  # fmt: skip
 """The faults that photographers name, each with its category in the paper's schema."""
+Intention = Literal[
+    "high-key", "low-key", "night", "coloured-light", "silhouette", "monochrome", "grade", "shallow-depth", "panning",
+    "long-exposure", "mist",
+]  # fmt: skip
+EXPLAINED: Mapping[Intention, tuple[str, ...]] = {
+    "high-key": ("too bright", "blown highlights", "low contrast", "haze or flare"),
+    "low-key": ("too dark", "crushed shadows"), "night": ("too dark", "crushed shadows"),
+    "coloured-light": ("colour cast", "oversaturated"), "silhouette": ("too dark", "crushed shadows"),
+    "monochrome": ("colour cast", "muted colours"),
+    "grade": ("colour cast", "muted colours", "oversaturated", "low contrast", "crushed shadows"),
+    "shallow-depth": ("defocus blur",), "panning": ("motion blur",), "long-exposure": ("motion blur",),
+    "mist": ("haze or flare", "low contrast", "muted colours"),
+}  # fmt: skip
+"""Effects that a photographer may mean, and the faults that are none then."""
+PictureKind = Literal[
+    "photograph", "packshot", "screenshot or graphic", "document", "drawing", "view through an instrument",
+    "black frame", "white frame", "flat frame", "noise",
+]  # fmt: skip
+"""What a picture is taken for. The faults of photographs apply to the first two."""
 CATEGORIES_CHINESE: Mapping[DistortionCategory, str] = {
     "Blurs": "模糊", "Color distortions": "颜色失真", "Compression": "压缩失真", "Noise": "噪声",
     "Brightness change": "亮度变化", "Sharpness": "过度锐化", "Contrast": "对比度变化",
@@ -103,6 +122,15 @@ _FAULT_PATTERNS: tuple[tuple[str, str], ...] = (
     ("low resolution", r"resolution|pixelat"),
     ("compression", r"compress|block|jpeg|artefact|artifact|banding"),
 )
+
+
+def faults_explained(intended: Iterable[Intention]) -> frozenset[str]:
+    """Return the faults that are none where these effects are meant.
+
+    >>> sorted(faults_explained(["panning", "night"]))
+    ['crushed shadows', 'motion blur', 'too dark']
+    """
+    return frozenset(fault for effect in intended for fault in EXPLAINED[effect])
 
 
 def category_of(text: str) -> DistortionCategory | None:

@@ -541,10 +541,12 @@ def photo(picture):
 
 
 @pytest.fixture
-def photo_file(tmp_path, encoded):
-    """A PNG of seeded noise, 120 x 160."""
+def photo_file(tmp_path, picture):
+    """A PNG of seeded noise that fades to the right, 120 x 160: it is not the same everywhere."""
+    from PIL import Image
+
     file = tmp_path / "photo.png"
-    file.write_bytes(encoded(height=120, width=160))
+    Image.fromarray(picture(0, 120, 160) // np.arange(1, 9, dtype=np.uint8).repeat(20)[None, :, None]).save(file)
     return file
 
 

@@ -770,13 +770,12 @@ def test_without_any_evidence_the_answer_rests_on_the_image_and_says_so(scripted
 
 
 @pytest.mark.parametrize("shape", [(1, 1), (1, 4000), (4000, 1), (8, 8), (31, 200)])
-def test_an_image_too_small_to_judge_is_noted_and_its_score_is_no_more_than_a_guess(rng, shape):
+def test_an_image_too_small_is_not_judged_and_its_score_is_no_more_than_a_guess(rng, shape):
     for pixels in (rng.integers(0, 256, (*shape, 3), dtype=np.uint8), np.zeros((*shape, 3), np.uint8)):
         result = AgenticIQA()(image=pixels)
         assert result.score_interval == (1.0, 5.0)
-        (note,) = result.notes
-        assert f"{shape[1]}x{shape[0]} pixels are too few" in note
-    assert not AgenticIQA()(image=noise(rng, 64, 64)).notes
+        assert (result.not_judged, result.notes) == ("too small", [])
+    assert AgenticIQA()(image=noise(rng, 64, 64)).not_judged != "too small"
 
 
 def test_what_a_user_sets_of_the_fusion_holds_for_the_embedded_expert_too(picture) -> None:

@@ -46,7 +46,7 @@ def folder(tmp_path, encoded):
     root = tmp_path / "photos"
     (root / "deep" / "模糊").mkdir(parents=True)
     names = ["a.png", "=cmd().png", "deep/ü 1.PNG", "deep/模糊/b.png", "deep/bad.jpg"]
-    for seed, name in enumerate(names):
+    for seed, name in enumerate(names, start=4):
         (root / name).write_bytes(encoded(seed))
     (root / "deep" / "bad.jpg").write_bytes(b"\xff\xd8 no image")
     (root / "notes.txt").write_text("no image")

@@ -37,7 +37,7 @@ def one_line(capsys: pytest.CaptureFixture[str]) -> str:
 def test_assess_prints_a_score_with_its_evidence(photo, capsys) -> None:
     assert assess.main([str(photo)]) == 0
     shown = capsys.readouterr().out
-    assert re.match(r"[A-Z][a-z]+ \([1-5]\.\d of 5, likely", shown)
+    assert re.match(r"[A-Z].*\([1-5]\.\d of 5, likely", shown)
     assert assess.main([str(photo), "-v", "--query", "Rate the quality, with LiteNR."]) == 0
     assert "LiteNR" in capsys.readouterr().out
 

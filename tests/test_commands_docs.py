@@ -42,9 +42,7 @@ def test_every_command_is_on_the_page(maker):
     from agentic_iqa.__main__ import COMMANDS
 
     packages = {f"program.{name}.__main__" for name in ("gallery", "rating", "tools")}
-    assert runnable | packages | {"program.rating.stars"} == {
-        place.partition(":")[0] for place, _ in COMMANDS.values()
-    }
+    assert runnable | packages | {"program.rating.stars"} == {place.partition(":")[0] for place, _ in COMMANDS.values()}
     assert all(f"## `agentic-iqa {name}`" in maker.page() for name in COMMANDS)
 
 

@@ -267,7 +267,7 @@ def test_reasons_do_not_contradict_themselves(query: str) -> None:
 )
 def test_sharpness_is_not_judged_where_nothing_shows_it(pixels: Pixels, reason: str) -> None:
     image = _image(np.ascontiguousarray(pixels))
-    for query in ("Is the image blurry?", "How sharp is it?", "Where is it out of focus?", "Describe this image."):
+    for query in ("Is the image blurry?", "How sharp is it?", "Where is it out of focus?"):
         told = answer(ExplainQuality.output_fields, {"image": image, "query": query})["final_answer"]
         assert told.count(reason) == 1
         assert not re.search(r"[Bb]lur is|Sharpness is|No distortion|Yes|No\.", told)

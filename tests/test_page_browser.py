@@ -52,6 +52,19 @@ def test_an_upload_becomes_a_score_with_everything_behind_it(visit, service_prog
     page.wait_for_function("() => document.getElementById('copy').textContent !== 'Copy'")
 
 
+@pytest.mark.spec("issue-71/intended")
+@pytest.mark.spec("issue-71/not-judged")
+def test_what_is_meant_is_sent_and_what_is_not_judged_is_told(visit, service_program, tmp_path, encoded):
+    (tmp_path / "noise.png").write_bytes(encoded(height=120, width=160))
+    page = visit(service_program())
+    page.set_input_files("#image", tmp_path / "noise.png")
+    page.click("#intended button >> text=night")
+    page.click("#intended button >> text=mist")
+    assert "Not judged: noise. The score is a guess." in judged(page)
+    page.click("details:not(#details) > summary")
+    assert json.loads(page.text_content("#json"))["state"]["intended"] == ["night", "mist"]
+
+
 def test_examples_and_a_difference_from_the_reference(visit, service_program, photo_file, tmp_path):
     page = visit(service_program())
     page.click("#examples button >> text=cat, blurred")
@@ -243,10 +256,10 @@ def test_a_token_is_asked_for_and_used(visit, service_program, photo_file):
     assert token not in page.evaluate("JSON.stringify({...localStorage, ...sessionStorage, c: document.cookie})")
 
 
-def test_planted_markup_stays_text(visit, service_program, encoded, tmp_path):
+def test_planted_markup_stays_text(visit, service_program, photo_file, tmp_path):
     # A slash cannot stand in a file name.
     named = tmp_path / "<img src=x onerror=alert(1)>.png"
-    named.write_bytes(encoded(height=120, width=160))
+    named.write_bytes(photo_file.read_bytes())
     script = {
         "findings": {
             "findings": [{"region": "Global", "type": "Blurs", "severity": "severe", "explanation": f"x {EVIL}"}]

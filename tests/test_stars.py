@@ -228,7 +228,7 @@ def test_from_stars_to_a_program_to_corrections_to_the_next_program(
 
     assert f"{count} labels of {count} photographs" in run("data", "prepare", "stars", "photos", "--out", "stars.jsonl")
     said = run("compile", "--data", "stars.jsonl", "--out", "programs/mine")
-    assert ("cross-validation" in said)
+    assert "cross-validation" in said
     assert ("nothing is compiled" in said) == (count < 60)
     shown = ["gallery", "photos", "--out", "culled", "--program", "programs/mine", "--preview", "0"]
     assert "by the standard of programs/mine" in run(*shown)

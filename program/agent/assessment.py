@@ -1,19 +1,20 @@
 """What a call of the program returns, as a record and as a notebook's card."""
 
+from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
 import dspy
 from pydantic import Field, PrivateAttr
 
 from program.agent.query import QueryType
-from program.agent.state import AssessmentState, SummarizerOutput
+from program.agent.state import AssessmentState, Finding, SummarizerOutput
 from program.common.backends import Usage
 from program.common.errors import ImageError
 from program.common.text import is_chinese
 from program.fusion.scores import score_line
 from program.images.refs import ImageRef
 from program.images.store import data_url, thumbnail
-from signatures.schemas import CATEGORY_WORDS, GLOBAL, SEVERITIES
+from signatures.schemas import CATEGORY_WORDS, GLOBAL, SEVERITIES, Severity, faults_explained
 
 if TYPE_CHECKING:
     from PIL import Image
@@ -47,7 +48,7 @@ def card(result: "Assessment") -> str:
 
     evidence = result.state.evidence
     findings = []
-    for region, finding in evidence.findings():
+    for region, finding in result.findings:
         if finding.severity != "none":
             name = finding.fault or CATEGORY_WORDS[finding.type]
             findings.append(f"{name}: {finding.severity}, {evidence.looked_at(region)}")
@@ -96,6 +97,10 @@ class Assessment(SummarizerOutput, dspy.Prediction):
 
     state: AssessmentState
     """What was asked, planned and measured."""
+    not_judged: str | None = None
+    """Why the image is not judged as a photograph, so that the score is a guess: `black frame`, `white frame`,
+    `flat frame`, `noise`, `document`, `screenshot or graphic`, `drawing`, `view through an instrument` or
+    `too small`; empty where it is judged."""
     usage: Usage = Field(default_factory=Usage)
     """What it cost: calls, tokens, seconds by stage."""
     # Where DSPy's predictions keep what they hold (tests/test_dspy_private.py).
@@ -116,9 +121,10 @@ class Assessment(SummarizerOutput, dspy.Prediction):
         state: AssessmentState,
         usage: Usage,
         images: "tuple[ImageRef, ImageRef | None]",
+        not_judged: str | None = None,
     ) -> "Assessment":
         """Return the Summarizer's answer with what it came from."""
-        assessment = cls(**dict(answer), state=state, usage=usage)
+        assessment = cls(**dict(answer), state=state, usage=usage, not_judged=not_judged)
         assessment._images = images
         return assessment
 
@@ -173,7 +179,8 @@ class Assessment(SummarizerOutput, dspy.Prediction):
         """The answer in one line: "Fair (3.3 of 5, likely 2.3 to 4.3)" for a score, else itself."""
         chinese = is_chinese(self.state.query)
         if self.rating is not None:
-            return score_line(self.rating, self.score_interval, chinese=chinese)
+            line = score_line(self.rating, self.score_interval, chinese=chinese)
+            return unjudged_line(self.not_judged, line, chinese=chinese)
         return answer_line(str(self.final_answer), self.option, self.guess, chinese=chinese)
 
     @property
@@ -192,9 +199,25 @@ class Assessment(SummarizerOutput, dspy.Prediction):
         return (self.state.reading.options or {}).get(str(self.final_answer))
 
     @property
+    def findings(self) -> list[tuple[str, Finding]]:
+        """What was found and is not meant, each with its region; nothing in an image that is not judged."""
+        if self.not_judged:
+            return []
+        explained = faults_explained(self.state.intended)
+        return [pair for pair in self.state.evidence.findings() if pair[1].fault not in explained]
+
+    def severities(self, name: Callable[[Finding], str]) -> dict[tuple[str, str], Severity]:
+        """Return the worst severity of the findings that share a region and a `name`, by both."""
+        worst: dict[tuple[str, str], Severity] = {}
+        for region, finding in self.findings:
+            key = region, name(finding)
+            worst[key] = max(finding.severity, worst.get(key, "none"), key=SEVERITIES.index)
+        return worst
+
+    @property
     def faults(self) -> list[tuple[str, str]]:
         """The whole image's faults as a photographer names them, each with its strength, worst first."""
-        of_whole = [each for region, each in self.state.evidence.findings() if region == GLOBAL]
+        of_whole = [each for region, each in self.findings if region == GLOBAL]
         of_whole.sort(key=lambda finding: SEVERITIES.index(finding.severity), reverse=True)
         faults = []
         for finding in of_whole:
@@ -223,6 +246,19 @@ class Assessment(SummarizerOutput, dspy.Prediction):
         """What was judged, where it is not the image as it is: transparency laid over white, ..."""
         measured = [log.note for log in self.state.evidence.tool_logs if log.note]
         return list(dict.fromkeys([*self.state.image_notes, *measured]))
+
+
+def unjudged_line(not_judged: str | None, line: str, *, chinese: bool = False) -> str:
+    """Return a score's line, which says of an image that cannot be judged that it is a guess.
+
+    >>> unjudged_line("black frame", "Poor (2.4 of 5)")
+    'Not judged: black frame. A guess: poor (2.4 of 5)'
+    """
+    if not_judged is None:
+        return line
+    if chinese:
+        return f"不作评判。猜测：{line}"
+    return f"Not judged: {not_judged}. A guess: {line[:1].lower()}{line[1:]}"
 
 
 def answer_line(answer: str, option: str | None, guess: str | None, *, chinese: bool = False) -> str:

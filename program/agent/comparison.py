@@ -52,6 +52,9 @@ def compare_images(
         probability, reasons = sureness(scores, spreads), _reasons(*results)
         if not show_the_same(image_a, image_b):
             reasons.append("They show different things: each is judged by itself.")
+    for letter, result in zip("AB", results, strict=True):
+        if result.not_judged:
+            reasons.append(f"{letter} is not judged ({result.not_judged}): its score is a guess.")
     difference = scores[1] - scores[0]
     better: Literal["A", "B"] | None = None
     if difference != 0:
@@ -135,7 +138,7 @@ def _largest_first(differences: Sequence[tuple[float, str]]) -> list[str]:
 
 def _severities(result: Assessment) -> dict[str, Severity]:
     """Return how severe what is wrong with the whole image is, by fault or category."""
-    worst = result.state.evidence.severities(lambda finding: finding.fault or finding.type)
+    worst = result.severities(lambda finding: finding.fault or finding.type)
     return {kind: severity for (region, kind), severity in worst.items() if region == GLOBAL}
 
 

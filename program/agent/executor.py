@@ -51,6 +51,8 @@ class _Work:
     boxes: dict[str, Box]
     is_brief: bool = False
     """Whether the question costs a language model one word, and so none on the choice of tools."""
+    description: Mapping[str, Any] = field(default_factory=dict)
+    """What the caller says of the picture."""
     wordings: int | None = None
     """In how many wordings the model is asked; None: in all of them."""
     fusion: ScoreFusion = field(default_factory=ScoreFusion)
@@ -124,7 +126,7 @@ class Executor(dspy.Module):
         boxes = {region: box for region, box in (state.regions or {}).items() if region in plan.query_scope}
         is_brief = self.resources.one_word(state.reading)
         wordings = self.resources.wordings("executor", state)
-        work = _Work(plan, state.query, image, reference, boxes, is_brief, wordings)
+        work = _Work(plan, state.query, image, reference, boxes, is_brief, state.description, wordings)
         work.fusion = fusion or self.resources.fusion
         if work.fusion.model_weight and not tools_alone:
             work.belief = self.resources.known_traits("summarizer").errors.get(work.mode)
@@ -238,6 +240,7 @@ class Executor(dspy.Module):
             lm = self.resources.distortion_model
             predictor = dspy.Predict(predictor.signature)  # its demos are the model's, and the expert's words its own
             wordings = None
+        inputs = {**inputs, **work.description}
         answer = ask(predictor, inputs, form, lambda p: p[name], lm=lm, wordings=wordings)
         if answer.value is None and step is not None:
             error = answer.errors[-1] if answer.errors else _NOT_ASKED

@@ -2,8 +2,8 @@
 
 import functools
 import logging
-from collections.abc import Mapping, Sequence
-from typing import TYPE_CHECKING, Any
+from collections.abc import Iterable, Mapping, Sequence
+from typing import TYPE_CHECKING, Any, cast, get_args
 
 import dspy
 from PIL import Image
@@ -21,7 +21,7 @@ from program.agent.state import AssessmentState, ExecutorOutput, Gap, Summarizer
 from program.agent.summarizer import Summarizer
 from program.common.backends import Usage
 from program.common.cache import forget_answers, noted_answers
-from program.common.errors import ImagesRefused, InputError
+from program.common.errors import ImagesRefused, InputError, did_you_mean
 from program.common.files import check_text
 from program.common.request import DEFAULT_QUERY
 from program.common.settings import Settings, load_settings
@@ -31,6 +31,7 @@ from program.lms.call import meter
 from program.lms.limits import wire_scope
 from program.lms.traits import own_record
 from program.tracking import annotate_trace
+from signatures.schemas import Intention, PictureKind
 
 if TYPE_CHECKING:
     from program.expert import Viewer
@@ -59,15 +60,20 @@ class AgenticIQA(ProgramModule):
         reference: "ImageSource | dspy.Image | None" = None,
         options: Mapping[str, str] | Sequence[str] | None = None,
         regions: Mapping[str, Box] | None = None,
+        intended: Iterable[Intention] | None = None,
+        kind: PictureKind | None = None,
     ) -> Assessment:
         """Assess one image.
 
         `options` makes the query multiple-choice; `regions` are boxes in pixels (left, top, right, bottom) by
-        name. Raises ImageError, ToolError or another InputError, one line each, for input that cannot be used.
+        name. `intended` are effects that are meant ("high-key"), `kind` is what the picture is ("document"), in
+        place of the settings'. Raises ImageError, ToolError or another InputError, one line each, for input that
+        cannot be used.
         """
         settings = self.resources.settings
         test, original = _opened_pair(image, reference, settings.images.max_pixels)
         state = _initial_state(query, test, original, options, regions, settings)
+        _describe(state, intended, kind, settings)
         if original is not None:
             given = original
             original = IMAGES.match_size(given, test, resample=settings.tools.resize_reference)
@@ -76,8 +82,7 @@ class AgenticIQA(ProgramModule):
             if not show_the_same(test, original):
                 state.image_notes.append(f"the reference {given.name!r} seems to show something else")
         with meter() as usage, wire_scope(settings), cast_as(self._models_set()):
-            if original is None and self.resources.known_traits("summarizer").embedded:
-                _look(state, test, self.resources.viewer)
+            not_judged = self._look(state, test, original)
             with noted_answers() as noted:
                 result, state = self._answered(state, test, original, usage)
             self.resources.note_answer(result)
@@ -86,10 +91,28 @@ class AgenticIQA(ProgramModule):
             if note := self.resources.sight_note:
                 state.image_notes = [*state.image_notes, note]
         usage.replans = state.iteration_count
-        assessment = Assessment.of(result, state, usage, (test, original))
+        assessment = Assessment.of(result, state, usage, (test, original), not_judged)
         state.advice = _advice(assessment, self.resources.viewer)
         annotate_trace(_facts(assessment))
         return assessment
+
+    def _look(self, state: AssessmentState, image: ImageRef, reference: ImageRef | None) -> str | None:
+        """Write down what the embedded expert takes an image for; return why it is not judged, whoever judges."""
+        from program.expert import KINDS, TOO_SMALL, frame_of, kind_of, not_judged, sharpness_of
+
+        viewer = self.resources.viewer
+        if reference is not None:
+            is_guess = image.too_small and not IMAGES.same_pixels(image, reference)
+            return TOO_SMALL if is_guess else None
+        if self.resources.known_traits("summarizer").embedded:
+            view = viewer.view(image).meant(state.intended, state.stated_kind)
+            state.kind, state.subject_sharp = kind_of(view), sharpness_of(view)
+            return not_judged(view)
+        if state.stated_kind is not None:
+            return None if KINDS[state.stated_kind] else state.stated_kind
+        if image.too_small:
+            return TOO_SMALL
+        return frame_of(viewer.features(image), viewer.signs(image))
 
     def never_asked(self) -> frozenset[str]:
         """Return the predictors that settings and models leave no question for, or none in rating a whole image."""
@@ -343,14 +366,11 @@ def _initial_state(
     for name, box in (regions or {}).items():
         if fault := _fault_of_box(box, image.width, image.height):
             raise InputError(f"region {name!r}: box {tuple(box)} {fault}")
-    notes = list(image.notes)
-    if image.too_small:
-        notes.append(f"{image.size} pixels are too few to judge by: a score is a guess")
     boxes = {name: tuple(box) for name, box in (regions or {}).items()}
     return AssessmentState(
         query=query.strip(),
         image_path=image.name,
-        image_notes=notes,
+        image_notes=list(image.notes),
         reference_path=reference.name if reference else None,
         options=reading.options if options else None,
         regions=boxes or None,
@@ -358,15 +378,18 @@ def _initial_state(
     )
 
 
-def _look(state: AssessmentState, image: ImageRef, viewer: "Viewer") -> None:
-    """Write down what the embedded expert takes an image for, and whether its subject is sharp."""
-    from program.expert import KINDS, kind_of, sharpness_of
-
-    view = viewer.view(image)
-    state.kind, state.subject_sharp = kind_of(view), sharpness_of(view)
-    if not KINDS[state.kind]:
-        note = f"{state.kind}: the faults of photographs are not looked for, and the score is a guess"
-        state.image_notes.append(note)
+def _describe(state: AssessmentState, intended: Iterable[str] | None, kind: str | None, settings: Settings) -> None:
+    """Write down what the caller or else the settings say of a picture. Raises InputError for unknown names."""
+    given = settings.assessment.intended if intended is None else intended
+    names = [given] if isinstance(given, str) else list(given)
+    kind = kind or settings.assessment.kind
+    stated = [("intended", name, get_args(Intention)) for name in names]
+    if kind is not None:
+        stated.append(("kind", kind, get_args(PictureKind)))
+    for what, name, known in stated:
+        if name not in known:
+            raise InputError(f"{what} {name!r}: is not known{did_you_mean(name, known)}")
+    state.intended, state.stated_kind = cast("list[Intention]", names), cast("PictureKind | None", kind)
 
 
 def _advice(assessment: Assessment, viewer: "Viewer") -> str | None:

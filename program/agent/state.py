@@ -3,7 +3,7 @@
 import json
 import logging
 import math
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Iterable, Mapping
 from functools import cached_property
 from typing import Annotated, Any, Literal, NamedTuple
 
@@ -24,9 +24,10 @@ from program.images.store import Box
 from program.tools.registry import Measurement
 from signatures.schemas import (
     GLOBAL,
-    SEVERITIES,
     DistortionCategory,
     DistortionFinding,
+    Intention,
+    PictureKind,
     Plan,
     Severity,
 )
@@ -123,14 +124,6 @@ class ExecutorOutput(Record):
         for region, findings in (self.distortion_analysis or {}).items():
             pairs += [(region, finding) for finding in findings]
         return pairs
-
-    def severities(self, name: Callable[[Finding], str]) -> dict[tuple[str, str], Severity]:
-        """Return the worst severity of the findings that share a region and a `name`, by both."""
-        worst: dict[tuple[str, str], Severity] = {}
-        for region, finding in self.findings():
-            key = region, name(finding)
-            worst[key] = max(finding.severity, worst.get(key, "none"), key=SEVERITIES.index)
-        return worst
 
     @property
     def unread_steps(self) -> list[str]:
@@ -392,6 +385,10 @@ class AssessmentState(Record):
     """The image as the caller named it; the program works on its content-addressed reference."""
     image_notes: list[str] = Field(default_factory=list)
     """What was done to the image beyond plain decoding: a colour profile applied, ..."""
+    intended: list[Intention] = Field(default_factory=list)
+    """Effects that are meant, by the caller's word."""
+    stated_kind: PictureKind | None = None
+    """What kind of picture it is, likewise."""
     kind: str | None = None
     """What the embedded expert takes the image for: "photograph", "document", ..."""
     subject_sharp: float | None = None
@@ -420,6 +417,11 @@ class AssessmentState(Record):
     def reading(self) -> QueryReading:
         """The kind of the question, and its options by letter."""
         return read_query(self.query, self.options)
+
+    @property
+    def description(self) -> dict[str, Any]:
+        """What the caller says of the picture, as inputs of a question."""
+        return {"intended": self.intended or None, "kind": self.stated_kind}
 
     @property
     def evidence(self) -> ExecutorOutput:

@@ -126,7 +126,7 @@ class Summarizer(dspy.Module):
         readings = evidence.readings
         shown = self._presentation(readings, fusion)
         images = shown.images(state, image, reference)
-        inputs = {**images, "query": state.query, **shown.evidence(evidence)}
+        inputs = {**images, "query": state.query, **state.description, **shown.evidence(evidence)}
         tools = shown.readings(readings, images["image"], images["reference"])
         reading = state.reading
         logger.info(

@@ -273,13 +273,20 @@ class Tally:
         if row.score is not None:
             self._sum += row.score
             self.worst = sorted([*self.worst, row], key=lambda r: (r.score, r.id))[:WORST]
-            if self.minimum is not None:
+            if row.not_judged is None and self.minimum is not None:
                 self.counts[side_of_minimum(row, self.minimum, self.sure)] += 1
                 self.counts["under"] += row.score < self.minimum
+        if row.not_judged is not None and self.is_gate:
+            self.counts["not sure"] += 1
         if answered and len(self.answers) < WORST:
             self.answers.append(row)
         if failed and len(self.errors) < _ERRORS:
             self.errors.append(row)
+
+    @property
+    def is_gate(self) -> bool:
+        """Whether an image may pass or fail."""
+        return self.minimum is not None or bool(self.limits)
 
     @property
     def mean_score(self) -> float | None:
@@ -295,7 +302,7 @@ class Tally:
             "mean_score": self.mean_score,
             "levels": dict(sorted(self.levels.items())),
             "below_minimum": None if self.minimum is None else self.counts["under"],
-            "not_sure": None if self.sure is None else self.counts["not sure"],
+            "not_sure": self.counts["not sure"] if self.is_gate else None,
             "barred_faults": self.counts["faulty"] if self.limits else None,
             "worst": [row.model_dump() for row in self.worst],
             "errors": [{"id": row.id, "error": row.error} for row in self.errors],
@@ -379,7 +386,7 @@ def _counts(tally: Tally) -> Iterator[str]:
     if tally.minimum is not None:
         surely = "" if tally.sure is None else f" ({tally.counts['below']} surely)"
         yield f"{tally.counts['under']} below {tally.minimum:g}{surely}"
-    if tally.sure is not None:
+    if tally.sure is not None or tally.counts["not sure"]:
         yield f"{tally.counts['not sure']} not sure"
     if tally.limits:
         yield f"{tally.counts['faulty']} with a fault of --fail-on"
@@ -396,6 +403,8 @@ def _escaped(text: str) -> str:
 
 def _faults(row: Row) -> str:
     """Say why in few words: the faults, else the distortions, else the start of the reasoning."""
+    if row.not_judged:
+        return f"not judged: {row.not_judged}"
     text = "; ".join(f"{fault}: {strength}" for fault, strength in row.faults)
     return _short(text or row.distortions or ("" if row.option else row.reasoning) or "")
 

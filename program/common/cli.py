@@ -273,6 +273,18 @@ def add_settings_flags(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("-v", "--verbose", action="count", default=0, help="log what happens; twice: prompts too")
 
 
+def add_intention_flags(parser: argparse.ArgumentParser) -> None:
+    """Add the flags that say what is meant in pictures, and what they are."""
+    parser.add_argument(
+        "--intended", metavar="EFFECT", action="append",
+        help="an effect that is meant, so no fault: high-key, low-key, night, coloured-light, silhouette, monochrome, "
+        "grade, shallow-depth, panning, long-exposure or mist; repeat for more",
+    )  # fmt: skip
+    parser.add_argument(
+        "--kind", metavar="KIND", help="what the pictures are, whatever the pixels say: photograph, document, ..."
+    )
+
+
 def add_program_flags(parser: argparse.ArgumentParser, *, replaces: str = "") -> None:
     """Add the flags that name a compiled program; `replaces` says what --force replaces, too."""
     parser.add_argument("--program", metavar="DIR|URI", help="compiled program: its folder, or models:/NAME@champion")
@@ -410,7 +422,10 @@ def settings_from(arguments: argparse.Namespace, **overrides: Any) -> "Settings"
         use_keys(["HF_TOKEN", "HUGGING_FACE_HUB_TOKEN"])
     if arguments.seed is not None:
         overrides["seed"] = arguments.seed
-    asked = {"scoring": arguments.scoring, "score_only": arguments.score_only or None}
+    asked = {
+        "scoring": arguments.scoring, "score_only": arguments.score_only or None,
+        "intended": getattr(arguments, "intended", None), "kind": getattr(arguments, "kind", None),
+    }  # fmt: skip
     if given := {name: value for name, value in asked.items() if value is not None}:
         overrides["assessment"] = {**overrides.get("assessment", {}), **given}
     if arguments.no_cache:

@@ -10,7 +10,7 @@ from program.common.files import place_of
 
 DEFAULT_QUERY = "Rate the perceptual quality of this image."
 """What is asked of an image that comes without a question."""
-ARGUMENTS = ("image", "query", "reference", "options", "regions")
+ARGUMENTS = ("image", "query", "reference", "options", "regions", "intended", "kind")
 """Names of a program's arguments."""
 
 
@@ -28,6 +28,9 @@ class Request(BaseModel):
     options: dict[str, str] | list[str] | None = None
     regions: dict[str, tuple[float, float, float, float]] | None = None
     """Boxes of named regions, in pixels: left, top, right, bottom."""
+    intended: list[str] | None = None
+    """Effects that are meant, and what kind of picture it is; None: as the settings say."""
+    kind: str | None = None
     group: str | None = None
     split: str | None = None
     """Content and split, as a manifest says."""

@@ -16,6 +16,7 @@ from program.common.addresses import kind_of_address
 from program.common.backends import ROLES, Frozen, LanguageModels, Section, takes_api_base
 from program.common.errors import SettingsError, did_you_mean, first_fault, keys_at, one_line
 from program.common.files import CONFIGS
+from signatures.schemas import Intention, PictureKind
 
 
 class WireSettings(Section):
@@ -49,6 +50,8 @@ class AssessmentSettings(Section):
     diagnosis: Literal["answer", "merged", "separate"]
     scoring: Literal["auto", "logprobs", "probabilities", "classification"]
     score_only: bool
+    intended: tuple[Intention, ...]
+    kind: PictureKind | None
 
 
 class ExecutorSettings(Section):

@@ -6,7 +6,7 @@ from typing import Any
 
 from program.common.text import options_shown
 from program.expert.answer.planning import Inputs, region_pattern
-from signatures.schemas import GLOBAL, SEVERITIES, DistortionCategory, ScoreShift, category_of
+from signatures.schemas import GLOBAL, SEVERITIES, DistortionCategory, Intention, ScoreShift, category_of
 
 
 def parsed_json(text: Any) -> Any:
@@ -96,6 +96,11 @@ def scores_of(inputs: Inputs) -> list[tuple[str, float]]:
 def score_shift_of(inputs: Inputs) -> ScoreShift:
     """Return how labels move the score in a question; by nothing where none are known."""
     return ScoreShift(*inputs.get("score_shift") or ())
+
+
+def description_of(inputs: Inputs) -> tuple[list[Intention], str | None]:
+    """Return the effects that are meant in a picture, and what kind it is by a person's word."""
+    return list(inputs.get("intended") or []), inputs.get("kind")
 
 
 def option_shares(inputs: Inputs) -> dict[str, float]:

@@ -30,7 +30,7 @@ from program.expert.answer.questions import (
     region_reason,
     unseen,
 )
-from program.expert.judge.faults import KINDS, kind_of
+from program.expert.judge.faults import not_judged, regained
 from program.expert.judge.quality import UNMOVED, Features, QualityBelief, believe
 from program.expert.judge.views import View, Viewer, population, reading, share_below
 from program.expert.store import MODEL, NAME, REVISION
@@ -50,7 +50,9 @@ _REGIONS_TOLD = 3
 def belief(view: View, instructions: str = "", shift: ScoreShift = UNMOVED) -> QualityBelief:
     """Return the quality believed in by the instructions' rubric, moved by what labels say."""
     features = _judged_features(view, rubric_in(instructions))
-    if view.difference is None and not KINDS[kind_of(view)]:  # people scored photographs
+    if gain := regained(view):
+        features = features._replace(quality=np.minimum(features.quality + gain, 5.0))
+    if not_judged(view) is not None:  # people scored photographs
         features = features._replace(novelty=np.ones(1))
     return believe(view.model, features, shift)
 
@@ -205,7 +207,7 @@ def _rate(viewer: Viewer, instructions: str, inputs: Inputs) -> dict[str, Any]:
     sentences = [] if is_about_quality(query) else [unseen(query, phrases)]
     sentences.append(findings.summary(view, judged.mean, phrases))
     sentences += _regions(viewer, inputs, phrases)
-    if judged.is_rough:
+    if judged.is_rough and not_judged(view) is None:
         sentences.append(phrases.say("sentence.unlike"))
     masses = judged.by_word()
     return {
@@ -236,15 +238,18 @@ def _regions(viewer: Viewer, inputs: Inputs, phrases: findings.Phrases) -> list[
 def _part(viewer: Viewer, inputs: Inputs, name: str) -> View:
     """Return the view of a region that is shown beside the image that is judged."""
     reference = dict(inputs.get("reference_crops") or {}).get(name)
-    return viewer.part(calls.region_crops(inputs)[name], inputs.get("whole", inputs["image"]), reference)
+    part = viewer.part(calls.region_crops(inputs)[name], inputs.get("whole", inputs["image"]), reference)
+    return part.meant(*calls.description_of(inputs))
 
 
 def _view(viewer: Viewer, inputs: Inputs) -> View:
     if inputs.get("image") is None:
         raise ModelError("perceptual/expert: the question has no image; give one")
     if "whole" in inputs:  # the image is a region of it
-        return viewer.part(inputs["image"], inputs["whole"], inputs.get("reference"))
-    return viewer.view(inputs["image"], inputs.get("reference"))
+        view = viewer.part(inputs["image"], inputs["whole"], inputs.get("reference"))
+    else:
+        view = viewer.view(inputs["image"], inputs.get("reference"))
+    return view.meant(*calls.description_of(inputs))
 
 
 def _plan(viewer: Viewer, instructions: str, inputs: Inputs) -> dict[str, Any]:

@@ -55,6 +55,7 @@ def main(argv: list[str] | None = None) -> int:
     cli.add_program_flags(parser, replaces="judge all pictures again")
     parser.add_argument("--workers", metavar="N", type=cli.whole_number(1), default=min(4, os.cpu_count() or 2),
                         help="pictures at a time (default: one a core, at most 4)")  # fmt: skip
+    cli.add_intention_flags(parser)
     cli.add_settings_flags(parser)
     cli.add_budget_flags(parser)
     arguments = parser.parse_args(argv)

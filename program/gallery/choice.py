@@ -341,6 +341,8 @@ def _side(picture: Picture, choosing: Choosing) -> str:
 def _doubt(picture: Picture, side: str) -> str:
     if picture.score is None:
         return "it got no score"
+    if picture.not_judged:
+        return "its score is a guess"
     text = f"score {picture.score:.1f} of 5"
     if side == "below":
         return text
@@ -348,7 +350,7 @@ def _doubt(picture: Picture, side: str) -> str:
 
 
 def _rating(picture: Picture, verdict: str) -> int | None:
-    if picture.score is None:
+    if picture.score is None or picture.not_judged:
         return None
     return 1 if verdict == "reject" else nearest_level(picture.score)
 

@@ -387,9 +387,10 @@ def _shown(
         yield {
             "file": each.id, "sha256": digest, "group": each.group, "taken": each.taken_at, "verdict": verdict,
             "reason": reason, "advice": each.advice, "score": each.score, "kind": each.kind,
-            "rating": each.stored_rating, "faults": each.faults, "width": each.width or 3, "height": each.height or 2,
-            "focus": each.focus, "thumb": thumb, "preview": larger, "original": original, "camera": each.camera,
-            "where": each.where, "why": each.reasoning if each.group else None,
+            "not_judged": each.not_judged, "rating": each.stored_rating, "faults": each.faults,
+            "width": each.width or 3, "height": each.height or 2, "focus": each.focus, "thumb": thumb,
+            "preview": larger, "original": original, "camera": each.camera, "where": each.where,
+            "why": each.reasoning if each.group else None,
             "suggested": None if each.suggested is None else each.suggested.model_dump(exclude_none=True),
         }  # fmt: skip
 

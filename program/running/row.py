@@ -67,13 +67,13 @@ class Row(Columns, RowStart):
     subject_sharp: str | None = None
     kind: str | None = None
     """The kind of picture, as `photograph` or `document`."""
+    not_judged: str | None = None
     tools: str | None = None
     """The tools that ran, with their scores from 1 to 5."""
     reasoning: str | None = None
     """Why, in sentences."""
     notes: str | None = None
-    """How the judged picture differs from the file (first frame, converted colours, transparency),
-    and why a score is a guess."""
+    """How the judged picture differs from the file: first frame, converted colours, transparency."""
     error: str | None = None
     attempt: str | None = None
     """What the answer was read from: `first call`, `second call`, `third call`, `text` (an answer in
@@ -132,7 +132,7 @@ class Row(Columns, RowStart):
             "low": low,
             "high": high,
             "answer": result.final_answer if result.rating is None else None,
-            "distortions": _distortions_text(state.evidence),
+            "distortions": _distortions_text(result),
             "kind": state.kind,
             "tools": _tools_text(state.evidence),
             "reasoning": result.summary or str(result.final_answer),
@@ -167,7 +167,9 @@ class Row(Columns, RowStart):
         return self.model_dump_json(exclude_defaults=True)
 
 
-_AS_THEY_ARE = (*Columns.model_fields, "status", "score", "option", "guess", "advice", "subject_sharp", "error")
+_AS_THEY_ARE = (
+    *Columns.model_fields, "status", "score", "option", "guess", "advice", "subject_sharp", "not_judged", "error",
+)  # fmt: skip
 """Columns that an assessment has under the same names."""
 
 
@@ -178,11 +180,11 @@ def _fault_columns(faults: Sequence[tuple[str, str]]) -> dict[str, str]:
     return columns
 
 
-def _distortions_text(evidence: ExecutorOutput) -> str | None:
+def _distortions_text(result: Assessment) -> str | None:
     texts = []
-    for (region, kind), severity in evidence.severities(lambda finding: finding.type).items():
+    for (region, kind), severity in result.severities(lambda finding: finding.type).items():
         if severity != "none":
-            place = "" if region == GLOBAL else f" ({evidence.looked_at(region)})"
+            place = "" if region == GLOBAL else f" ({result.state.evidence.looked_at(region)})"
             texts.append(f"{kind}: {severity}{place}")
     return "; ".join(texts[:_MOST_DISTORTIONS]) or None
 
@@ -219,12 +221,15 @@ def _shown(place: Any) -> str | None:
 def side_of_minimum(row: Row, minimum: float, sure: float | None = None) -> Literal["above", "below", "not sure"]:
     """Say on which side of a minimum a scored row lies.
 
-    With `sure` (0.5 .. 1) it is said only where that is so probable. What people would say is taken
+    Of an image that is not judged it is not sure. With `sure` (0.5 .. 1) it is said only where that is so
+    probable. What people would say is taken
     as normally distributed about the score, with the row's interval as its central 95 % (the
     farther end counts: the scale may cut the other).
     """
     if row.score is None:
         raise ValueError(f"row {row.id!r}: has no score")
+    if row.not_judged is not None:
+        return "not sure"
     if sure is not None:
         reach = max(row.score - (row.low or row.score), (row.high or row.score) - row.score)
         below = NormalDist(row.score, max(reach / _DEVIATIONS_OF_95_PERCENT, 1e-6)).cdf(minimum)

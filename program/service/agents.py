@@ -28,6 +28,7 @@ from program.service.requests import AssessRequest, Refused, Sources, check_fiel
 from program.service.server import run_until_stopped, set_up_logs
 from program.tools.registry import installed_version
 from program.tools.runner import ToolRunner
+from signatures.schemas import Intention, PictureKind
 
 _WEB = re.compile("https?://", re.IGNORECASE)
 
@@ -74,17 +75,19 @@ class AgentTools:
     async def assess_image(
         self, image: Picture, reference: Reference = None, query: str | None = None,
         options: list[str] | dict[str, str] | None = None, regions: dict[str, Box] | None = None, heatmap: bool = False,
+        intended: list[Intention] | None = None, kind: PictureKind | None = None,
     ) -> Annotated[CallToolResult, Row]:  # fmt: skip
         """Judge the quality of one image on 1..5, or answer a question about it.
 
         `options` are choices for the question; `regions` names boxes in pixels (left, top, right,
-        bottom). `heatmap` adds a picture of where quality is lost.
+        bottom). `heatmap` adds a picture of where quality is lost. `intended` are effects that are meant, so no
+        faults; `kind` is what the picture is, whatever the pixels say.
         """
 
         def judged(job: Request) -> tuple[Assessment, bytes | None]:
             return self.assessor.assess(job), self.assessor.draw(job) if heatmap else None
 
-        asked = {"query": query, "options": options, "regions": regions}
+        asked = {"query": query, "options": options, "regions": regions, "intended": intended, "kind": kind}
         with self._admitted() as ticket:
             job = await anyio.to_thread.run_sync(lambda: self._job(image, reference, **asked))
             result, drawn = await self.assessor.one(ticket, judged, job)

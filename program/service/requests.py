@@ -30,6 +30,7 @@ from program.images.store import IMAGES, Box, ImageRef
 from program.running.row import Row
 from program.running.runner import one_image
 from program.tracking.models import BYTES, WHOLE
+from signatures.schemas import Intention, PictureKind
 
 if TYPE_CHECKING:
     from program.agent.loop import AgenticIQA
@@ -275,6 +276,8 @@ class AssessRequest(Frozen):
     regions: Annotated[Regions | None, BeforeValidator(_from_text)] = Field(
         None, max_length=32, description="boxes in pixels: left, top, right, bottom"
     )
+    intended: list[Intention] | None = Field(None, max_length=11, description="effects that are meant, so no faults")
+    kind: PictureKind | None = Field(None, description="what the picture is, whatever the pixels say")
     name: str | None = Field(None, max_length=500, description="what to call the image in the answer")
 
     @model_validator(mode="after")
@@ -335,11 +338,11 @@ async def _form_items(request: HttpRequest, most: int) -> list[AssessRequest]:
                 raise Refused(422, "request", f"{name}: is text; send a file, as curl -F {name}=@photo.jpg does")
             elif part:  # a field left empty is none
                 parts.setdefault(name, []).append(part)
-    images, options = parts.pop("image", [None]), parts.pop("option", None)
+    images, options, intended = parts.pop("image", [None]), parts.pop("option", None), parts.pop("intended", None)
     for name, values in parts.items():
         if len(values) > 1:
             raise Refused(422, "request", f"{name[:40]}: given {len(values)} times; give it once")
-    shared = {"options": options} | {name: values[0] for name, values in parts.items()}
+    shared = {"options": options, "intended": intended} | {name: values[0] for name, values in parts.items()}
     return [check_fields(AssessRequest, {**shared, "image": image}) for image in images]
 
 
@@ -355,7 +358,7 @@ def job_of(request: AssessRequest, settings: ServeSettings, sources: Sources) ->
         raise Refused(422, "request", f"query: is over {settings.max_query_chars} characters; shorten it")
     return Request(
         id=image.name, image=image, query=query if query.strip() else DEFAULT_QUERY, reference=reference,
-        options=request.options, regions=request.regions,
+        options=request.options, regions=request.regions, intended=request.intended, kind=request.kind,
     )  # fmt: skip
 
 

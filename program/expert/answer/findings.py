@@ -12,14 +12,13 @@ from program.common.text import is_chinese
 from program.expert.judge import faults as judged
 from program.expert.judge.faults import (
     CLEAR,
-    KINDS,
     MOST,
     faults_of,
     is_in_corner,
-    kind_of,
     light_to_move,
     likeliest_of,
     local_faults,
+    not_judged,
     place_of,
     probability_of,
     sharpness_of,
@@ -28,7 +27,15 @@ from program.expert.judge.faults import (
 from program.expert.judge.quality import OUTPUTS, UNDISTORTED, QualityBelief
 from program.expert.judge.views import Measurements, View, position
 from program.expert.store import Matrix, stored_table
-from signatures.schemas import DISTORTION_CATEGORIES, FAULTS, GLOBAL, SEVERITIES, DistortionCategory, Severity
+from signatures.schemas import (
+    DISTORTION_CATEGORIES,
+    FAULTS,
+    GLOBAL,
+    SEVERITIES,
+    DistortionCategory,
+    Severity,
+    faults_explained,
+)
 
 PRESENT = 0.8
 """Severity from which a distortion is there: between imperceptible (0.1) and slightly annoying
@@ -132,9 +139,7 @@ class VisibleFault(NamedTuple):
 
 def visible_faults(view: View) -> list[VisibleFault]:
     """Return what is wrong, the strongest first: every answer tells of these and of no others."""
-    if view.unjudged is not None:
-        return []
-    if view.difference is None and not KINDS[kind_of(view)]:
+    if not_judged(view) is not None:
         return []
     damages = _damages(view)
     if view.difference is not None:
@@ -147,7 +152,7 @@ def visible_faults(view: View) -> list[VisibleFault]:
             severity = min(severity, _most_beside(view.prior.mean), key=SEVERITIES.index)
         faults.append(VisibleFault(FAULTS[fault], severity, fault))
     if view.features.values[0, OUTPUTS["nr"].index("altered")] >= _MADE:
-        named = {each.category for each in faults}
+        named = {each.category for each in faults} | {FAULTS[name] for name in faults_explained(view.intended)}
         others = [each for each in damages if each.category not in named]
         faults += [each._replace(fault=likeliest_of(view, each.category)) for each in others]
     faults.sort(key=lambda each: -SEVERITIES.index(each.severity))
@@ -359,10 +364,9 @@ def summary(view: View, quality: float, phrases: Phrases, *, faults_asked: bool 
     items = [item(view, each, phrases) for each in faults]
     if view.difference is not None:
         return _changes(view, faults, items, phrases)
-    if view.unjudged:
+    if view.unjudged == "small" or (view.unjudged and view.is_part):
         return unjudged_text(view, phrases)
-    kind = kind_of(view)
-    if not KINDS[kind]:
+    if kind := not_judged(view):
         return phrases.say("sentence.kind", kind=phrases.say(f"kind.{kind}"))
     sharp = None if view.is_part else sharpness_of(view)  # a part has no subject
     if sharp is not None and sharp <= 1 - CLEAR and len(items) < MOST:

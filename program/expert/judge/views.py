@@ -4,7 +4,7 @@ import base64
 import functools
 import hashlib
 import re
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from copy import copy
 from dataclasses import dataclass
 from functools import cached_property, partial
@@ -31,7 +31,7 @@ from program.images.refs import SMALLEST
 from program.images.store import HOST, IMAGES, LARGEST, ImageRef, overlap, shift_of
 from program.tools import network
 from program.tools.network import WEIGHTS_SHA256
-from signatures.schemas import DISTORTION_CATEGORIES, DistortionCategory
+from signatures.schemas import DISTORTION_CATEGORIES, DistortionCategory, Intention
 
 REMEMBERED = 2048
 """Views kept in memory: about 75 KB each, so at most 155 MB."""
@@ -87,6 +87,10 @@ class View:
         self.shared: View | None = None
         """Of a shifted image, the view of what both show, each pixel at its own place."""
         self.whole: View | None = None
+        self.intended: frozenset[Intention] = frozenset()
+        """Effects that are meant."""
+        self.kind: str | None = None
+        """What it is by a person's word."""
         self.is_part = False
         """Whether it is judged beside the whole that it was cut from."""
         self.own_quality = float(self.features.quality[0])
@@ -104,6 +108,16 @@ class View:
         quality = np.clip(whole.features.quality + apart, 1.0, 5.0)
         part.features = self.features._replace(quality=quality)
         return part
+
+    def meant(self, intended: Iterable[Intention], kind: str | None) -> "View":
+        """Return this view as a person describes it: with effects that are meant, and its kind if it is known."""
+        effects = frozenset(intended)
+        if not effects and kind is None:
+            return self
+        described = copy(self)
+        described.__dict__.pop("prior", None)
+        described.intended, described.kind = effects, kind
+        return described
 
     @property
     def aligned(self) -> "View":
@@ -197,19 +211,25 @@ class Viewer:
             return self.view(crop, reference)
         return self.view(crop).within(self.view(whole))
 
+    def features(self, image: ImageRef) -> Measurements:
+        """Return what is measured of an image without the network."""
+        return self._measurements(image.sha256, FEATURE_NAMES, lambda: measure(_pixels(image)))
+
+    def signs(self, image: ImageRef) -> Measurements:
+        """Return the signs of faults in an image."""
+        return self._measurements(f"signs/{image.sha256}", SIGN_NAMES, lambda: signs(_pixels(image)))
+
     @cached(
         VIEWS, key=lambda _, image, reference: _key_of(image, reference),
         condition=Condition(),  # two threads that judge one image measure it once
     )  # fmt: skip
     def _view(self, image: ImageRef, reference: ImageRef | None) -> View:
         key, size = _key_of(image, reference), (image.width, image.height)
-        measured = self._measurements(image.sha256, FEATURE_NAMES, lambda: measure(_pixels(image)))
+        measured = self.features(image)
         if reference is None:
-            signs_of_image = partial(
-                self._measurements, f"signs/{image.sha256}", SIGN_NAMES, lambda: signs(_pixels(image))
-            )
             vector = np.concatenate([self._spreads(image).ravel(), measured.vector])
-            view = View(key, measured, size, vector, signs=signs_of_image, cell=partial(self._cell, image))
+            signs_of_image, cell = partial(self.signs, image), partial(self._cell, image)
+            view = View(key, measured, size, vector, signs=signs_of_image, cell=cell)
             _ = view.prior  # while the pixels are at hand, which its signs are measured on
             return view
         difference = self._measurements(

@@ -235,7 +235,7 @@ function fill(made, picture) {
   const best = picture.group != null && bestOf(picture.of) === picture;
   const title = el("span");
   title.append(el("b", verdict, capital(WORDS[verdict])), mine ? " (you)" : "", best ? " · best" : "",
-    stars ? ` · ${"★".repeat(stars)}` : "", picture.score == null ? "" : ` · ${picture.score.toFixed(1)}`);
+    stars ? ` · ${"★".repeat(stars)}` : "", picture.not_judged ? ` · ${picture.not_judged}` : picture.score == null ? "" : ` · ${picture.score.toFixed(1)}`);
   const said = [picture.reason, picture.advice].filter(Boolean).join(" ");
   const why = mine ? `The program: ${WORDS[picture.verdict]}; ${said}` : said;
   made.lastChild.replaceChildren(title, el("span", "name", picture.file), el("span", "camera", picture.camera), el("span", "why", verdict === "failed" ? "" : why));

@@ -36,6 +36,7 @@ function block(title, ...children) {
 
 export function draw(result) {
   const parts = [hero(result)];
+  if (result.not_judged) parts.push(el("p", { class: "status" }, `Not judged: ${result.not_judged}. The score is a guess.`));
   if (result.quality_score !== null) parts.push(scale(result));
   if (result.status !== "ok") parts.push(el("p", { class: "status" }, `${result.status}: ${result.error ?? "no reason given"}`));
   if (result.summary) parts.push(el("p", { class: "reasoning" }, result.summary));
@@ -58,7 +59,8 @@ export function spoken(result) {
   if (typeof result.final_answer === "number") {
     const [low, high] = result.score_interval ?? [];
     const range = low === undefined ? "" : `, likely between ${low.toFixed(1)} and ${high.toFixed(1)}`;
-    return `Score ${tenth(result.final_answer)} of 5, ${LEVELS[nearest(result.final_answer) - 1]}${range}.`;
+    const guess = result.not_judged ? `Not judged: ${result.not_judged}. A guess: score` : "Score";
+    return `${guess} ${tenth(result.final_answer)} of 5, ${LEVELS[nearest(result.final_answer) - 1]}${range}.`;
   }
   const text = result.state.options?.[result.final_answer];
   return `Answer: ${result.final_answer}${text ? `. ${text}` : ""}`;
@@ -125,7 +127,7 @@ function probabilities(masses) {
 
 function findings(result) {
   const analysis = result.state.executor_evidence?.distortion_analysis;
-  if (!analysis) return null;
+  if (!analysis || result.not_judged) return null;
   const list = el("ul", { class: "findings" });
   for (const [region, found] of Object.entries(analysis)) {
     for (const one of found) {

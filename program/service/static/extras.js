@@ -51,7 +51,7 @@ const code = (mark) => `\\u${mark.charCodeAt(0).toString(16).padStart(4, "0")}`;
 const guarded = (text) => (/^'*[\s=+\-@＝＋－＠]/.test(text) ? `'${text}` : text);
 const nameCell = (name) => quoted(name.search(control) < 0 ? guarded(name) : JSON.stringify(name).replace(control, code));
 const cell = (value) => quoted(guarded(String(value ?? "").replace(control, code)));
-const words = (result) => result.summary || String(result.final_answer);
+const words = (result) => `${result.not_judged ? `Not judged: ${result.not_judged}. ` : ""}${result.summary || result.final_answer}`;
 
 // Judges many files one after the other and lists them, lowest score first; `open` shows one of them.
 export async function many(files, ask, open, signal, tell) {

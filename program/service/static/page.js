@@ -10,6 +10,7 @@ const PRESETS = [
   ["Noisy?", "How noisy is the image?", ["Not at all", "A little", "Very"]],
   ["Describe", "Describe the distortions of this image and how they affect its quality.", []],
 ];
+const EFFECTS = ["high-key", "low-key", "night", "coloured-light", "silhouette", "monochrome", "grade", "shallow-depth", "panning", "long-exposure", "mist"];
 const EXAMPLES = ["coffee", "cat", "cat, blurred", "moon"];
 const files = { image: null, reference: null, other: null };
 let batch = []; // more images than one, to be listed
@@ -138,6 +139,13 @@ document.addEventListener("paste", (event) => {
   }
 });
 
+// Effects that are meant
+for (const effect of EFFECTS) {
+  const chip = el("button", { type: "button", "aria-pressed": "false" }, effect);
+  chip.addEventListener("click", () => chip.setAttribute("aria-pressed", String(chip.getAttribute("aria-pressed") === "false")));
+  $("intended").append(chip);
+}
+
 // Question and options
 for (const [label, query, options] of PRESETS) {
   const chip = el("button", { type: "button" }, label);
@@ -257,6 +265,7 @@ function form(image = files.image) {
   }
   if ($("query").value.trim()) body.append("query", $("query").value);
   for (const text of optionTexts()) if (text.trim()) body.append("option", text);
+  for (const chip of $("intended").querySelectorAll("[aria-pressed=true]")) body.append("intended", chip.textContent);
   if (regions.length) body.append("regions", JSON.stringify(Object.fromEntries(regions.map((r) => [r.name.trim() || "region", r.box]))));
   return body;
 }
