@@ -7,7 +7,8 @@ labels. Each draw takes `POOL` of the others and rates them: a label with noise 
 tenth of what is rated is for test, and never fitted. Fitted is the correction that `finetune` fits. Printed:
 
 - labels after which SRCC is `GOAL`, at random as the program does and by doubt (`doubt_removed`): by draw the
-  mean curve of three raters, made to rise (isotonic) and read between sizes; then the mean of the draws, and of their difference, with intervals;
+  mean curve of three raters, made to rise (isotonic) and read between sizes; then the mean
+  of the draws, and of their difference, with intervals;
 - what `RATED` ratings gain over the uncompiled program on 1,000 of the others; with `--compile` that of the
   default recipe's own compile in place of the fit alone (some minutes a draw);
 - in how many draws, and in how many of 1,000 more, the interval of the ceiling by 400 ratings with 40 repeats holds
