@@ -6,9 +6,10 @@ Only train and validation rows of MANIFEST are read. `HELD` of them, drawn once,
 labels. Each draw takes `POOL` of the others and rates them: a label with noise of `NOISE` levels, as whole stars. A
 tenth of what is rated is for test, and never fitted. Fitted is the correction that `finetune` fits. Printed:
 
-- labels after which SRCC is `GOAL`, chosen as the program does and at random: by draw the mean curve of three raters,
-  made to rise (isotonic) and read between sizes; then the mean of the draws, and of their difference, with intervals;
-- what `RATED` chosen ratings gain over the uncompiled program on 1,000 of the others; with `--compile` that of the
+- labels after which SRCC is `GOAL`, at random as the program does and by doubt (`doubt_removed`): by draw the
+  mean curve of three raters, made to rise (isotonic) and read between sizes; then the mean
+  of the draws, and of their difference, with intervals;
+- what `RATED` ratings gain over the uncompiled program on 1,000 of the others; with `--compile` that of the
   default recipe's own compile in place of the fit alone (some minutes a draw);
 - in how many draws, and in how many of 1,000 more, the interval of the ceiling by 400 ratings with 40 repeats holds
   the SRCC of the labels and one rating.
@@ -37,7 +38,9 @@ from program.rating.worth import ceiling, self_agreement
 
 HELD, POOL, READ, GOAL, NOISE, RATED, RATERS = 2000, 2000, 6000, 0.75, 0.5, 120, 3
 SIZES = (*range(40, 401, 40), 500, 600, 800)
-WAYS = ("chosen", "at random")
+WAYS = ("by doubt", "at random")
+LABEL_NOISE = 0.3
+"""Variance of a label, of what two usual pictures differ by."""
 FIRST_DRAW = 100
 """Draws before were those that the way to choose was found on."""
 Places = NDArray[np.intp]
@@ -84,10 +87,31 @@ class Photographs:
         return float(srcc(self.labels[self.held][:count], scores[:count]))
 
 
-def chosen_order(photographs: Photographs, pool: Places, splits: Sequence[str], seed: int) -> list[int]:
-    """Return the places within the pool as the program has them rated."""
-    features, groups, rated = photographs.near[pool], [photographs.groups[place] for place in pool], list[int]()
-    while (place := next_place(features, groups, splits, rated, seed)) is not None and len(rated) < SIZES[-1]:
+def doubt_removed(features: NDArray[np.float32], rated: Sequence[int]) -> Array:
+    """Return by how much a label of each of N pictures would lower the mean variance of what is predicted of all.
+
+    That of a Gaussian process with the products of the N x D features as its covariance, after the labels of the M
+    places that are rated: sum_j c(i, j)^2 / (c(i, i) + noise) / N. It is large where many pictures lie and none of
+    them has a label, and does not depend on the labels themselves (Cohn 1996; Yu, Bi & Tresp 2006).
+    """
+    centred = features - features.mean(axis=0)
+    usual = max(float(np.sqrt(np.mean(np.sum(centred**2, axis=1)))), 1e-9)
+    read = np.column_stack([centred / usual, np.ones(len(centred))]).astype(np.float32)
+    of_rated = read[list(rated)].astype(float)
+    covariance = np.linalg.inv(np.eye(read.shape[1]) + of_rated.T @ of_rated / LABEL_NOISE)
+    shared_by_all = covariance @ (read.T @ read) @ covariance / len(read)
+    variances = np.sum(read @ covariance.astype(np.float32) * read, axis=1)
+    shared = np.sum(read @ shared_by_all.astype(np.float32) * read, axis=1)
+    return np.asarray(shared / (variances + LABEL_NOISE), float)
+
+
+def ordered(photographs: Photographs, pool: Places, splits: Sequence[str], way: str, seed: int) -> list[int]:
+    """Return the places within the pool as they are rated: the program's own order, or by doubt in train."""
+    groups, rated = [photographs.groups[place] for place in pool], list[int]()
+    while (place := next_place(groups, splits, rated, seed)) is not None and len(rated) < SIZES[-1]:
+        if way == "by doubt" and splits[place] == "train":
+            left = [n for n in range(len(pool)) if splits[n] == "train" and n not in rated]
+            place = left[int(np.argmax(doubt_removed(photographs.near[pool], rated)[left]))]
         rated.append(place)
     return rated
 
@@ -135,26 +159,25 @@ def told(name: str, values: Array, digits: int) -> None:
     sys.stdout.flush()
 
 
-def drawn(photographs: Photographs, seed: int, *, compiles: bool) -> tuple[dict[str, Array], float]:
-    """Return the raters' mean SRCC after each of the sizes by way of choosing, and the gain of the first ratings."""
+def drawn(photographs: Photographs, seed: int, *, compiles: bool) -> tuple[dict[str, Array], dict[str, float]]:
+    """Return by way the raters' mean SRCC after each of the sizes, and the gain of the first rater's ratings."""
     rng = np.random.default_rng(seed)
     others = np.arange(len(photographs.held), len(photographs.readings))
     pool = rng.choice(others, min(POOL, len(others)), replace=False)
     splits = split_of([photographs.groups[place] for place in pool], seed)
-    chosen = chosen_order(photographs, pool, splits, seed)
     raters = [photographs.rated(pool, rng) for _ in range(RATERS)]
-    curves = {}
+    curves, gains = {}, {}
     for way in WAYS:
-        values = []
-        for stars in raters:
-            order = chosen if way == "chosen" else rng.permutation(len(pool)).tolist()
-            values.append(curve(photographs, pool, order, splits, stars))
+        orders = [ordered(photographs, pool, splits, way, seed * RATERS + n) for n in range(RATERS)]
+        values = [curve(photographs, pool, o, splits, stars) for o, stars in zip(orders, raters, strict=True)]
         curves[way] = np.mean(values, axis=0)
-    fit_on = [place for place in chosen[:RATED] if splits[place] != "test"]
-    if compiles:
-        return curves, by_compile(photographs, pool, fit_on, raters[0], seed)
-    after = photographs.fitted(pool[fit_on], raters[0][fit_on])
-    return curves, photographs.agreement(after, 1000) - photographs.before
+        fit_on = [place for place in orders[0][:RATED] if splits[place] != "test"]
+        if compiles:
+            gains[way] = by_compile(photographs, pool, fit_on, raters[0], seed)
+        else:
+            after = photographs.fitted(pool[fit_on], raters[0][fit_on])
+            gains[way] = photographs.agreement(after, 1000) - photographs.before
+    return curves, gains
 
 
 def main(argv: Sequence[str] | None = None) -> int:
@@ -178,8 +201,9 @@ def main(argv: Sequence[str] | None = None) -> int:
         sys.stdout.write(f"SRCC by ratings, {way}: {points}\n")
         needed[way] = np.array([labels_for_goal(curves[way]) for curves, _ in draws])
         told(f"ratings for {GOAL}, {way}", needed[way], 0)
-    told("ratings saved", needed["at random"] - needed["chosen"], 0)
-    told(f"gain of {RATED} ratings over {photographs.before:.3f}", np.array([gain for _, gain in draws]), 3)
+        gains = np.array([gains[way] for _, gains in draws])
+        told(f"gain of {RATED} ratings over {photographs.before:.3f}, {way}", gains, 3)
+    told("ratings saved by doubt", needed["at random"] - needed["by doubt"], 0)
     told_of_ceiling(photographs, arguments.draws)
     return 0
 
