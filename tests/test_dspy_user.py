@@ -196,7 +196,7 @@ def test_usage_is_tracked(spoken, picture):
 
 def test_help_shows_the_call_and_no_machinery():
     assert list(inspect.signature(AgenticIQA.forward).parameters)[1:] == [
-        "image", "query", "reference", "options", "regions",
+        "image", "query", "reference", "options", "regions", "intended", "kind",
     ]  # fmt: skip
     assert "Judge the quality of an image" in inspect.getdoc(AgenticIQA)
     assert [name for name, _ in AgenticIQA().named_parameters()] == PREDICTORS
@@ -558,7 +558,7 @@ def test_help_names_what_a_call_takes():
     import program
 
     assert list(inspect.signature(program.AgenticIQA.__call__).parameters) == [
-        "self", "image", "query", "reference", "options", "regions",
+        "self", "image", "query", "reference", "options", "regions", "intended", "kind",
     ]  # fmt: skip
     assert "Assess one image" in program.AgenticIQA.__call__.__doc__
     assert {"AgenticIQA", "Assessment", "load"} <= set(dir(program))

@@ -13,7 +13,7 @@ from program.assess import main as assess
 from program.common.errors import EndpointError
 from program.common.settings import load_settings
 from program.doctor import main as doctor
-from tests.pictures import noise
+from tests.pictures import noise, noisy
 from tests.tables import read_lines
 
 pytestmark = pytest.mark.usefixtures("no_answers_kept")
@@ -363,11 +363,11 @@ def test_a_score_alone_costs_one_word_an_image(loopback, on, picture, options, s
 
 
 @pytest.mark.spec("43/one-word-an-image")
-def test_a_choice_alone_costs_one_letter_an_image_and_its_reasons_are_what_was_found(loopback, on, picture):
+def test_a_choice_alone_costs_one_letter_an_image_and_its_reasons_are_what_was_found(loopback, on):
     server = loopback(rules=[("final_answer", "B")])
     iqa = on(server, assessment={"score_only": True})
-    for query, word in (("Is this image blurred?", "Noise"), ("这张图片模糊吗？", "噪")):
-        result = iqa(image=picture(), query=query, options=["Yes", "No"])
+    for query, word in (("Is this image blurred?", "noise"), ("这张图片模糊吗？", "噪")):
+        result = iqa(image=noisy(photographs.chelsea(), 25), query=query, options=["Yes", "No"])
         assert (result.status, result.final_answer, result.usage.lm_calls) == ("ok", "B", 1)
         assert result.faults[0][0] == "noise"
         assert word in result.quality_reasoning

@@ -69,7 +69,7 @@ def test_program_gets_the_sample_and_a_default_question():
     _run(lambda **given: seen.append(given) or _answer(3.0), samples, workers=1)
     assert seen[0] == {
         "image": "x.png", "query": DEFAULT_QUERY, "reference": Path("r.png"), "options": None,
-        "regions": {"sky": (0, 0, 1, 1)},
+        "regions": {"sky": (0, 0, 1, 1)}, "intended": None, "kind": None,
     }  # fmt: skip
     assert seen[1]["query"] == "Blurry?"
     assert seen[1]["options"] == {"A": "no", "B": "yes"}

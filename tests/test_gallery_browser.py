@@ -442,6 +442,7 @@ def test_a_phones_filters_wrap_and_a_tap_enlarges(visit, tmp_path):
     assert current(page) == "IMG_0003.jpg"
 
 
+@pytest.mark.slow
 @pytest.mark.spec("issue-72/accessible")
 @pytest.mark.parametrize("scheme", ["light", "dark"])
 def test_axe_finds_nothing_on_the_page(visit, tmp_path, violations, scheme):

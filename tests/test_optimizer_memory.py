@@ -61,6 +61,7 @@ def told(result: Compiled) -> dict[str, Any]:
             "program": program_sha256(load(result.folder))}  # fmt: skip
 
 
+@pytest.mark.slow
 def test_a_repeat_measures_nothing_and_says_the_same_to_the_last_bit(compiled, work) -> None:
     first = told(compiled())
     assert len(work) == len(set(work)) > 0, "a tool read an image twice"

@@ -229,6 +229,7 @@ def asked_of(run: str) -> dict[str, Any]:
     return yaml.safe_load(Path(client.download_artifacts(run, "settings.yaml")).read_text("utf-8"))
 
 
+@pytest.mark.slow
 @pytest.mark.usefixtures("undrawn", "unlogged", "coarse", "measured_once")
 def test_several_seeds_go_on_where_a_later_one_was_not_begun(few_photographs, tmp_path, capsys) -> None:
     (tmp_path / "small.yaml").write_text(SETTINGS, "utf-8")

@@ -297,6 +297,7 @@ def test_nothing_sticks_out_at_any_width(visit, service_program, photo_file, wid
     assert unnamed == 0
 
 
+@pytest.mark.slow
 @pytest.mark.spec("issue-72/accessible")
 @pytest.mark.parametrize("scheme", ["light", "dark"])
 def test_axe_finds_nothing_on_the_page(visit, service_program, photo_file, violations, scheme):

@@ -146,7 +146,7 @@ def reviewed(path: Path, says: Callable[[dict[str, Any]], dict[str, Any]]) -> No
 
 def test_every_column_of_an_own_table_is_known_as_found_or_as_the_manifests() -> None:
     assert Row.model_fields.keys() - FOUND == {
-        "id", "image", "reference", "query", "options", "answer", "group", "split"
+        "id", "image", "reference", "query", "options", "answer", "group", "split", "advice", "not_judged"
     }  # fmt: skip
     assert Row.model_fields.keys() >= FOUND
 

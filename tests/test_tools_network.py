@@ -104,7 +104,7 @@ def test_the_tool_costs_no_pass_beside_the_expert(monkeypatch, side, least):
     assert {(log.tool, log.precision) for log in result.state.executor_evidence.tool_logs} == {("LiteNR", 0.0)}
     level = sum(float(level) * share for level, share in result.level_probabilities.items())
     assert result.quality_score == pytest.approx(level)
-    assert "model only, " in result.quality_reasoning
+    assert "model only; 1 tool score did not count" in result.quality_reasoning
     assert len(passes) == least
 
 
