@@ -532,7 +532,7 @@ FAULTS = [
     Fault("facts-for-a-language-model", "program/lms/ask.py",
         "if traits.embedded:",
         "if facts:",
-        "test_planner.py::test_a_replan_is_told_why_and_what_the_plan_was",
+        "test_endpoints.py::test_what_the_embedded_expert_is_told_reaches_no_language_model",
     ),
     Fault("an-added-output-spoils-the-answer", "program/lms/ask.py",
         "_readable(asked, form), inputs",

@@ -396,3 +396,11 @@ def test_a_refused_key_is_named_by_its_own_variable(loopback, picture, monkeypat
     settings = load_settings(overrides={"models": {"backends": {"mine": entry}}}).with_model("mine")
     with pytest.raises(EndpointError, match=r"^[^\n]*refuses the key[^\n]*MY_KEY[^\n]*$"):
         AgenticIQA(settings)(image=picture())
+
+
+def test_what_the_embedded_expert_is_told_reaches_no_language_model(loopback, on, picture):
+    server = loopback()
+    result = on(server)(image=picture(), query="Is it sharp?", options=["Yes", "No"], intended=["night"])
+    assert result.state.intended == ["night"]
+    assert server.asked
+    assert not [question for question in server.asked if "night" in json.dumps(question.body)]
