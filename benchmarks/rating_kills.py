@@ -65,13 +65,16 @@ def main(argv: list[str] | None = None) -> int:
             pixels = rng.integers(0, 256, (60, 80, 3), dtype=np.uint8)
             Image.fromarray(pixels).save(folder / "photos" / f"{number:04}.png")
         server = Server(folder)
-        browser = playwright.chromium.launch(executable_path=arguments.chromium, args=FLAGS)
-        page = browser.new_page()
-        page.goto(server.address)
-        pressed = _rate(page, server, arguments.ratings, arguments.kills)
-        page.wait_for_selector(f"#counts >> text=/^{_firsts(page)} rated/")
-        browser.close()
-        sys.stdout.write(server.stop())
+        try:
+            browser = playwright.chromium.launch(executable_path=arguments.chromium, args=FLAGS)
+            page = browser.new_page()
+            page.goto(server.address)
+            pressed = _rate(page, server, arguments.ratings, arguments.kills)
+            page.wait_for_selector(f"#counts >> text=/^{_firsts(page)} rated/")
+            browser.close()
+            sys.stdout.write(server.stop())
+        finally:
+            server.process.kill()
         lines = [json.loads(line) for line in (folder / "out" / "ratings.jsonl").read_text("utf-8").splitlines()]
     kept = [line["mos"] for line in lines]
     keys = [(line["id"], line["repeat"]) for line in lines]

@@ -79,7 +79,7 @@ def test_a_compile_and_an_evaluation_are_listed_and_compared_and_their_traces_op
         names = ["accuracy", "failed", "fusion_eta", "fusion_model_weight"]
         assert [name for name in table if name in names] == names
         numbers = [word for word in table if set(word) <= set("0123456789.")]
-        assert numbers[4:8] == ["0.35", "1", "2.5", "1"]
+        assert numbers[4:8] == ["0.35", "1", "2.5", "0.7"]
         for run_id in runs:
             page.goto(f"{address}/#/experiments/{experiment}/runs/{run_id}/traces")
             for column in ("truth", "score", "error"):

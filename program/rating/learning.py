@@ -41,7 +41,7 @@ class Learner:
 
     def _read(self) -> Iterator[int]:
         """Read the pictures; yields each one's place."""
-        from program.expert import Viewer, inputs_of, likeness
+        from program.expert import Viewer, inputs_of
         from program.images.store import IMAGES
 
         viewer, learned = Viewer(self._kept), self._session.learned
@@ -50,7 +50,6 @@ class Learner:
                 try:
                     view = viewer.view(IMAGES.add(picture.place, max_pixels=self._max_pixels))
                     learned.readings[place], learned.inputs[place] = view.own_quality, inputs_of(view)
-                    learned.features[place] = likeness(view).astype(np.float32)
                 except ImageError:  # the page says so when it is to be shown
                     continue
             yield place
@@ -58,7 +57,7 @@ class Learner:
     def _work_out(self) -> bool:
         """Work out the worth of the labels where there are 25 more than before; tell whether that was done."""
         learned = self._session.learned
-        rated = [(unit, score) for unit, score in self._session.scores() if unit in learned.features]
+        rated = [(unit, score) for unit, score in self._session.scores() if unit in learned.inputs]
         if len(rated) < learned.labels + _EVERY:
             return False
         units, labels = zip(*rated, strict=True)

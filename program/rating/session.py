@@ -54,8 +54,6 @@ class Asked:
 class Learned:
     """What is known of pictures, by their places, and of the labels."""
 
-    features: dict[int, NDArray[np.float32]] = field(default_factory=dict)
-    """What the program compares images by: `likeness`."""
     inputs: dict[int, NDArray[np.float16]] = field(default_factory=dict)
     """What a correction of its readings is fitted to: `inputs_of`."""
     readings: dict[int, float] = field(default_factory=dict)
@@ -174,23 +172,11 @@ class Session:
             return None
         if self.asked.kind != "score":
             return Task(open_units[0], False)
-        known = [n for n in range(len(self.units)) if n in self.learned.features and not self._has_failed(n)]
-        if not set(known) & set(open_units):
-            known = [n for n in range(len(self.units)) if not self._has_failed(n)]
-        return Task(known[self._chosen(known, over)], False)
-
-    def _chosen(self, units: Sequence[int], over: set[int]) -> int:
-        """Return which of some units tells most, as a place among them; `over` are those that need no answer."""
-        groups, splits = [self.units[n].group for n in units], [self._splits[n] or "train" for n in units]
-        rated = {place for place, n in enumerate(units) if n in over}
-        if all(n in self.learned.features for n in units):
-            features = np.stack([self.learned.features[n] for n in units])
-            if (place := next_place(features, groups, splits, rated, self.asked.seed)) is not None:
-                return place
-        shown = {self.units[n].group for n in over}
-        left = [place for place in range(len(units)) if place not in rated]
-        fresh = [place for place in left if groups[place] not in shown] or left
-        return random.Random(f"{self.asked.seed} {len(rated)}").choice(fresh)
+        able = [n for n in range(len(self.units)) if not self._has_failed(n)]
+        groups, splits = [self.units[n].group for n in able], [self._splits[n] or "train" for n in able]
+        rated = [place for place, n in enumerate(able) if n in over]
+        place = next_place(groups, splits, rated, self.asked.seed)
+        return None if place is None else Task(able[place], False)
 
     def _held_elsewhere(self, tab: str) -> Task | None:
         """Return what another page was shown and has not answered: it may be closed."""
