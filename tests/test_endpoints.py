@@ -263,6 +263,7 @@ def test_all_roles_and_threads_share_one_record(loopback, on, rng):
     assert len(server.probes) == 1
 
 
+@pytest.mark.slow
 @pytest.mark.spec("43/an-endpoints-record")
 def test_the_doctor_asks_again(loopback, on, picture, forget_models, capsys):
     server = loopback(rules=[("left", lambda q: {"left": "red", "right": "red"})])

@@ -91,6 +91,7 @@ def lines(server) -> list[str]:
     return [q.inputs["similar_photographs"] for q in server.asked if "similar_photographs" in q.inputs]
 
 
+@pytest.mark.slow
 @pytest.mark.spec("45/nearest")
 @pytest.mark.spec("45/nearest-without-leakage")
 def test_the_levels_of_similar_photographs_of_other_groups_reach_the_model(data, server, capsys, tmp_path_factory):

@@ -121,6 +121,7 @@ def undisturbed(few_photographs, tmp_path, command, address, monkeypatch) -> Cal
     return make
 
 
+@pytest.mark.slow
 @pytest.mark.skipif(os.name == "nt", reason="signals to a child differ on Windows")
 @pytest.mark.parametrize(
     ("number", "expected", "word"),

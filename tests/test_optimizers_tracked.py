@@ -180,6 +180,7 @@ def one_sentence(monkeypatch):
     monkeypatch.setattr(selection, "clear_gain", lambda new, old: True)
 
 
+@pytest.mark.slow
 @pytest.mark.usefixtures("undrawn")
 @pytest.mark.spec("issue-44/mlflow-prompts-datasets-traces")
 @pytest.mark.filterwarnings("default")  # MLflow turns any warning of its own dependencies into a trace that is lost

@@ -125,6 +125,7 @@ def command(data: Path, base: str, optimizer: str, *more: str) -> list[str]:
     ]  # fmt: skip
 
 
+@pytest.mark.slow
 @pytest.mark.usefixtures("answers_on_disk")
 @pytest.mark.parametrize("optimizer", ["random-search", "mipro", "gepa"])
 def test_calls_stay_under_the_printed_bound_and_a_repeat_asks_nothing(
@@ -337,6 +338,7 @@ def test_a_spent_budget_ends_in_one_line_and_keeps_the_best_so_far(data, loopbac
     assert (data / "program" / "program.json").is_file()
 
 
+@pytest.mark.slow
 @pytest.mark.usefixtures("tracked")
 @pytest.mark.filterwarnings("default")  # MLflow's model code warns of type hints and of its own parts
 def test_the_budget_holds_for_judging_the_champion_too(data, loopback, capsys, monkeypatch) -> None:

@@ -13,6 +13,7 @@ BURN = "import time\nwhile time.process_time() < 0.3: pass\n"
 TWO_WORKERS = ["-p", "xdist", "-n", "2", "--dist", "loadfile"]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("processes", [[], TWO_WORKERS], ids=["one process", "two workers"])
 def test_what_children_and_workers_took_is_counted_for_its_file(tmp_path, processes):
     (tmp_path / "conftest.py").write_text(

@@ -182,6 +182,7 @@ def test_a_program_does_not_gain_by_failing_on_the_hard_samples() -> None:
     assert taken([whole, failing], "failing") == "uncompiled"
 
 
+@pytest.mark.slow
 def test_a_compile_asks_a_clear_gain_of_a_fusion(few_photographs, tmp_path, monkeypatch) -> None:
     def proposed(search):
         found = []

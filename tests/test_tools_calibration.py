@@ -297,6 +297,7 @@ def test_a_tool_is_not_measured_on_the_scores_that_it_was_trained_on(rng):
     assert fitted("another") == {"SSIM", "HaarPSI"}
 
 
+@pytest.mark.slow
 def test_the_command_fits_writes_keeps_other_maps_and_takes_its_time_once(tmp_path, manifest, capsys):
     from mlflow import MlflowClient
 

@@ -71,6 +71,7 @@ def test_the_files_an_entry_names_are_those_that_pyiqa_asks_for(spec):
     assert [name for name in own if name not in sources and name.removeprefix("ILNIQE_") not in sources] == []
 
 
+@pytest.mark.slow
 def test_the_tools_that_piq_measures_are_functions_of_its_with_those_options():
     import piq
 

@@ -67,7 +67,7 @@ function take(state) {
   $("counts").textContent = `${rated} rated · ${state.open} open${state.unsure ? ` · ${state.unsure} unsure` : ""}`;
   $("bar").max = Math.max(rated + state.open, 1);
   $("bar").value = rated;
-  if (!past) show(queue[0] || null);
+  if (!past && (queue.length || !unsaved.length)) show(queue[0] || null);  // the end waits for the last answer
   for (const task of queue) load(task);
 }
 
