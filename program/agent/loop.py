@@ -112,7 +112,7 @@ class AgenticIQA(ProgramModule):
             return None if KINDS[state.stated_kind] else state.stated_kind
         if image.too_small:
             return TOO_SMALL
-        return frame_of(viewer.features(image), viewer.signs(image))
+        return frame_of(viewer, image)
 
     def never_asked(self) -> frozenset[str]:
         """Return the predictors that settings and models leave no question for, or none in rating a whole image."""
@@ -230,7 +230,7 @@ class AgenticIQA(ProgramModule):
         if not self.summarizer.names_distortions(state):
             return self._in_two_questions(state, image, reference)
         known_to_manage = self.resources.traits("executor").answers_at_once
-        evidence = self.executor(state=state, image=image, reference=reference, with_diagnosis=False)
+        evidence = self._gathered(state, image, reference, with_diagnosis=False)
         result = self._answer_from(evidence, state, image, reference)
         if known_to_manage:  # it is asked for both again, though an answer could not be read
             return result
@@ -246,14 +246,19 @@ class AgenticIQA(ProgramModule):
         self, state: AssessmentState, image: ImageRef, reference: ImageRef | None
     ) -> SummarizerOutput:
         """Answer from distortions that were asked for before."""
-        evidence = self.executor(state=state, image=image, reference=reference, fusion=self.summarizer.fusion)
+        evidence = self._gathered(state, image, reference)
         result = self._answer_from(evidence, state, image, reference)
         if result.status == "failed" and evidence.spares_tools:  # then they are all that there is
-            evidence = self.executor(
-                state=state, image=image, reference=reference, fusion=self.summarizer.fusion, tools_alone=True
-            )
+            evidence = self._gathered(state, image, reference, tools_alone=True)
             result = self._answer_from(evidence, state, image, reference)
         return result
+
+    def _gathered(
+        self, state: AssessmentState, image: ImageRef, reference: ImageRef | None, **how: bool
+    ) -> ExecutorOutput:
+        fusion = self.summarizer.fusion
+        evidence: ExecutorOutput = self.executor(state=state, image=image, reference=reference, fusion=fusion, **how)
+        return evidence
 
     def _answer_from(
         self, evidence: ExecutorOutput, state: AssessmentState, image: ImageRef, reference: ImageRef | None

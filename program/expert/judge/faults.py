@@ -13,10 +13,10 @@ import numpy as np
 from scipy import special
 
 from program.expert.judge.heads import OUTPUTS, Heads, likelihoods, load_heads
-from program.expert.judge.views import Measurements, View
+from program.expert.judge.views import Measurements, View, Viewer
 from program.expert.measure.features import MAXIMUM_SIDE
 from program.expert.store import Matrix
-from program.images.store import IMAGES
+from program.images.store import IMAGES, ImageRef
 from signatures.schemas import FAULTS, DistortionCategory, faults_explained
 
 STRENGTHS = ("slight", "moderate", "strong")
@@ -253,7 +253,15 @@ _DARKEST, _LIGHTEST, _SMOOTH = 0.05, 0.95, 1.6
 """Mean brightness of a black and a white frame, and log of the local deviation in a flat one."""
 
 
-def frame_of(measured: Measurements, signs: Measurements) -> str | None:
+def frame_of(viewer: Viewer, image: ImageRef) -> str | None:
+    """Return which of `KINDS` an image is that shows nothing, without the network; None for any other."""
+    spread, textured = viewer.evenness(image)  # a tenth of the work, which settles nearly all images
+    if spread > 1.1 * 3 * _ALIKE and textured > 1.1 * _UNTEXTURED:
+        return None
+    return _frame(viewer.features(image), viewer.signs(image))
+
+
+def _frame(measured: Measurements, signs: Measurements) -> str | None:
     """Return which of `KINDS` an image is that shows nothing: black, white, flat or noise; else None."""
     deviation, of_quarter = measured["luma1_deviation_log"], measured["luma3_deviation_log"]
     spread, textured = signs["power_spread"], measured["textured_share"]
@@ -298,7 +306,7 @@ def kind_of(view: View) -> str:
     if view.unjudged == "small":
         return "photograph"
     n, signs = view.measured, view.signs
-    even_or_paper = frame_of(n, signs) or _paper_kind(n, signs)
+    even_or_paper = _frame(n, signs) or _paper_kind(n, signs)
     if even_or_paper is not None:
         return even_or_paper
     rest = 1 - signs["white"] - signs["black"]

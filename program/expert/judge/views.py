@@ -22,9 +22,16 @@ from program.common.cache import PlainCache
 from program.common.errors import ImageError
 from program.expert.judge.heads import lift_of, load_heads
 from program.expert.judge.quality import OUTPUTS, SEVERITIES, Features, Model, QualityBelief, believe, load_model
-from program.expert.measure.features import DIFFERENCE_NAMES, FEATURE_NAMES, measure, reference_differences, resample
+from program.expert.measure.features import (
+    DIFFERENCE_NAMES,
+    FEATURE_NAMES,
+    measure,
+    reference_differences,
+    resample,
+    textured_share,
+)
 from program.expert.measure.measures import Maps, Numbers, thirds
-from program.expert.measure.signs import SIGN_NAMES, signs
+from program.expert.measure.signs import SIGN_NAMES, power_spread, signs
 from program.expert.store import MEASURED, POPULATION_FILE, Matrix, stored_table
 from program.images.decoding import READING_RULES
 from program.images.refs import SMALLEST
@@ -214,6 +221,11 @@ class Viewer:
     def features(self, image: ImageRef) -> Measurements:
         """Return what is measured of an image without the network."""
         return self._measurements(image.sha256, FEATURE_NAMES, lambda: measure(_pixels(image)))
+
+    def evenness(self, image: ImageRef) -> tuple[float, float]:
+        """Return the sign `power_spread` and the feature `textured_share` alone, in a tenth of the time of all."""
+        pixels = _pixels(image)
+        return power_spread(pixels), textured_share(pixels)
 
     def signs(self, image: ImageRef) -> Measurements:
         """Return the signs of faults in an image."""

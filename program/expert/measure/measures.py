@@ -252,10 +252,19 @@ def _step_sizes(plane: Plane, apart: int, axis: int) -> Plane:
     return np.asarray(np.abs(steps, out=steps))
 
 
+def textured_share(luma: Plane) -> float:
+    """Return the share of blocks in which brightness varies."""
+    return float((_block_power(luma) > _TEXTURED).mean())
+
+
+def _block_power(luma: Plane) -> Plane:
+    return np.asarray(blocks_of(luma, _BLOCK).var(axis=2))
+
+
 def _details(luma: Plane, fine: Plane) -> tuple[Numbers, Maps]:
     """Measure the share of fine detail in each block: energy lost by a blur over all energy."""
     fine_power = (blocks_of(fine, _BLOCK) ** 2).mean(axis=2)
-    power = blocks_of(luma, _BLOCK).var(axis=2)
+    power = _block_power(luma)
     share = np.sqrt(fine_power / (power + 2.0))
     weight = power / (power + 25.0)
     textured = share[power > _TEXTURED]

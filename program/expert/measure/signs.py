@@ -41,13 +41,9 @@ _LEAST_SIDE = 16
 
 def signs(pixels: NDArray[np.uint8]) -> tuple[Numbers, Maps]:
     """Measure H x W x 3 uint8 sRGB pixels; maps (3 x 3) say where light is clipped, and so on."""
-    shown = shrink(pixels, _SIDE)
-    missing = _LEAST_SIDE - min(shown.shape[:2])
-    if missing > 0:
-        shown = np.pad(shown, ((0, missing), (0, missing), (0, 0)), mode="edge")
+    shown = _shown(pixels)
     small = np.ascontiguousarray(np.moveaxis(shown[::2, ::2], 2, 0))
-    # One channel stands for luma where all that counts is structure: whole numbers halve the work.
-    luma = np.asarray(Image.fromarray(shown).convert("L"), dtype=np.float32)
+    luma = _structure(shown)
     half = halve(luma)
     quarter = halve(half)
     numbers: Numbers = {}
@@ -60,6 +56,24 @@ def signs(pixels: NDArray[np.uint8]) -> tuple[Numbers, Maps]:
         for place, value in enumerate(np.ravel(grid).tolist()):
             numbers[f"{name}_{place}"] = value
     return finite(numbers, maps)
+
+
+def power_spread(pixels: NDArray[np.uint8]) -> float:
+    """Measure one of the `signs` alone: how far the parts of an image differ in their gradients' log power."""
+    return float(_power(_tensors(_structure(_shown(pixels)))).std())
+
+
+def _shown(pixels: NDArray[np.uint8]) -> NDArray[np.uint8]:
+    shown = shrink(pixels, _SIDE)
+    missing = _LEAST_SIDE - min(shown.shape[:2])
+    if missing > 0:
+        shown = np.pad(shown, ((0, missing), (0, missing), (0, 0)), mode="edge")
+    return shown
+
+
+def _structure(shown: NDArray[np.uint8]) -> Plane:
+    """Return what stands for luma where all that counts is structure: whole numbers halve the work."""
+    return np.asarray(Image.fromarray(shown).convert("L"), dtype=np.float32)
 
 
 def _frame(plane: NDArray[Any]) -> NDArray[Any]:
@@ -123,6 +137,11 @@ def _tensors(plane: Plane) -> NDArray[np.float64]:
     return np.concatenate([tensors, tensors.mean(axis=0, keepdims=True)])
 
 
+def _power(tensors: NDArray[np.float64]) -> NDArray[np.float64]:
+    """Return the gradient's log power in each of the 3 x 3 parts."""
+    return np.asarray(np.log(tensors[:9, 0, 0] + tensors[:9, 1, 1]))
+
+
 def _smear(*planes: Plane) -> tuple[Numbers, Maps]:
     """Compare luma, its half and quarter: motion takes structure along one direction."""
     tensors = np.stack(list(map(_tensors, planes)))
@@ -143,7 +162,7 @@ def _smear(*planes: Plane) -> tuple[Numbers, Maps]:
         "apart_at": (kept[2, :9, 1] - kept[2, :9, 0]).round(5).reshape(3, 3).tolist(),
     }
     (xx, xy), (_, yy) = tensors[0, :9].T
-    power = np.log(xx + yy)
+    power = _power(tensors[0])
     numbers |= {
         "one_direction": np.abs(np.exp(1j * np.arctan2(2 * xy, xx - yy)).mean()),
         "power_spread": power.std(), "power_centre": power[4] - power.mean(),
