@@ -325,9 +325,9 @@ FAULTS = [
         "test_small_data.py::test_a_candidate_is_adopted_where_the_interval_over_photographs_excludes_0",
     ),
     # Agent: whose pixels, which region, how often planned again
-    Fault("reference-swapped", "program/agent/executor.py",
-        "runner.measure(tool, work.image, target,",
-        "runner.measure(tool, target or work.image, target and work.image,",
+    Fault("reference-swapped", "program/agent/readings.py",
+        "runner.measure(tool, image, target,",
+        "runner.measure(tool, target or image, target and image,",
         "test_executor.py::test_the_image_in_question_is_measured_against_its_reference_and_not_the_other_way_"
         "round",
     ),

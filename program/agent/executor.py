@@ -8,6 +8,7 @@ from typing import Any, NamedTuple, TypeVar
 import dspy
 
 from program.agent.notes import note
+from program.agent.readings import read_tool, weigh
 from program.agent.resources import Resources
 from program.agent.state import AssessmentState, ExecutorOutput, Finding, ToolLog, compact_json
 from program.agent.tool_choice import OVERALL, Choice, as_a_whole, listed, wanted_of
@@ -298,23 +299,18 @@ class Executor(dspy.Module):
         for region, tools in chosen.items():
             for distortion, tool in tools.items():
                 self._read(work, region, distortion, tool)
-        scored = [log for log in work.logs if log.score is not None]
-        readings = [(log.tool, log.distortion) for log in scored]
-        for log, share in zip(scored, self.resources.runner.precisions(readings, work.belief), strict=True):
-            log.precision = share
+        weigh(self.resources.runner, work.logs, work.belief)
         if work.logs and not work.scores:
             work.failed_steps.append("tools")
 
     def _read(self, work: _Work, region: str, distortion: str, tool: str) -> None:
-        runner, box = self.resources.runner, work.boxes.get(region)
-        target = work.reference if self.resources.registry.get(tool).mode == "FR" else None
-        reading = runner.measure(tool, work.image, target, box=box, category=distortion)
-        log = ToolLog(**{**dict(reading), "tool": tool, "region": region, "distortion": distortion})
-        if reading.error:
+        pair, box = (work.image, work.reference), work.boxes.get(region)
+        log = read_tool(self.resources, tool, pair, region, distortion, box)
+        if log.error:
             log.alternative = self._alternative(work, tool, distortion)
-            logger.warning("tool %s failed for %s in %s: %s", tool, distortion, region, reading.error)
-        elif reading.score is not None:
-            work.scores.setdefault(region, {})[distortion] = (tool, reading.score)
+            logger.warning("tool %s failed for %s in %s: %s", tool, distortion, region, log.error)
+        elif log.score is not None:
+            work.scores.setdefault(region, {})[distortion] = (tool, log.score)
         work.logs.append(log)
 
     def _alternative(self, work: _Work, tool: str, distortion: str) -> str | None:

@@ -4,6 +4,7 @@ import math
 from collections.abc import Sequence
 
 from program.agent.notes import note
+from program.agent.readings import read_tool, weigh
 from program.agent.replan import CLOSER
 from program.agent.resources import Resources
 from program.agent.state import AssessmentState, ExecutorOutput, Gap, ToolLog
@@ -28,7 +29,7 @@ class SecondLook:
     def __init__(
         self, state: AssessmentState, image: ImageRef, reference: ImageRef | None, resources: Resources
     ) -> None:
-        self.state, self.image, self.reference, self.resources = state, image, reference, resources
+        self.state, self.image, self.pair, self.resources = state, image, (image, reference), resources
         self.evidence = state.evidence
         self.mode: Mode = "NR" if reference is None else "FR"
         self.belief = resources.known_traits("summarizer").errors.get(self.mode)
@@ -54,7 +55,7 @@ class SecondLook:
                 continue
             for label in labels:
                 named = f"{OVERALL} ({spec.name})" if label.startswith(f"{OVERALL} (") else label
-                logs.append(self._read(spec, region, named, box))
+                logs.append(read_tool(self.resources, spec.name, self.pair, region, named, box))
             if any(log.score is not None for log in logs):
                 for log in failed:
                     log.alternative = None  # it has been taken
@@ -66,9 +67,10 @@ class SecondLook:
 
     def _by_strength(self, distortion: str) -> list[ToolSpec]:
         """Return the ready tools, the strongest for a distortion first."""
+        category = distortion if distortion in DISTORTION_CATEGORIES else None
         rest, ordered = list(self.resources.runner.ready(self.mode)), []
         while rest:
-            ordered.append(self.resources.registry.best(_category(distortion), rest))
+            ordered.append(self.resources.registry.best(category, rest))
             rest.remove(ordered[-1])
         return ordered
 
@@ -83,11 +85,6 @@ class SecondLook:
         variance = ((high - low) / (2 * 1.96)) ** 2
         return 1 - 1 / math.sqrt(1 + precision * variance) >= LEAST_GAIN
 
-    def _read(self, spec: ToolSpec, region: str, distortion: str, box: Box | None) -> ToolLog:
-        category = _category(distortion)
-        reading = self.resources.runner.measure(spec.name, self.image, self.reference, box=box, category=category)
-        return ToolLog(**{**dict(reading), "tool": spec.name, "region": region, "distortion": distortion})
-
     def _with(self, logs: Sequence[ToolLog]) -> ExecutorOutput:
         """Return the evidence with further readings; what each counts is worked out again."""
         scores = {region: dict(readings) for region, readings in (self.evidence.quality_scores or {}).items()}
@@ -98,10 +95,10 @@ class SecondLook:
             if log.score is not None:
                 own[log.distortion] = (log.tool, log.score)
         every = [*self.evidence.tool_logs, *logs]
-        scored = [log for log in every if log.score is not None]
-        readings = [(log.tool, log.distortion) for log in scored]
-        for log, precision in zip(scored, self.resources.runner.precisions(readings, self.belief), strict=True):
-            log.precision = CLOSER_PRECISION if log.region == CLOSER else precision
+        weigh(self.resources.runner, every, self.belief)
+        for log in every:
+            if log.region == CLOSER and log.score is not None:
+                log.precision = CLOSER_PRECISION
         failed = [step for step in self.evidence.failed_steps if step != "tools"]
         update = {"quality_scores": scores, "tool_logs": every, "failed_steps": failed}
         return self.evidence.model_copy(update=update)
@@ -112,7 +109,3 @@ def middle_of(image: ImageRef) -> Box:
     width, height = (min(network.SHOWN_PX, side) for side in (image.width, image.height))
     left, top = (image.width - width) // 2, (image.height - height) // 2
     return left, top, left + width, top + height
-
-
-def _category(distortion: str) -> str | None:
-    return distortion if distortion in DISTORTION_CATEGORIES else None
