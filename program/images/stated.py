@@ -111,6 +111,20 @@ def bursts(times: Sequence[datetime | None], gap_s: float) -> NDArray[np.intp]:
     return numbers
 
 
+def burst_names(taken: Mapping[str, str | None], gap_s: float) -> dict[str, str]:
+    """Return the burst of each picture, called as its first; `taken` holds when each was, as `taken_at` says.
+
+    >>> burst_names({"a": "2026-05-01T10:00:00", "b": None, "c": "2026-05-01T10:00:02"}, 3.0)
+    {'a': 'a', 'b': 'b', 'c': 'a'}
+    """
+    times = [None if at is None else datetime.fromisoformat(at) for at in taken.values()]
+    first: dict[int, str] = {}
+    names = {}
+    for name, number in zip(taken, bursts(times, gap_s).tolist(), strict=True):
+        names[name] = name if number < 0 else first.setdefault(number, name)
+    return names
+
+
 def stated_beside(picture: Path | None, folder: Path) -> Stated:
     """Return what the sidecars of a picture below `folder` say: the first with a rating or a flag.
 

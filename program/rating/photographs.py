@@ -3,7 +3,6 @@
 import hashlib
 from collections import Counter, defaultdict
 from collections.abc import Sequence
-from datetime import datetime
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -14,7 +13,7 @@ from program.common.files import leads_out, read_bounded
 from program.common.request import Request
 from program.images.decode_worker import tags_bounded
 from program.images.decoding import MAX_PIXELS
-from program.images.stated import bursts, stated_beside, stated_by, taken_at
+from program.images.stated import stated_beside, stated_by, taken_at
 
 _MOST_BYTES = 2**30
 
@@ -59,16 +58,6 @@ def read_photograph(request: Request, folder: Path) -> Photograph:
     differs = bool(inside.rating) and inside.rating != rating
     digest, picked = hashlib.sha256(data).hexdigest(), beside.picked or inside.picked
     return Photograph(request.id, path, digest, taken_at(tags), rating, picked, differs)
-
-
-def bursts_of(photographs: Sequence[Photograph], gap_s: float) -> dict[str, str]:
-    """Return each photograph's burst by its id: called as the first in it."""
-    times = [None if each.taken_at is None else datetime.fromisoformat(each.taken_at) for each in photographs]
-    first: dict[int, str] = {}
-    burst_of = {}
-    for photograph, number in zip(photographs, bursts(times, gap_s).tolist(), strict=True):
-        burst_of[photograph.id] = photograph.id if number < 0 else first.setdefault(number, photograph.id)
-    return burst_of
 
 
 def labelled(photographs: Sequence[Photograph], burst_of: dict[str, str], rejects_as: float | None) -> list[Sample]:

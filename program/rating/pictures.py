@@ -5,7 +5,6 @@ import io
 import threading
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from datetime import datetime
 from pathlib import Path
 from typing import NamedTuple
 
@@ -18,7 +17,7 @@ from program.common.errors import ImageError, InputError
 from program.common.files import Place, open_file, read_bounded
 from program.common.pool import in_order
 from program.images.decode_worker import decode_bounded, tags_bounded
-from program.images.stated import bursts, taken_at
+from program.images.stated import burst_names, taken_at
 
 _GAP_S = 3.0
 """Between two pictures of a burst."""
@@ -72,27 +71,26 @@ def photographs(folder: Path, globs: Sequence[str], known: Mapping[str, str], *,
         raise InputError(f"photos {str(folder)!r}: is no folder of this machine; give one")
     items = find_items([str(folder)], recursive=recursive, globs=globs)
     named = [(item.id, item.image) for item in items if isinstance(item.image, Path)]
-    times = in_order(_time_of, [path for _, path in named], workers=4)
-    members: dict[int, list[str]] = {}
-    group_of: dict[str, str] = {}
-    for (name, _), burst in zip(named, bursts(times, _GAP_S).tolist(), strict=True):
-        own = members.setdefault(burst, []) if burst >= 0 else []
-        own.append(name)
-        group_of[name] = known.get(name, name)
-    for names in members.values():
-        name = next((known[each] for each in names if each in known), names[0])
-        group_of |= {each: known.get(each, name) for each in names}
-    return [Picture(name, path, group_of[name]) for name, path in named]
+    taken = in_order(_taken_at, [path for _, path in named], workers=4)
+    burst_of = burst_names(dict(zip([name for name, _ in named], taken, strict=True)), _GAP_S)
+    before: dict[str, str] = {}
+    for name, burst in burst_of.items():
+        if name in known:
+            before.setdefault(burst, known[name])
+    pictures = []
+    for name, path in named:
+        burst = burst_of[name]
+        pictures.append(Picture(name, path, known.get(name, before.get(burst, burst))))
+    return pictures
 
 
-def _time_of(path: Path) -> datetime | None:
+def _taken_at(path: Path) -> str | None:
     try:
         with open_file(path) as file:
             tags, _ = tags_bounded(file.read(_HEAD_BYTES), _HEAD_PIXELS)
     except OSError:  # that it cannot be read is said when it is to be shown
         return None
-    stated = taken_at(tags)
-    return datetime.fromisoformat(stated) if stated else None
+    return taken_at(tags)
 
 
 def questions(manifest: Place) -> tuple[list[Picture], list[Unit]]:

@@ -41,7 +41,8 @@ def _prepare(arguments: argparse.Namespace) -> int:
     from program.batch.inputs import find_items
     from program.common.errors import InputError
     from program.common.pool import in_order, progress
-    from program.rating.photographs import Photograph, bursts_of, counts_of, labelled, read_photograph
+    from program.images.stated import burst_names
+    from program.rating.photographs import Photograph, counts_of, labelled, read_photograph
 
     folder, out = arguments.photos, arguments.out
     if not folder.is_dir():
@@ -64,7 +65,7 @@ def _prepare(arguments: argparse.Namespace) -> int:
         outcomes = in_order(read, requests, workers=min(4, os.cpu_count() or 1))
     photographs = [each for each in outcomes if isinstance(each, Photograph)]
     faults = [each for each in outcomes if isinstance(each, InputError)]
-    burst_of = bursts_of(photographs, arguments.gap)
+    burst_of = burst_names({each.id: each.taken_at for each in photographs}, arguments.gap)
     samples = labelled(photographs, burst_of, arguments.rejects_as)
     if not samples:
         mend = "give photographs with stars in their files or sidecars, or rate some with agentic-iqa rate"

@@ -29,15 +29,15 @@ class AnswerFile(LineLog, Generic[L]):
         """
         super().__init__(path, mend=mend, name=f"{kind} {str(path)!r}")
         try:
-            whole = path.read_bytes().rpartition(b"\n")[0]
-            if not whole and path.read_bytes()[:6] not in {b"", b'{"id":'}:
+            data = path.read_bytes()
+            whole = data.rpartition(b"\n")[0]
+            if not whole and data[:6] not in {b"", b'{"id":'}:
                 raise InputError(f"{kind} {str(path)!r}: holds no {kind}; {mend}")
-            lines = read(path)
+            self.lines_before = read(path)
             os.truncate(path, len(whole) + 1 if whole else 0)
         except BaseException:
             self.close()
             raise
-        self.lines_before = lines
 
     def add_whole(self, line: str) -> None:
         """Write one line, which survives a kill and a power cut. Raises InputError, on a full disk say."""
