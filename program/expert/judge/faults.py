@@ -7,13 +7,15 @@ turn into probabilities. What is no photograph has no such faults.
 
 import functools
 from collections.abc import Mapping
+from threading import Lock
 from typing import NamedTuple
 
 import numpy as np
+from cachetools import LRUCache, cached
 from scipy import special
 
 from program.expert.judge.heads import OUTPUTS, Heads, likelihoods, load_heads
-from program.expert.judge.views import Measurements, View, Viewer
+from program.expert.judge.views import REMEMBERED, Measurements, View, Viewer
 from program.expert.measure.features import MAXIMUM_SIDE
 from program.expert.store import Matrix
 from program.images.store import IMAGES, ImageRef
@@ -253,6 +255,7 @@ _DARKEST, _LIGHTEST, _SMOOTH = 0.05, 0.95, 1.6
 """Mean brightness of a black and a white frame, and log of the local deviation in a flat one."""
 
 
+@cached(LRUCache(REMEMBERED), key=lambda _, image: image.sha256, lock=Lock())
 def frame_of(viewer: Viewer, image: ImageRef) -> str | None:
     """Return which of `KINDS` an image is that shows nothing, without the network; None for any other."""
     spread, textured = viewer.evenness(image)  # a tenth of the work, which settles nearly all images
