@@ -198,6 +198,11 @@ class Loopback:
         try:
             await self._stopped.wait()
         finally:
+            # A connection that is being accepted while its server closes is never closed (`Server._attach` asserts first).
+            for listener in server.sockets:
+                self._loop.remove_reader(listener.fileno())
+            for _ in range(3):  # those accepted already become transports
+                await asyncio.sleep(0)
             server.close()
             for writer in list(self._writers):
                 writer.transport.abort()
