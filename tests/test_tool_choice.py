@@ -3,6 +3,7 @@
 import itertools
 import json
 
+import numpy as np
 import pytest
 
 from program import AgenticIQA
@@ -83,11 +84,13 @@ def test_tools_are_read_after_all_where_the_expert_gives_no_usable_answer(expert
 @pytest.mark.spec("D34/who-chooses-tools")
 def test_beside_a_reference_the_tool_that_adds_most_has_the_weight_of_its_error(expert, picture):
     logs = expert(image=picture(1, 64, 64), reference=picture(2, 64, 64)).state.evidence.tool_logs
-    assert [log.tool for log in logs] == ["HaarPSI"]
-    # Errors .45 and .4824, correlated .55: w = (.2025 - .1194) / (.2025 + .2327 - .2388) = .423, V = .1673.
-    assert logs[0].precision == pytest.approx(0.423 / 0.1673, rel=0.01)
-    # What is left of 1 / V is the belief's, of its own precision 1 / e^2.
-    assert expert.summarizer.fusion.model_weight == pytest.approx(0.577 / 0.1673 * 0.2025, abs=0.01)
+    assert [log.tool for log in logs] == ["HaarPSI", "SR-SIM"]
+    errors = np.array([0.45, 0.4824, 0.5452])
+    correlations = np.array([[1, 0.55, 0.55], [0.55, 1, 0.6692], [0.55, 0.6692, 1]])
+    own, *tools = np.linalg.solve(correlations * np.outer(errors, errors), np.ones(3))
+    assert [log.precision for log in logs] == pytest.approx(tools, rel=0.01)
+    # The rest is the belief's, of its own precision 1 / e^2.
+    assert expert.summarizer.fusion.model_weight == pytest.approx(own * errors[0] ** 2, abs=0.05)
 
 
 def test_tools_join_for_as_long_as_they_lower_the_error():

@@ -325,7 +325,7 @@ class PerceptualEngine:
             "NR": BeliefError(0.43, 0.8, {"LiteNR": 1.0}),
             # A regression on the quickstart's pairs, each photograph left out, errs by .27 where it was taught the kind
             # of distortion and by .52 where not, its belief states .49; their correlation with HaarPSI's is .58.
-            "FR": BeliefError(0.45, 0.55),  # so beside HaarPSI, .7 of its precision count (model_weight)
+            "FR": BeliefError(0.45, 0.55),  # so beside two tools about .7 of its precision count (model_weight)
         },
     )  # fmt: skip
 
