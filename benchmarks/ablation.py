@@ -277,6 +277,7 @@ def main(argv: list[str] | None = None) -> int:
     parser.add_argument("--api-base", metavar="URL", help="of the server that has MODEL")
     parser.add_argument("--count", type=whole_number(1), help="the first samples of each set (default: all)")
     parser.add_argument("--timed", type=whole_number(0), default=6, help="of them asked again to measure time")
+    parser.add_argument("--ratings-only", action="store_true", help="parts: no made questions")
     parser.add_argument("--reasons", action="store_true", help="sent: in place of one word an image")
     parser.add_argument("--threads", type=whole_number(1), default=2, help="of the server")
     parser.add_argument("--work", type=Path, default=Path("ablation"), metavar="DIR", help="default: ablation")
@@ -311,7 +312,8 @@ def samples_of(manifest: Path, task: str, count: int | None) -> list[Sample]:
 
 def _parts(arguments: argparse.Namespace, base: Settings, answers: Answers) -> Iterator[str]:
     sets = {file.parent.name: samples_of(file, "scoring", arguments.count) for file in arguments.data}
-    for name, flags in {"questions": [], "region questions": ["--regions"]}.items():
+    made = {} if arguments.ratings_only else {"questions": [], "region questions": ["--regions"]}
+    for name, flags in made.items():
         folder = arguments.work / name.replace(" ", "-")
         if not (folder / "manifest.jsonl").is_file():
             counts = ["--train", "0", "--validation", str(QUESTIONS), "--test", "0"]
