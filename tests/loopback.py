@@ -198,7 +198,7 @@ class Loopback:
         try:
             await self._stopped.wait()
         finally:
-            # A connection that is being accepted while its server closes is never closed (`Server._attach` asserts first).
+            # A connection that is accepted while its server closes is never closed (`Server._attach` asserts first).
             for listener in server.sockets:
                 self._loop.remove_reader(listener.fileno())
             for _ in range(3):  # those accepted already become transports
