@@ -545,6 +545,7 @@ if __name__ == "__main__":
 """
 
 
+@pytest.mark.slow
 @pytest.mark.skipif(not hasattr(os, "fork"), reason="needs os.fork")
 def test_forked_and_spawned_processes_decode_for_themselves(tmp_path):
     script = tmp_path / "processes.py"

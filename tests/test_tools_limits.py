@@ -254,6 +254,7 @@ def test_two_threads_that_want_a_tool_whose_loading_hangs_wait_once(alone, scene
     release.set()
 
 
+@pytest.mark.slow
 def test_a_hung_tool_does_not_keep_the_process():
     code = """
 import time
