@@ -576,6 +576,24 @@ def loopback(loopback_module):
 
 
 @pytest.fixture
+def on(fake_runner, forget_models):
+    """Make the program on a server, as a process that has just started does: `on(server, assessment={...})`."""
+    from program.agent.loop import AgenticIQA
+    from program.common.settings import load_settings
+
+    def make(server, model="openai/small-vlm", **overrides):
+        forget_models()
+        assessment = {"max_replan_iterations": 0, **overrides.pop("assessment", {})}
+        tree = {"assessment": assessment, "wire": {"backoff_s": 0.01}, **overrides}
+        base = None if "models" in overrides else server.base
+        iqa = AgenticIQA(load_settings(overrides=tree).with_model(model, base))
+        iqa.resources.__dict__["runner"] = fake_runner()
+        return iqa
+
+    return make
+
+
+@pytest.fixture
 def hosted(loopback, monkeypatch):
     """Make openai/gpt-4o as `--lm` does, with the loopback in its provider's place: `lm, server = hosted()`."""
     from dspy import lm15
