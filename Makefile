@@ -19,6 +19,8 @@ runs: $(VENV)/.installed
 
 # In each process one thread of BLAS and PyTorch: those of several would spin while they wait for each other.
 test test-slow: export OMP_NUM_THREADS ?= 1
+# Compiled code is kept, even where the environment says not to: else each of their processes compiles all it loads.
+test test-slow $(VENV)/.installed-dev: export PYTHONDONTWRITEBYTECODE :=
 test: $(VENV)/.installed-dev
 	$(BIN)/python -m pytest -p no:cacheprovider -n auto --dist loadfile $(ARGS)
 
@@ -36,12 +38,13 @@ $(VENV)/.installed: $(LISTS)
 	@$(INSTALL)
 	@touch $@
 
-# uv compiles no bytecode: loaded here, what the tests load is compiled once, not by each of their processes at a time.
+# uv compiles no bytecode: loaded here, the tests and what they load are compiled once, not by two processes at a time.
 LOADED := dspy, litellm, mlflow.pyfunc, mlflow.server, torch, torchvision, scipy.stats, sklearn.linear_model, \
   matplotlib.pyplot, datasets, fastapi, hypothesis, playwright.sync_api
 $(VENV)/.installed-dev: $(LISTS)
 	@$(INSTALL) dev
 	@$(BIN)/python -W ignore -c "import $(LOADED)"
+	@$(BIN)/python -m pytest -p no:cacheprovider --collect-only -qq > /dev/null
 	@touch $(VENV)/.installed $@
 
 $(VENV)/.installed-slow: $(LISTS)

@@ -613,6 +613,7 @@ main([*sys.argv[1:], "--workers", "1"])
 """
 
 
+@pytest.mark.slow
 def test_a_killed_process_goes_on_where_it_stopped(tmp_path, encoded, capsys):
     photos = tmp_path / "photos"
     photos.mkdir()

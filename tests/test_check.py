@@ -106,7 +106,7 @@ def test_pipes_and_devices_keep_nobody_waiting(make: Callable[..., Path], tmp_pa
     # In a process of its own: one that waits is ended after a while.
     code = "import sys\nfrom data.check import main\nprint([main([path]) for path in sys.argv[1:]], file=sys.stderr)"
     command = [sys.executable, "-c", code, str(manifest), str(pipe)]
-    done = subprocess.run(command, capture_output=True, text=True, timeout=20, check=False, cwd=ROOT)
+    done = subprocess.run(command, capture_output=True, text=True, timeout=120, check=False, cwd=ROOT)
     assert done.stderr.splitlines()[-1] == "[1, 2]", done
     told = [line for line in (done.stdout + done.stderr).splitlines() if "not a plain file" in line]
     named = ["pipe.png", "terminal.png", "pipe.png"]

@@ -285,6 +285,7 @@ except RuntimeError as error:
 """
 
 
+@pytest.mark.slow
 def test_python_without_docstrings_is_refused(tmp_path):
     commands = [
         ["assess", "a.png"], ["serve"], ["mcp"], ["evaluate", "m.jsonl"], ["compile"], ["gallery", ".", "--out", "o"],

@@ -545,12 +545,13 @@ if __name__ == "__main__":
 """
 
 
+@pytest.mark.slow
 @pytest.mark.skipif(not hasattr(os, "fork"), reason="needs os.fork")
 def test_forked_and_spawned_processes_decode_for_themselves(tmp_path):
     script = tmp_path / "processes.py"
     script.write_text(PROCESSES, "utf-8")
     environment = {**os.environ, "PYTHONPATH": os.pathsep.join(sys.path)}
-    done = subprocess.run([sys.executable, str(script)], env=environment, capture_output=True, text=True, timeout=60)
+    done = subprocess.run([sys.executable, str(script)], env=environment, capture_output=True, text=True, timeout=240)
     assert done.stdout.splitlines() == [f"{method} {list(range(10, 18))} 9" for method in ("fork", "spawn")], (
         done.stderr
     )

@@ -24,21 +24,6 @@ BLIND = ("llamacpp", "vllm", "lmstudio", "openrouter", "ollama", "")
 ANSWERS = {"quality_level", "quality_probs", "final_answer"}
 
 
-@pytest.fixture
-def on(fake_runner, forget_models):
-    """Make the program on a server, as a process that has just started does."""
-
-    def make(server, model="openai/small-vlm", **overrides):
-        forget_models()
-        tree = {"assessment": {"max_replan_iterations": 0}, "wire": {"backoff_s": 0.01}, **overrides}
-        base = None if "models" in overrides else server.base
-        iqa = AgenticIQA(load_settings(overrides=tree).with_model(model, base))
-        iqa.resources.__dict__["runner"] = fake_runner()
-        return iqa
-
-    return make
-
-
 def kept():
     """Return what the cache folder holds of models."""
     folder = load_settings().cache_dir / "models"

@@ -231,59 +231,59 @@ def test_a_score_that_is_no_number_has_no_letter():
         ScoreFusion().map_to_level(math.nan)
 
 
-@pytest.mark.spec("D7/three-calls-for-level-probabilities")
-@pytest.mark.parametrize(
-    ("text", "level"),
-    [
-        ("excellent", 5), ("B. Good", 4), ("(C)", 3), ("Level 2", 2), ("1", 1), ("3.6", 4), ("4/5", 4),
-        ("4 out of 5", 4),
-        ("The quality is poor.", 2), ("I would rate the quality as good.", 4), ("Rating: 3", 3),
-        ("quality level: 2", 2),
-        ("Overall the quality of this image is bad", 1), ("较差", 2), ("图像质量一般", 3), ("评分：4", 4),
-        ("等级：优秀", 5),
-        # a range is no level
-        ("Score 1-5: 4", 4), ("Score (1-5): 4", 4), ("Rating (1 to 5): 3", 3), ("on a scale of 1 to 5, 3", 3),
-        ("On a scale of 1 to 5, I would rate it 4.", 4), ("On a scale from 1 (bad) to 5 (excellent), it rates: 4", 4),
-        ("Rating (1 = bad, 5 = excellent): 2", 2), ("Quality level on a scale of 1–5: 4", 4),
-        ("Score, 1 to 5: fair", 3),
-        ("评分（1-5）：4", 4), ("评分（1到5分）：4", 4), ("Score from 1 to 5: good", 4), ("3 on a scale of 1 to 5", 3),
-        # neither is a count, nor what has a unit
-        ("Of 4 images this quality is fair.", 3), ("The level of 2 % noise gives a quality of good.", 4),
-        ("Quality: 4 MP, yet rated poor", 2),
-        # the word "a" is no letter
-        ("Overall: a photo of poor quality. Rating: D", 2), ("Rating: 4 (good)", 4), ("Rating: B (Good)", 4),
-        ("Level 2 - Poor", 2), ("Rating: 3 stars", 3), ("4/5 (good)", 4), ("The rating is 4 out of 5.", 4),
-        ("<think>The quality is good, or excellent.</think>The quality is fair.", 3), ("<think>good</think>\n\nC", 3),
-        ("**Quality level:** fair", 3), ("Quality = 3.4", 3), ("Grade: c", 3), ("a", 5),
-    ],
-)  # fmt: skip
-def test_a_level_is_read_from_text(text, level):
-    assert level_in_text(text) == level
+LEVELS_IN_TEXT = [
+    ("excellent", 5), ("B. Good", 4), ("(C)", 3), ("Level 2", 2), ("1", 1), ("3.6", 4), ("4/5", 4),
+    ("4 out of 5", 4),
+    ("The quality is poor.", 2), ("I would rate the quality as good.", 4), ("Rating: 3", 3),
+    ("quality level: 2", 2),
+    ("Overall the quality of this image is bad", 1), ("较差", 2), ("图像质量一般", 3), ("评分：4", 4),
+    ("等级：优秀", 5),
+    # a range is no level
+    ("Score 1-5: 4", 4), ("Score (1-5): 4", 4), ("Rating (1 to 5): 3", 3), ("on a scale of 1 to 5, 3", 3),
+    ("On a scale of 1 to 5, I would rate it 4.", 4), ("On a scale from 1 (bad) to 5 (excellent), it rates: 4", 4),
+    ("Rating (1 = bad, 5 = excellent): 2", 2), ("Quality level on a scale of 1–5: 4", 4),
+    ("Score, 1 to 5: fair", 3),
+    ("评分（1-5）：4", 4), ("评分（1到5分）：4", 4), ("Score from 1 to 5: good", 4), ("3 on a scale of 1 to 5", 3),
+    # neither is a count, nor what has a unit
+    ("Of 4 images this quality is fair.", 3), ("The level of 2 % noise gives a quality of good.", 4),
+    ("Quality: 4 MP, yet rated poor", 2),
+    # the word "a" is no letter
+    ("Overall: a photo of poor quality. Rating: D", 2), ("Rating: 4 (good)", 4), ("Rating: B (Good)", 4),
+    ("Level 2 - Poor", 2), ("Rating: 3 stars", 3), ("4/5 (good)", 4), ("The rating is 4 out of 5.", 4),
+    ("<think>The quality is good, or excellent.</think>The quality is fair.", 3), ("<think>good</think>\n\nC", 3),
+    ("**Quality level:** fair", 3), ("Quality = 3.4", 3), ("Grade: c", 3), ("a", 5),
+]  # fmt: skip
 
 
 @pytest.mark.spec("D7/three-calls-for-level-probabilities")
-@pytest.mark.parametrize(
-    "text",
-    [
-        "", "   ", "I cannot rate the quality as good or bad.", "Sorry, I am unable to judge the quality.",
-        "无法判断图像质量",
-        "The quality is good. The quality is poor.", "A good photo of a dog", "8/10", "7", "B. Poor", "not JSON",
-        "{}", "0",
-        "There are 3 cars in the image", "4 images", "Quality of 4 images", "4 MP", "Quality: 4 MP", "Quality is 3 px",
-        "Quality: 2%", "Quality: 2 ％", "level of 3 dB", "overall 3 regions are blurred", "Overall 4 distortions",
-        "质量：4张", "overall 2x zoom", "Score 1-5", "Score 1 to 5", "on a scale of 1 to 5", "Rate from 1 to 5",
-        "Level: 3-4",
-        "Quality: good to excellent", "Quality: good or fair", "fair to good", "between 3 and 4", "Rating: 3 or 4",
-        "Rating: B or C", "Rating: B/C", "Rating: 4 (fair)", "The quality is between fair and good.", "质量好或一般",
-        "The quality is fair/poor", "The quality is fair-to-good", "Rating: 4. Level: fair", "The quality is not good",
-        "The quality is a bit low.", "Overall: A blurry photo", "Overall a fine shot", "Rate a photo",
-        "It is rated highly", "It scored well", "The quality is fairly even",
-        "<think>The quality is good", "<think>The quality is good</think>",
-        '{"bad": 0, "poor": 0, "fair": 0, "good": 0, "excellent": 0}', '{"quality_probs": [0, 0, 0, 0, 0]}',
-    ],
-)  # fmt: skip
-def test_no_level_is_read_where_none_or_several_stand(text):
-    assert level_in_text(text) is None
+def test_a_level_is_read_from_text():
+    for text, level in LEVELS_IN_TEXT:
+        assert level_in_text(text) == level, text
+
+
+NO_LEVELS = [
+    "", "   ", "I cannot rate the quality as good or bad.", "Sorry, I am unable to judge the quality.",
+    "无法判断图像质量",
+    "The quality is good. The quality is poor.", "A good photo of a dog", "8/10", "7", "B. Poor", "not JSON",
+    "{}", "0",
+    "There are 3 cars in the image", "4 images", "Quality of 4 images", "4 MP", "Quality: 4 MP", "Quality is 3 px",
+    "Quality: 2%", "Quality: 2 ％", "level of 3 dB", "overall 3 regions are blurred", "Overall 4 distortions",
+    "质量：4张", "overall 2x zoom", "Score 1-5", "Score 1 to 5", "on a scale of 1 to 5", "Rate from 1 to 5",
+    "Level: 3-4",
+    "Quality: good to excellent", "Quality: good or fair", "fair to good", "between 3 and 4", "Rating: 3 or 4",
+    "Rating: B or C", "Rating: B/C", "Rating: 4 (fair)", "The quality is between fair and good.", "质量好或一般",
+    "The quality is fair/poor", "The quality is fair-to-good", "Rating: 4. Level: fair", "The quality is not good",
+    "The quality is a bit low.", "Overall: A blurry photo", "Overall a fine shot", "Rate a photo",
+    "It is rated highly", "It scored well", "The quality is fairly even",
+    "<think>The quality is good", "<think>The quality is good</think>",
+    '{"bad": 0, "poor": 0, "fair": 0, "good": 0, "excellent": 0}', '{"quality_probs": [0, 0, 0, 0, 0]}',
+]  # fmt: skip
+
+
+@pytest.mark.spec("D7/three-calls-for-level-probabilities")
+def test_no_level_is_read_where_none_or_several_stand():
+    for text in NO_LEVELS:
+        assert level_in_text(text) is None, text
 
 
 def test_an_interval_is_two_deviations_of_the_belief_within_the_scale():

@@ -952,6 +952,7 @@ UNSHARE = shutil.which("unshare")
 CAN_MOUNT = UNSHARE and subprocess.run([UNSHARE, "-rm", "mount", "-t", "tmpfs", "none", "/mnt"], check=False).returncode
 
 
+@pytest.mark.slow
 @pytest.mark.spec("issue-50/attacks")
 @pytest.mark.skipif(CAN_MOUNT != 0, reason="nothing can be mounted here")
 def test_a_read_only_mount_and_a_full_disk_lose_nothing(tmp_path):

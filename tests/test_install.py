@@ -100,6 +100,14 @@ def test_pip_installs_where_uv_is_not_to_be_had_or_not_wanted(environment: Path,
     assert "--no-deps -e" in project
 
 
+def test_the_tests_keep_compiled_code_whatever_the_environment_says(environment: Path) -> None:
+    (environment / ".installed-dev").touch()
+    (environment / "bin" / "python").write_text('#!/bin/sh\necho "kept: ${PYTHONDONTWRITEBYTECODE:-yes}"\n')
+    words = {**os.environ, "PYTHONDONTWRITEBYTECODE": "1"}
+    done = subprocess.run([MAKE, "test", f"VENV={environment}"], cwd=ROOT, env=words, capture_output=True, text=True)
+    assert done.stdout.splitlines()[-1] == "kept: yes"
+
+
 def test_an_unknown_extra_is_one_line_and_leaves_nothing(tmp_path: Path) -> None:
     words = [sys.executable, "install.py", str(tmp_path / "new"), "serv"]
     done = subprocess.run(words, cwd=ROOT, capture_output=True, text=True)

@@ -11,7 +11,6 @@ from dspy import lm15
 from hypothesis import HealthCheck, example, given, settings
 from hypothesis import strategies as st
 
-from program.agent.loop import AgenticIQA
 from program.assess import main as assess
 from program.common.errors import ModelError
 from program.common.settings import load_settings
@@ -20,20 +19,6 @@ from program.lms.traits import ModelTraits, listed_traits, traits_of
 pytestmark = pytest.mark.usefixtures("no_answers_kept")
 
 RATE = "Rate the perceptual quality of this image."
-
-
-@pytest.fixture
-def on(fake_runner, forget_models):
-    """Make the program on a server, as a process that has just started does."""
-
-    def make(server):
-        forget_models()
-        tree = {"assessment": {"max_replan_iterations": 0}, "wire": {"backoff_s": 0.01}}
-        iqa = AgenticIQA(load_settings(overrides=tree).with_model("openai/small-vlm", server.base))
-        iqa.resources.__dict__["runner"] = fake_runner()
-        return iqa
-
-    return make
 
 
 @pytest.fixture

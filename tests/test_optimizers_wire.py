@@ -423,7 +423,7 @@ def test_a_predictor_that_no_sample_asks_is_not_optimized(data, loopback, modali
     assert ("executor.diagnose" in names, "executor.select_tools" in names) == (looks, False)
 
 
-@pytest.mark.parametrize("optimizer", ["random-search", "mipro"])
+@pytest.mark.parametrize("optimizer", ["random-search", pytest.param("mipro", marks=pytest.mark.slow)])
 def test_no_demo_shows_an_image_that_candidates_are_ranked_or_tested_on(whole, optimizer) -> None:
     done = whole(optimizer)
     train = {(done.data / f"{number}.png").read_bytes() for number in range(4)}

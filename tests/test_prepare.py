@@ -210,21 +210,6 @@ def test_a_closed_pipe_ends_quietly(tmp_path: Path) -> None:
         assert (ended.returncode, ended.stderr) == (1, b""), command
 
 
-def test_help_loads_nothing_heavy() -> None:
-    heavy = ("numpy", "scipy", "pydantic", "yaml", "openpyxl", "pandas", "datasets", "PIL", "rich", "torch", "dspy")
-    code = (
-        "import contextlib, io, runpy, sys\nsys.argv = ['x', '--help']\n"
-        "for command in ('prepare', 'check'):\n"
-        "    with contextlib.redirect_stdout(io.StringIO()) as out, contextlib.suppress(SystemExit):\n"
-        "        runpy.run_module(f'data.{command}', run_name='__main__')\n"
-        f"    print(sorted(m for m in sys.modules if m in {heavy!r}), 'usage' in out.getvalue())"
-    )
-    result = subprocess.run(
-        [sys.executable, "-c", code], cwd=ROOT, capture_output=True, text=True, encoding="utf-8", timeout=60
-    )
-    assert result.stdout.splitlines() == ["[] True"] * 2, result.stdout + result.stderr
-
-
 def test_metadata_of_a_table_stays_what_it_is(tmp_path: Path) -> None:
     Image.new("RGB", (4, 4)).save(tmp_path / "a.png")
     row = {"image": "a.png", "mos": 3.0, "metadata": {"camera": "x"}, "lens": "50 mm"}

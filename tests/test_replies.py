@@ -8,9 +8,7 @@ import dspy
 import pytest
 from PIL import Image
 
-from program.agent.loop import AgenticIQA
 from program.assess import main as assess
-from program.common.settings import load_settings
 from program.lms.replies import NO_ANSWER, understood
 
 NOISE = [{"region": "Global", "type": "Noise", "severity": "severe", "explanation": "Grain all over."}]
@@ -26,20 +24,6 @@ THOUGHTS = {
 
 def report(kind, requests):
     print(f"{kind}: {requests} requests for the first picture")  # noqa: T201 (pytest -s shows it)
-
-
-@pytest.fixture
-def on(fake_runner, forget_models):
-    """Make the program on a server, as a process that has just started does."""
-
-    def make(server, **assessment):
-        forget_models()
-        tree = {"assessment": {"max_replan_iterations": 0, **assessment}, "wire": {"backoff_s": 0.01}}
-        iqa = AgenticIQA(load_settings(overrides=tree).with_model("openai/small-vlm", server.base))
-        iqa.resources.__dict__["runner"] = fake_runner()
-        return iqa
-
-    return make
 
 
 @pytest.fixture
@@ -82,7 +66,7 @@ def thinking(loopback, loopback_module):
 )
 def test_a_model_that_thinks_gets_room_at_once_and_keeps_it(thinking, on, picture, thought, needs, score_only):
     server = thinking(THOUGHTS[thought], needs=needs)
-    iqa = on(server, score_only=score_only)
+    iqa = on(server, assessment={"score_only": score_only})
     first = iqa(image=picture(0), query=RATE)
     spent = server.stats()["requests"]
     asked = spent + len(server.probes)
@@ -90,7 +74,7 @@ def test_a_model_that_thinks_gets_room_at_once_and_keeps_it(thinking, on, pictur
     assert (first.status, first.attempt) == ("ok", "first call")
     assert first.usage.lm_calls == spent < asked <= 5
     # The record outlives the process that made it.
-    second = on(server, score_only=score_only)(image=picture(1), query=RATE)
+    second = on(server, assessment={"score_only": score_only})(image=picture(1), query=RATE)
     assert second.status == "ok"
     assert second.usage.lm_calls == server.stats()["requests"] - spent == 1
 
@@ -143,8 +127,10 @@ def test_an_answer_that_stands_where_thoughts_do_is_read(
         message = {"role": "assistant", "content": content, field: answer}
         return loopback_module.Reply(body={"choices": [{"finish_reason": "stop", "message": message}]})
 
-    plain = on(loopback(token_probabilities=0), score_only=score_only)(image=picture(), query=RATE)
-    result = on(loopback(rules=[(lambda _: True, reply)]), score_only=score_only)(image=picture(), query=RATE)
+    plain = on(loopback(token_probabilities=0), assessment={"score_only": score_only})(image=picture(), query=RATE)
+    result = on(loopback(rules=[(lambda _: True, reply)]), assessment={"score_only": score_only})(
+        image=picture(), query=RATE
+    )
     report(f"answer in {field}", result.usage.lm_calls)
     assert (result.status, result.quality_score) == ("ok", plain.quality_score)
     assert result.usage.lm_calls <= 4  # one more where no token probabilities came
@@ -182,8 +168,8 @@ def test_a_stream_that_nobody_asked_for_is_read(loopback, loopback_module, on, p
     def completion_of(question):
         return plain_server._completed(question, loopback_module.answers.plausible(question))
 
-    plain = on(plain_server, score_only=score_only)(image=picture(), query=RATE)
-    result = on(server, score_only=score_only)(image=picture(), query=RATE)
+    plain = on(plain_server, assessment={"score_only": score_only})(image=picture(), query=RATE)
+    result = on(server, assessment={"score_only": score_only})(image=picture(), query=RATE)
     report("a stream", result.usage.lm_calls)
     assert (result.status, result.level_probabilities) == ("ok", plain.level_probabilities)
     assert result.level_probabilities_from == plain.level_probabilities_from == "logprobs"

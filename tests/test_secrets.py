@@ -4,6 +4,7 @@ import base64
 import html
 import json
 import re
+import shutil
 import traceback
 from pathlib import Path
 from urllib.parse import quote, quote_plus
@@ -31,21 +32,28 @@ ODD_KEY = "sk/planted+4f9c\"2a&17\\\\e6%='b1"
 HEADER_KEY, PASSWORD = "hdr-planted-77b1d03c55", "pw-planted-0c44e9a2b8"
 
 
-@pytest.fixture
-def folder(tmp_path: Path, rng: np.random.Generator, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """A working folder in which everything that is written lies: caches, MLflow, programs."""
-    photo = grain(rng, 12, 16, 8)
-    lines = []
+@pytest.fixture(scope="module")
+def made(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Eight photographs with a manifest and settings, which each test gets a copy of."""
+    made, lines = tmp_path_factory.mktemp("made"), []
+    photo = grain(np.random.default_rng(20260101), 12, 16, 8)
     for number, split in enumerate(("train", "train", "validation", "test")):
         for level in range(2):
             name = f"{number}-{level}.png"
-            photo.rotate(90 * number).resize((128 >> level, 96 >> level)).resize((128, 96)).save(tmp_path / name)
+            photo.rotate(90 * number).resize((128 >> level, 96 >> level)).resize((128, 96)).save(made / name)
             lines.append({"id": name, "image": name, "mos": 5 - level, "group": str(number), "split": split})
-    write_lines(tmp_path / "manifest.jsonl", lines)
-    (tmp_path / "settings.yaml").write_text(
+    write_lines(made / "manifest.jsonl", lines)
+    (made / "settings.yaml").write_text(
         "compile: {rerank: 1}\noptimizers: {model: {bootstrap: {demos: 2, bootstrapped: 1}}}\n"
         "tracking: {traces: 1}\nassessment: {scoring: auto}\n"
     )
+    return made
+
+
+@pytest.fixture
+def folder(made: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """A working folder in which everything that is written lies: caches, MLflow, programs."""
+    shutil.copytree(made, tmp_path, dirs_exist_ok=True)
     for name, value in {"AGENTICIQA_CACHE_DIR": "cache", "AGENTICIQA_MLRUNS_DIR": "mlruns"}.items():
         monkeypatch.setenv(name, str(tmp_path / value))
     monkeypatch.setenv("AGENTICIQA_CONFIG", str(tmp_path / "settings.yaml"))
@@ -269,14 +277,21 @@ def test_blanks_at_the_ends_of_a_key_are_cut(ends, folder, reached, loopback, ca
 def test_a_key_that_no_header_takes_is_named_in_one_line_and_not_shown(shape, folder, reached, loopback, capfd):
     server = loopback()
     model, variable = reached(server, shape.format(KEY))
-    fault = f"{variable}: holds a character that no key has (as a curly quote, or a blank inside)"
+    fault = f"error: {variable}: holds a character that no key has (as a curly quote, or a blank inside)"
     for arguments in (["3-0.png"], ["2-0.png", "3-0.png", "--out", "table.csv"]):
         assert assess.main([*arguments, *model]) == 2
-        out, err = capfd.readouterr()
-        assert (out, err) == ("", f"error: {fault}; copy the key again\n")
+        assert capfd.readouterr() == ("", f"{fault}; copy the key again\n")
+    assert server.asked == []
+    assert found_in(folder, spelled(KEY)) == []
+
+
+def test_the_doctor_tells_of_such_a_key_and_does_not_show_it(folder, reached, loopback, capfd):
+    server = loopback()
+    model, variable = reached(server, UNUSABLE[0].format(KEY))
     assert doctor.main([*model, "--json"]) == 1
     out, err = capfd.readouterr()
     failed = [check for check in json.loads(out)["checks"] if check["status"] == "failed"]
+    fault = f"{variable}: holds a character that no key has (as a curly quote, or a blank inside)"
     assert {(check["detail"], check["mend"]) for check in failed} == {(fault, "copy the key again")}
     assert server.asked == []
     assert KEY not in out + err

@@ -825,7 +825,7 @@ def test_sigterm_finishes_what_is_in_flight(tmp_path, encoded):
             response.begin()
             assert response.status == 200
             assert json.load(response)["state"]["query"] == "Is this picture beautiful?"
-        out, err = process.communicate(timeout=20)
+        out, err = process.communicate(timeout=120)
     finally:
         process.kill()
         process.wait()
@@ -861,7 +861,7 @@ def test_sigterm_ends_the_service_though_a_thread_never_ends(tmp_path, encoded):
             while not get(url, "/health").json()["requests"]:
                 time.sleep(0.01)
             process.send_signal(signal.SIGTERM)
-            _, err = process.communicate(timeout=15)
+            _, err = process.communicate(timeout=100)
             assert answer.exception() is not None or answer.result().status_code >= 500
     finally:
         process.kill()

@@ -9,7 +9,6 @@ from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
-import numpy as np
 import pytest
 
 from data.tables import FOUND
@@ -26,10 +25,24 @@ from tests.scenarios import SMALL_COMPILE, blurred, with_splits, write_lines
 pytestmark = pytest.mark.usefixtures("undrawn", "coarse", "unlogged", "untracked", "untraced", "measured_once")
 
 
+@pytest.fixture(scope="module")
+def hundred(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, list[dict[str, Any]]]:
+    """A folder of a hundred photographs from sharp to blurred, and a row for each with the MOS that suits it."""
+    folder = tmp_path_factory.mktemp("hundred")
+    return folder, blurred(folder, 100)
+
+
 @pytest.fixture
-def photographs(tmp_path: Path, rng: np.random.Generator) -> Callable[[int], list[dict[str, Any]]]:
-    """Make photographs from sharp to blurred, and return a row for each with the MOS that suits it."""
-    return lambda count: blurred(tmp_path, count, rng)
+def photographs(tmp_path: Path, hundred: tuple[Path, list[dict[str, Any]]]) -> Callable[[int], list[dict[str, Any]]]:
+    """Copy the first of them, and return their rows."""
+    folder, rows = hundred
+
+    def copied(count: int) -> list[dict[str, Any]]:
+        for row in rows[:count]:
+            shutil.copy(folder / row["image"], tmp_path)
+        return [dict(row) for row in rows[:count]]
+
+    return copied
 
 
 @pytest.fixture
@@ -261,8 +274,8 @@ def test_from_a_hundred_labels_one_split_by_group_is_drawn_and_said(photographs,
     code, _, said = run(path, "--dry-run", "--seed", "3")
     assert code == 0
     assert "no split in the data: 60 train, 20 validation, 20 test, drawn by group with seed 3\n" in said
-    rows = [{**row, "group": f"g{number // 20}"} for number, row in enumerate(photographs(200))]
-    assert "nothing is compiled: 200 labels of 10 photographs" not in run(data(rows), "--dry-run")[2]
+    rows = [{**row, "group": f"g{number // 10}"} for number, row in enumerate(photographs(100))]
+    assert "nothing is compiled: 100 labels of 10 photographs" not in run(data(rows), "--dry-run")[2]
     assert "cross-validation over 5 folds by group" in run(data(rows), "--dry-run")[2]
 
 

@@ -91,9 +91,10 @@ print(json.dumps(found))
 """
 
 
+@pytest.mark.slow
 @pytest.mark.spec("047/homes-as-they-are")
 @pytest.mark.skipif(sys.platform == "win32", reason="a home is found otherwise there")
-@pytest.mark.parametrize("command", ["tools", pytest.param("doctor", marks=pytest.mark.slow)])  # which loads everything
+@pytest.mark.parametrize("command", ["tools", "doctor"])
 def test_without_a_home_folder_commands_work_or_say_one_line(photos, tmp_path, command):
     assess, root = ["assess", str(photos / "模糊.png")], str(Path(__file__).resolve().parents[1])
     working = [assess, [command]]

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 from scipy.optimize import nnls
 
@@ -32,6 +32,8 @@ from program.tools.registry import Measurement, ToolRegistry
 from program.tools.runner import ToolRunner
 from signatures.schemas import DISTORTION_CATEGORIES
 from tests.tables import as_lines
+
+pytestmark = pytest.mark.usefixtures("untracked")
 
 WIDE = np.unique(np.concatenate([-np.logspace(6, -9, 400), [0.0], np.logspace(-9, 6, 400), np.linspace(-3, 100, 4000)]))
 SHIPPED = Calibration.load()
@@ -64,7 +66,7 @@ def test_noise_changes_little_where_data_is_plenty():
 
 def test_a_map_is_monotone_finite_and_within_the_scale_over_a_wide_range():
     rng = np.random.default_rng(0)
-    for trial in range(6):
+    for trial in range(4):
         n = int(rng.integers(8, 200))
         scale = 10.0 ** rng.integers(-6, 5)
         raw = scale * rng.standard_normal(n) ** int(rng.integers(1, 4)) + scale * rng.integers(-3, 3)
@@ -298,7 +300,7 @@ def test_a_tool_is_not_measured_on_the_scores_that_it_was_trained_on(rng):
 
 
 @pytest.mark.slow
-def test_the_command_fits_writes_keeps_other_maps_and_takes_its_time_once(tmp_path, manifest, capsys):
+def test_the_command_fits_writes_keeps_other_maps_and_takes_its_time_once(tracked, tmp_path, manifest, capsys):
     from mlflow import MlflowClient
 
     out = tmp_path / "deep" / "calibration.json"
@@ -363,18 +365,15 @@ def test_what_cannot_be_calibrated_is_one_line_and_exit_code_2(manifest, monkeyp
     assert not (manifest.parent / "calibration.json").exists()
 
 
-FINITE = st.floats(allow_nan=False, allow_infinity=False)
-CATEGORIES = st.sampled_from([None, "Overall", *DISTORTION_CATEGORIES])
-
-
 @pytest.mark.parametrize("name", sorted(SHIPPED.tools))
-@settings(max_examples=40)
-@given(one=FINITE, other=FINITE, category=CATEGORIES)
-def test_any_two_finite_values_are_scored_in_order_within_the_scale(name, one, other, category):
-    worse, better = sorted((one, other), reverse=not REGISTRY.get(name).higher_is_better)
-    low, high = (SHIPPED.score(name, raw, category) for raw in (worse, better))
-    # The two parts of a category's score are added: a unit in the last place is no step down.
-    assert 1 <= low <= high + 1e-12 <= 5 + 1e-12
+def test_finite_values_are_scored_in_order_within_the_scale_whatever_is_damaged(name):
+    usual = np.linspace(*SHIPPED.tools[name].raw_range, 20)
+    values = sorted([-1.7e308, *WIDE[::400], *usual, 1.7e308], reverse=not REGISTRY.get(name).higher_is_better)
+    for category in (None, "Overall", *DISTORTION_CATEGORIES):
+        scores = [SHIPPED.score(name, raw, category) for raw in values]
+        # The two parts of a category's score are added: a unit in the last place is no step down.
+        assert np.diff(scores).min() >= -1e-12
+        assert 1 <= scores[0] <= scores[-1] <= 5 + 1e-12
 
 
 @pytest.mark.parametrize("category", [None, *DISTORTION_CATEGORIES])

@@ -382,11 +382,3 @@ def test_the_check_runs_every_ready_tool(capsys):
     for row in rows:
         assert (row["raw"] is not None) == row["ready"]
         assert row["error"] is None
-
-
-def test_help_is_quick_to_import():
-    heavy = ("numpy", "torch", "pydantic", "dspy", "rich", "mlflow")
-    code = f"import sys, program.tools.__main__, program.calibrate; print(sorted(set({heavy}) & set(sys.modules)))"
-    root = Path(__file__).parents[1]
-    out = subprocess.run([sys.executable, "-c", code], cwd=root, capture_output=True, text=True, check=True)
-    assert out.stdout.strip() == "[]"

@@ -189,7 +189,7 @@ def test_retry_after_goes_before_the_backoff_and_holds_every_thread(loopback, iq
 
 
 def test_a_pause_that_a_host_asks_for_holds_the_questions_of_other_threads(loopback, iqa_on, picture, monkeypatch):
-    server = loopback(faults=["rate_limit"], retry_after_s=0.3)
+    server = loopback(faults=["rate_limit"], retry_after_s=3)
     iqa, waited = iqa_on(server), []
 
     def meanwhile(_seconds):
@@ -202,7 +202,7 @@ def test_a_pause_that_a_host_asks_for_holds_the_questions_of_other_threads(loopb
     monkeypatch.setattr("program.lms.call.time", clock)
     assert iqa(image=picture()).status == "ok"
     assert len(waited) == 1
-    assert waited[0] >= 0.25
+    assert waited[0] >= 2  # a busy machine asks a while after the pause began, and answers late
 
 
 def test_each_repeat_waits_twice_as_long_as_the_one_before(loopback, iqa_on, picture, monkeypatch):
