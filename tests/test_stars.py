@@ -79,7 +79,8 @@ def test_stars_are_read_wherever_programs_keep_them(tmp_path, capsys):
     assert all(len(row["sha256"]) == 64 and row["labels"] == "person" for row in rows.values())
     assert "8 labels of 14 photographs" in said
     assert "stars: 1 with 1, 3 with 2, 1 with 3, 2 with 4, 1 with 5; 3 rejected, 1 picked" in said
-    assert "left out: 2 unrated (no rating, or 0), 4 picked or rejected without a pair" in said
+    assert "left out: 1 unrated (no rating, or 0), 4 picked or rejected without a pair" in said
+    assert "left out: 1 have the rating that a gallery suggested" in said
     assert {path: path.read_bytes() for path in folder.iterdir()} == before
     rows, _, _ = stars_of(folder, capsys, "--rejects-as", "1")
     assert [rows[f"{name}.jpg"]["mos"] for name in ("rejected", "flagged", "digikam")] == [1, 1, 1]
