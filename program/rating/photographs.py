@@ -56,11 +56,13 @@ def read_photograph(request: Request, folder: Path) -> Photograph:
         raise InputError(f"image {request.id!r}: {fault}") from error
     tags, packet = tags_bounded(data, MAX_PIXELS)
     inside = stated_by(tags, packet)
-    own = [each.rating for each in (beside, inside) if each.rating and not each.is_suggested]
+    newest = beside if beside.rating else inside
+    rating = 0 if newest.is_suggested else newest.rating or 0
+    differs = bool(rating) and inside.rating not in {None, 0, rating}
     return Photograph(
         request.id, path, hashlib.sha256(data).hexdigest(), taken_at(tags),
-        rating=own[0] if own else 0, picked=beside.picked or inside.picked, differs=len(set(own)) > 1,
-        is_suggested=not own and (beside.is_suggested or inside.is_suggested),
+        rating=rating, picked=beside.picked or inside.picked, differs=differs,
+        is_suggested=not rating and (beside.is_suggested or inside.is_suggested),
     )  # fmt: skip
 
 
