@@ -180,7 +180,9 @@ def test_a_file_of_nothing_but_confirmed_suggestions_is_refused_by_compile(tmp_p
     culled = decided(tmp_path / "culled", {"a.jpg": {"stars": 3, **suggestion("keep", 3)}}, {"a.jpg": None})
     assert main(["compile", "--data", str(culled / "decisions.json"), "--out", str(tmp_path / "program")]) == 2
     assert "circular" in capsys.readouterr().err
-    shutil.copy(culled / "decisions.json", tmp_path / "decisions.json")
+    shutil.move(culled / "decisions.json", tmp_path / "decisions.json")
+    assert main(["compile", "--data", str(culled), "--out", str(tmp_path / "program")]) == 2
+    assert "holds no decisions; save them on its page, then give them to" in capsys.readouterr().err
     assert main(["compile", "--data", str(tmp_path / "decisions.json"), "--out", str(tmp_path / "program")]) == 2
     assert "gallery.jsonl is not beside it" in capsys.readouterr().err
 
