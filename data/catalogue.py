@@ -7,7 +7,7 @@ from functools import cache
 from pathlib import Path
 from typing import Literal
 
-from data.decisions import decisions_in
+from data.decisions import TABLE, decisions_in
 from data.manifest import GENERATED
 from data.ratings import ratings_in
 from data.tables import HUB, is_manifest
@@ -106,6 +106,9 @@ def resolve_dataset(name_or_path: str | Path, cache_dir: Path, *, progress: bool
             f"dataset {name!r}: give its prepared manifest; to make one: python -m data.prepare {name} --root DIR "
             f"--out {name}/manifest.jsonl"
         )
+    if (path / TABLE).is_file():
+        mend = "save them on its page, then give them to agentic-iqa gallery with --decisions"
+        raise DataError(f"gallery {name!r}: holds no decisions; {mend}")
     if path.is_dir():
         inside = ", ".join(table.name for table in _tables_in(path))[:200]
         inside = inside or "none is there; make one with python -m data.prepare"

@@ -69,6 +69,15 @@ class Decision(Frozen):
             compared.append(shown.best)
         return all(compared) if compared else None
 
+    @property
+    def is_own(self) -> bool:
+        """Whether its rating is known to be another than what was suggested."""
+        if self.suggested is None:
+            return False
+        if self.verdict == "reject":
+            return self.suggested.verdict != "reject"
+        return self.stars != self.suggested.stars
+
     def says_the_same(self, other: "Decision") -> bool:
         """Tell whether another decision differs in its time at most."""
         return self.model_copy(update={"decided_at": other.decided_at}) == other
@@ -165,6 +174,8 @@ class Shot(BaseModel):
     group: str | None = None
     verdict: Literal["keep", "alternate", "reject", "look"] | None = None
     user_rating: int | None = Field(default=None, ge=-1, le=5)
+    user_rating_confirms: bool | None = None
+    """Whether it only confirms what an earlier gallery suggested: no label."""
 
 
 class DecidedRows(NamedTuple):
@@ -219,7 +230,9 @@ class _Said(NamedTuple):
 
 
 def _said(shot: Shot, decision: Decision | None) -> _Said:
-    stored = shot.user_rating or 0
+    stored = 0 if shot.user_rating_confirms else shot.user_rating or 0
+    if decision is None and shot.user_rating_confirms:
+        return _Said(is_known=False)
     if decision is None:
         shown = None if stored else _SHOWN[shot.verdict or "look"]
         before = Decision(sha256=None, stars=max(stored, 0), verdict="reject" if stored == REJECTED else None)
@@ -230,7 +243,7 @@ def _said(shot: Shot, decision: Decision | None) -> _Said:
     suggested = decision.suggested
     if suggested is None:
         return _Said(stars if decision.stars is None else None, is_known=False)
-    if decision.stars and decision.stars == suggested.stars:
+    if decision.stars and not decision.is_own:
         stars = 0
     return _Said(stars, decision.standing, _SHOWN["best" if suggested.best else suggested.verdict or "look"])
 

@@ -39,6 +39,11 @@ from tests.tables import read_csv, read_lines
 pytest.importorskip("imagehash", reason="the extra [gallery] is not installed")
 
 START = datetime(2026, 5, 1, 10, 0, 0)
+FLAGGED = (
+    '<rdf:Description rdf:about="" xmlns:xmpDM="http://ns.adobe.com/xmp/1.0/DynamicMedia/" xmlns:rdf='
+    '"http://www.w3.org/1999/02/22-rdf-syntax-ns#" xmpDM:pick="-1"/>'
+)
+"""Rejected in Lightroom."""
 
 
 def rating_in(packet: bytes) -> int | None:
@@ -133,7 +138,7 @@ def test_the_table_has_the_rows_columns_and_what_culling_adds(gallery):
     lines = read_csv(gallery / "gallery.csv")
     added = [
         "file", "sha256", "taken_at", "rank", "best_of_group", "verdict", "reason", "clipped_high", "clipped_low",
-        "user_rating", "suggested_rating", "xmp_state",
+        "user_rating", "user_rating_confirms", "suggested_rating", "xmp_state",
     ]  # fmt: skip
     assert list(lines[0]) == [*Row.model_fields, *added]
     assert [line["file"] for line in lines][:5] == [*(f"coffee_{letter}.jpg" for letter in "adbc"), "cat_a.jpg"] or (
@@ -512,6 +517,57 @@ def test_the_command_writes_sidecars_by_decisions_and_tells_what_it_could_not(co
     (out.parent / "d.json").write_text(json.dumps({"decisions": "agentic-iqa", "version": 1, "pictures": picks}))
     assert main([str(folder), "--out", str(out), "--decisions", str(out.parent / "d.json")]) == 0
     assert rows_of(out)["cat_b.jpg"]["reason"].startswith("softer")
+
+
+@pytest.mark.spec("issue-72/no-circular-labels")
+def test_stars_that_only_confirm_a_suggestion_are_kept_in_sidecars_and_are_no_labels(copy, tmp_path, capsys):
+    folder, out = copy
+    rows = rows_of(out)
+    shown = {name: {"verdict": row["verdict"], "stars": row["suggested_rating"]} for name, row in rows.items()}
+    own = 5 - (shown["astronaut.jpg"]["stars"] == 5)
+    picks = {
+        "coffee_a": {"stars": shown["coffee_a.jpg"]["stars"], "suggested": shown["coffee_a.jpg"]},
+        "astronaut": {"stars": own, "suggested": shown["astronaut.jpg"]},
+        "cat_b": {"verdict": "reject", "suggested": shown["cat_b.jpg"]},
+        "cat_c": {"stars": 5},  # of a page that did not keep what it showed
+    }
+    assert main([str(folder), "--out", str(out), *decide(tmp_path / "d.json", out, **picks), "--xmp", "new"]) == 0
+
+    def stars(*words: str) -> tuple[dict[str, float], str]:
+        made = tmp_path / "stars.jsonl"
+        code = agentic_iqa(["data", "prepare", "stars", str(folder), "--out", str(made), "--force", *words])
+        said = " ".join("".join(capsys.readouterr()).split())
+        return {row["id"]: row["mos"] for row in read_lines(made)} if code == 0 else {}, said
+
+    capsys.readouterr()
+    labels, said = stars("--rejects-as", "1")
+    assert labels == {"astronaut.jpg": own}
+    assert "9 have the rating that a gallery suggested: as labels they would teach the program its own answers" in said
+    # A person's later change counts, of stars or by a flag.
+    for name, old, new in (("coffee_b", 'Rating="1"', 'Rating="2"'), ("coffee_a", "<rdf:Desc", f"{FLAGGED}<rdf:Desc")):
+        sidecar = folder / f"{name}.xmp"
+        sidecar.write_text(sidecar.read_text("utf-8").replace(old, new, 1), "utf-8")
+    assert stars("--rejects-as", "1")[0] == {"astronaut.jpg": own, "coffee_b.jpg": 2, "coffee_a.jpg": 1}
+    # To another gallery what was confirmed is the person's rating, and still no label.
+    other = tmp_path / "other"
+    assert main([str(folder), "--out", str(other)]) == 0
+    again = rows_of(other)
+    assert [again[f"{name}.jpg"]["user_rating"] for name in ("cat_b", "cat_c", "astronaut", "cat_a")] == [
+        -1,
+        5,
+        own,
+        None,
+    ]
+    assert again["cat_b.jpg"]["verdict"] == "reject"
+    (other / "decisions.json").write_text('{"decisions": "agentic-iqa", "version": 1, "pictures": {}}', "utf-8")
+    capsys.readouterr()
+    assert agentic_iqa(["compile", "--data", str(other), "--dry-run", "--out", str(tmp_path / "program")]) == 0
+    assert "2 scores and 0 pairs are labels" in " ".join(capsys.readouterr().err.split())
+    # Where there is nothing else, there is nothing to learn from.
+    for path in folder.iterdir():
+        if path.stem in {"astronaut", "coffee_a", "coffee_b"}:
+            path.unlink()
+    assert stars()[1].startswith(f"error: {str(folder)!r}: none of 7 photographs has a rating of a person's; 7 have")
 
 
 @pytest.mark.skipif(os.name == "nt", reason="no pipes with names on Windows")

@@ -2,7 +2,9 @@
 
 import io
 import json
+import os
 import re
+import sys
 from pathlib import Path
 
 import numpy as np
@@ -247,6 +249,51 @@ def test_a_copy_is_shown_once_and_what_cannot_be_read_is_said(rater, photos):
     faults = " ".join(one.session.failed.values())
     assert "is the same as" in faults
     assert "'broken.jpg': not an image" in faults
+
+
+def test_pictures_that_are_gone_are_left_out_and_their_answers_can_be_taken_back(rater, photos, tmp_path):
+    one = rater()
+    shown = one.rate([2] * 9)
+    for path in photos.iterdir():
+        path.unlink()
+    while tasks := one.queue():  # the two that are held; a second showing is due, of one that is gone
+        one.post("/answer", id=tasks[0]["id"], answer=2)
+    state = one.post("/queue")
+    assert (state["open"], state["left_out"] + state["rated"]) == (0, 14)
+    one.post("/answer", id=shown[0], answer=None)
+    assert one.post("/queue")["rated"] == state["rated"] - 1
+    assert lines_of(tmp_path / "ratings")[-1]["mos"] is None
+
+
+@pytest.mark.parametrize("words", [[], ["--pairs"]])
+def test_answers_follow_photographs_that_were_moved(rater, photos, tmp_path, words):
+    one = rater("--rater", "ann", *words)
+    one.rate(["left"] * 6 if words else [1, 2, 3, 4, 5, "unsure"])
+    one.close()
+    before = {sample.id: sample for sample in read_manifest(tmp_path / "ratings" / "ratings.jsonl")}
+    moved = photos.rename(tmp_path / "moved")
+    for _ in range(2):
+        two = Rater([moved, "--out", tmp_path / "ratings", "--rater", "bob", *words])
+        two.close()
+    lines = lines_of(tmp_path / "ratings")
+    assert len(lines) == (12 if words else 11)
+    samples = {sample.id: sample for sample in read_manifest(tmp_path / "ratings" / "ratings.jsonl")}
+    assert {sample.image.parent for sample in samples.values()} == {moved}
+    assert {name: sample.mos for name, sample in samples.items()} == {name: each.mos for name, each in before.items()}
+
+
+@pytest.mark.skipif(sys.platform in {"win32", "darwin"}, reason="names are Unicode there")
+def test_names_of_any_characters_are_kept_and_one_that_is_no_text_is_said(rater, photos):
+    odd = ["a b.png", "Küste.png", "\U0001f600.png", "new\nline.png", os.fsdecode(b"caf\xe9.png")]
+    for path, name in zip(sorted(photos.iterdir()), odd, strict=False):
+        path.rename(photos / name)
+    one = rater()
+    while tasks := one.queue():
+        one.post("/answer", id=tasks[0]["id"], answer=3)
+    assert "its name is no UTF-8" in " ".join(one.session.failed.values())
+    assert (one.post("/queue")["rated"], one.post("/queue")["left_out"]) == (13, 1)
+    one.close()
+    assert rater().post("/queue")["rated"] == 13
 
 
 def test_pictures_of_a_burst_are_one_group_in_one_split(rater, photos, tmp_path):

@@ -29,7 +29,8 @@ def rated(open_page, served, tmp_path):
         Image.fromarray(rng.integers(0, 256, (90, 120, 3), dtype=np.uint8)).save(photos / f"secret{number:02}.bmp")
 
     def start(*words, **given):
-        arguments = make_parser().parse_args([str(photos), "--out", str(tmp_path / "ratings"), *words])
+        of = [] if "--questions" in words else [str(photos)]
+        arguments = make_parser().parse_args([*of, "--out", str(tmp_path / "ratings"), *words])
         files.append(RatingFile(arguments.out))
         session = session_of(arguments, files[-1], 10**7)
         url = served(app=app_of(session, "agentic-iqa compile --data ratings"))
@@ -88,13 +89,38 @@ def test_thirty_pictures_by_keys_to_the_command_that_learns_from_them(rated):
 
 
 @pytest.mark.slow
+def test_a_picture_that_is_gone_is_said_and_the_next_can_be_rated(rated, tmp_path):
+    page, lines = rated()
+    first = name = shown(page)
+    for _ in range(9):
+        page.keyboard.press("3")
+        name = shown(page, name)
+    for path in (tmp_path / "photos").iterdir():
+        path.unlink()
+    page.reload()
+    assert shown(page) == name
+    while page.get_attribute("html", "data-shown") != first and page.is_hidden("#fault"):
+        page.keyboard.press("ArrowLeft")
+        page.wait_for_timeout(200)
+    assert page.inner_text("#fault") == "This picture cannot be shown any more. Press → to go on."
+    page.keyboard.press("ArrowRight")
+    page.wait_for_selector(f"html[data-shown='{name}']")
+    page.wait_for_selector("#fault", state="hidden")
+    page.keyboard.press("4")
+    while (name := shown(page, name)) != "end":
+        page.keyboard.press("4")
+    assert "left out: press Done, and the terminal says why." in page.inner_text("#ended")
+    assert len(lines()) < 14
+
+
+@pytest.mark.slow
 def test_a_phone_rates_pairs_by_touch(rated):
     page, lines = rated("--pairs", "--glob", "secret0*")
     page.set_viewport_size({"width": 400, "height": 800})
     assert page.evaluate("document.documentElement.scrollWidth") <= 400
     tops = [page.locator("figure").nth(n).bounding_box()["y"] for n in (0, 1)]
     assert tops[1] > tops[0]
-    sizes = [button.bounding_box() for button in page.locator("nav button").all()]
+    sizes = [button.bounding_box() for button in page.locator("nav button:visible").all()]
     assert all(box["height"] >= 44 and box["width"] >= 44 for box in sizes)
     name = shown(page)
     page.click("#answers >> text=right")
@@ -102,6 +128,51 @@ def test_a_phone_rates_pairs_by_touch(rated):
     page.click("#answers >> text=same")
     page.wait_for_selector("#counts >> text=2 rated")
     assert [line["preferred"] for line in lines()] == ["right", "equal"]
+    name = shown(page, name)
+    assert page.is_hidden("nav >> text=Forward")
+    page.click("nav >> text=Back")
+    shown(page, name)
+    page.click("nav >> text=Forward")
+    page.wait_for_selector(f"html[data-shown='{name}']")
+    assert len(lines()) == 2
+
+
+def found_at_both_widths(page, violations):
+    """Return what axe finds on a page as wide as a desktop's, and as a phone's."""
+    found = []
+    for width in (1400, 400):
+        page.set_viewport_size({"width": width, "height": 800})
+        found += [f"{width} px: {each}" for each in violations(page)]
+        assert page.evaluate("document.documentElement.scrollWidth") <= width
+    return found
+
+
+@pytest.mark.slow
+@pytest.mark.spec("issue-72/accessible")
+@pytest.mark.parametrize("scheme", ["light", "dark"])
+@pytest.mark.parametrize("kind", ["stars", "--pairs", "--questions"])
+def test_axe_finds_nothing_while_one_rates_and_at_the_end(rated, tmp_path, violations, scheme, kind):
+    words = ["--glob", "secret0[0-2]*", *([kind] if kind == "--pairs" else [])]
+    if kind == "--questions":
+        options = {"A": "Yes, over the whole of the picture", "B": "No"}
+        asked = {"query": "Is it noisy?", "options": options, "image": str(tmp_path / "photos" / "secret00.bmp")}
+        (tmp_path / "asked.jsonl").write_text(json.dumps({"id": "q", **asked, "answer": "A"}) + "\n", "utf-8")
+        words = [kind, str(tmp_path / "asked.jsonl")]
+    page, _ = rated(*words, color_scheme=scheme, bypass_csp=True)
+    assert found_at_both_widths(page, violations) == []
+    page.keyboard.press("?")
+    page.keyboard.press("z")
+    name = shown(page)
+    page.keyboard.press("1")
+    if kind != "--questions":
+        shown(page, name)
+        page.keyboard.press("ArrowLeft")
+        page.wait_for_selector(f"html[data-shown='{name}']")
+        assert found_at_both_widths(page, violations) == []
+        page.keyboard.press("ArrowRight")
+    while (name := shown(page, name)) != "end":
+        page.keyboard.press("2")
+    assert found_at_both_widths(page, violations) == []
 
 
 @pytest.mark.slow
@@ -173,3 +244,26 @@ def test_who_is_right_is_said_with_keys_and_found_again(misses, served, open_pag
         ("<b>0", "program", 4.0), ("<b>1", "people", None), ("<b>2", "neither", None),
     ]  # fmt: skip
     assert review.summary().startswith("3 of 3 answered (people 1, program 1, neither 1; 1 with an own score)\n")
+
+
+@pytest.mark.slow
+@pytest.mark.spec("issue-72/accessible")
+@pytest.mark.parametrize("scheme", ["light", "dark"])
+def test_axe_finds_nothing_where_one_says_who_is_right(misses, served, open_page, violations, scheme):
+    from program.rating.review import Reviewing, review_app
+
+    review = Reviewing(misses, load_settings(), "ann")
+    url = served(app=review_app(review))
+    page = open_page(url, url, color_scheme=scheme, bypass_csp=True)
+    page.wait_for_function("() => document.getElementById('picture').naturalWidth === 160")
+    assert found_at_both_widths(page, violations) == []
+    with page.expect_response("**/answer"):
+        page.keyboard.press("r")
+    page.keyboard.press("4")
+    page.keyboard.press("z")
+    assert found_at_both_widths(page, violations) == []
+    page.keyboard.press("ArrowRight")
+    page.keyboard.press("ArrowRight")
+    page.wait_for_selector("#options >> text=A. Yes")
+    assert found_at_both_widths(page, violations) == []
+    review.close()

@@ -89,3 +89,5 @@ def test_labels_needed_follow_the_curve_and_are_not_told_beyond_it():
     assert labels_for(0.2, worth(curve(100, 1.0))) is None  # above .9
     assert labels_for(0.02, worth(curve(100, -1.0))) is None  # more labels did not help
     assert labels_for(0.02, worth(curve(100, 1.0))._replace(curve=())) is None
+    unsure = worth(curve(100, 1.0))._replace(after=Estimate(0.11, -0.07, 0.29, 100))
+    assert labels_for(0.02, unsure) is None  # labels at random

@@ -129,7 +129,7 @@ def test_what_a_kill_left_is_cut_off_and_a_second_server_is_refused(evaluated, a
 
 def test_a_folder_without_misses_or_with_another_file_is_refused(tmp_path, capsys):
     assert rate_command(["--review", str(tmp_path), "--port", "0"]) == 2
-    assert "misses.jsonl': cannot be read" in capsys.readouterr().err
+    assert "holds no misses.jsonl; give the folder of agentic-iqa evaluate --report" in capsys.readouterr().err
     (tmp_path / "misses.jsonl").write_text("", "utf-8")
     with pytest.raises(InputError, match="missed nothing"):
         Reviewing(tmp_path, load_settings(), "ann")

@@ -28,7 +28,7 @@ def rating_in(packet: bytes) -> int | None:
     return stated_in(packet).rating
 
 
-SAID = Fields(4, is_suggested=True, label="Green", keywords=["aiqa:soft", "aiqa:<noise> & more"])
+SAID = Fields(4, source="suggested", label="Green", keywords=["aiqa:soft", "aiqa:<noise> & more"])
 NAMES = (
     'xmlns:rdf="http://www.w3.org/1999/02/22-rdf-syntax-ns#"',
     'xmlns:xmp="http://ns.adobe.com/xap/1.0/"',
@@ -280,12 +280,12 @@ def test_of_a_merge_one_value_is_new_and_no_other_byte(tmp_path):
 @pytest.mark.parametrize(
     ("there", "fields", "person"),
     [
-        ('xmp:Rating="0" a:Suggested="3"', Fields(4, is_suggested=True), None),
+        ('xmp:Rating="0" a:Suggested="3"', Fields(4, source="suggested"), None),
         ('xmp:Rating="0" a:Suggested="4"', Fields(4), 4),
         ('xmp:Rating="0" a:Suggested="3"', Fields(4), 4),
         ('xmp:Rating="0"', Fields(-1), -1),
         ('xmp:Rating="3"', Fields(4), 3),
-        ('xmp:Rating="-1"', Fields(4, is_suggested=True), -1),
+        ('xmp:Rating="-1"', Fields(4, source="suggested"), -1),
     ],
 )  # fmt: skip
 def test_what_takes_the_place_of_0_is_the_persons_or_a_suggestion(tmp_path, there, fields, person):

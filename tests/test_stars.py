@@ -62,9 +62,10 @@ def test_stars_are_read_wherever_programs_keep_them(tmp_path, capsys):
         "bridge.xmp": 'xmp:Rating="1"', "darktable.jpg.xmp": 'xmp:Rating="2"', "zero.xmp": 'xmp:Rating="0"',
         "rejected.xmp": 'xmp:Rating="-1"', "flagged.xmp": 'xmpDM:pick="-1" xmp:Rating="0"',
         "digikam.jpg.xmp": 'digiKam:PickLabel="1"', "picked.xmp": 'digiKam:PickLabel="3"',
-        "suggested.xmp": 'xmp:Rating="4" aiqa:Suggested="4"',
+        "suggested.xmp": 'xmp:Rating="4" aiqa:Suggested="4"', "confirmed.xmp": 'xmp:Rating="4" aiqa:Confirmed="4"',
     }.items(), start=6):  # fmt: skip
-        photograph(folder / f"{name.partition('.')[0]}.jpg", number)
+        # A suggestion that was confirmed also sets aside the stars that the file had before.
+        photograph(folder / f"{name.partition('.')[0]}.jpg", number, rating=3 * name.startswith("confirmed"))
         (folder / name).write_bytes(stated(words))
     heif = pytest.importorskip("pillow_heif", reason="the extra [heif] is not installed")
     heif.from_pillow(Image.new("RGB", (64, 48))).save(folder / "phone.heic", xmp=stated('xmp:Rating="2"'))
@@ -77,9 +78,10 @@ def test_stars_are_read_wherever_programs_keep_them(tmp_path, capsys):
         "darktable.jpg": 2, "phone.heic": 2,
     }  # fmt: skip
     assert all(len(row["sha256"]) == 64 and row["labels"] == "person" for row in rows.values())
-    assert "8 labels of 14 photographs" in said
+    assert "8 labels of 15 photographs" in said
     assert "stars: 1 with 1, 3 with 2, 1 with 3, 2 with 4, 1 with 5; 3 rejected, 1 picked" in said
-    assert "left out: 2 unrated (no rating, or 0), 4 picked or rejected without a pair" in said
+    assert "left out: 1 unrated (no rating, or 0), 4 picked or rejected without a pair" in said
+    assert "left out: 2 have the rating that a gallery suggested" in said
     assert {path: path.read_bytes() for path in folder.iterdir()} == before
     rows, _, _ = stars_of(folder, capsys, "--rejects-as", "1")
     assert [rows[f"{name}.jpg"]["mos"] for name in ("rejected", "flagged", "digikam")] == [1, 1, 1]
@@ -178,7 +180,9 @@ def test_a_file_of_nothing_but_confirmed_suggestions_is_refused_by_compile(tmp_p
     culled = decided(tmp_path / "culled", {"a.jpg": {"stars": 3, **suggestion("keep", 3)}}, {"a.jpg": None})
     assert main(["compile", "--data", str(culled / "decisions.json"), "--out", str(tmp_path / "program")]) == 2
     assert "circular" in capsys.readouterr().err
-    shutil.copy(culled / "decisions.json", tmp_path / "decisions.json")
+    shutil.move(culled / "decisions.json", tmp_path / "decisions.json")
+    assert main(["compile", "--data", str(culled), "--out", str(tmp_path / "program")]) == 2
+    assert "holds no decisions; save them on its page, then give them to" in capsys.readouterr().err
     assert main(["compile", "--data", str(tmp_path / "decisions.json"), "--out", str(tmp_path / "program")]) == 2
     assert "gallery.jsonl is not beside it" in capsys.readouterr().err
 

@@ -19,7 +19,7 @@ from pathlib import Path
 from typing import Any
 from urllib.parse import quote
 
-from data.decisions import DECISIONS, KEPT_STARS, Decisions, read_decisions
+from data.decisions import DECISIONS, KEPT_STARS, Decision, Decisions, read_decisions
 from program.agent.saving import context_of, program_from
 from program.batch.inputs import find_items, left_out_text
 from program.batch.output import write_rows
@@ -30,9 +30,9 @@ from program.common.outputs import GALLERY, check_outputs_in, replacing
 from program.common.request import Request
 from program.common.settings import Settings
 from program.gallery.choice import Choosing, choose, groups_of
-from program.gallery.picture import Entry, Picture, Taking, copy_name
+from program.gallery.picture import Entry, Picture, Taking, copy_name, rating_fields
 from program.gallery.sidecars import copy_picture, write_sidecar
-from program.images.packets import Fields
+from program.images.packets import Fields, Source
 from program.images.stated import sidecar_of, sidecars_of, stated_beside
 from program.running.journal import Journal
 from program.running.runner import run as run_all
@@ -70,7 +70,7 @@ def run(arguments: argparse.Namespace, settings: Settings) -> int:
             decisions = _kept_decisions(out, from_page, pictures)
             pictures = _chosen(arguments, pictures, requests, decisions)
             paths = {request.id: request.image for request in requests}
-            pictures = list(_with_sidecars(arguments, pictures, paths))
+            pictures = list(_with_sidecars(arguments, pictures, paths, decisions))
             _write(arguments, pictures, paths, decisions)
     except OSError as error:
         raise InputError(f"--out {str(out)!r}: cannot be written ({error.strerror}); give another folder") from error
@@ -178,16 +178,16 @@ def _chosen(
 def _rated(picture: Picture, request: Request, folder: Path) -> Picture:
     """Return a picture with a person's rating beside it, or with why its sidecar cannot be read."""
     try:
-        rating = stated_beside(request.image, folder).rating
+        stated = stated_beside(request.image, folder)
     except InputError as error:
         return picture.model_copy(update={"xmp_state": f"error: {error}"})
-    if not rating:
+    if not stated.rating:
         return picture
-    return picture.model_copy(update={"user_rating": rating})
+    return picture.model_copy(update=rating_fields(stated))
 
 
 def _with_sidecars(
-    arguments: argparse.Namespace, pictures: Sequence[Picture], paths: Mapping[str, Path]
+    arguments: argparse.Namespace, pictures: Sequence[Picture], paths: Mapping[str, Path], decisions: Decisions
 ) -> Iterator[Picture]:
     """Write the sidecars, and yield the pictures with what became of theirs."""
     owners: dict[Path, str] = {}
@@ -200,18 +200,23 @@ def _with_sidecars(
         try:
             if first != picture.id:
                 raise InputError(f"sidecar of {picture.id!r}: is that of {first!r}, too; use --xmp-name full")
-            fields = _fields_of(picture)
+            fields = _fields_of(picture, decisions.of(picture.id, picture.sha256))
             state = write_sidecar(path, fields, arguments.xmp, arguments.xmp_name, dry=arguments.dry_run)
         except (InputError, OSError) as error:
             state = f"error: {_why(error)}"
         yield picture.model_copy(update={"xmp_state": state})
 
 
-def _fields_of(picture: Picture) -> Fields:
+def _fields_of(picture: Picture, decision: Decision | None) -> Fields:
     """Return what a picture's sidecar says: a person's stars before what is suggested."""
-    own = picture.user_rating
+    rates = decision is not None and bool(decision.stars or decision.verdict == "reject")
+    source: Source = "person"
+    if not picture.user_rating:
+        source = "suggested"
+    elif decision is not None and rates and not decision.is_own:
+        source = "confirmed"
     return Fields(
-        own or picture.suggested_rating, not own, _LABELS.get(picture.verdict or ""),
+        picture.user_rating or picture.suggested_rating, source, _LABELS.get(picture.verdict or ""),
         [f"aiqa:{_KEYWORDS.get(fault, fault)}" for fault, _ in picture.faults],
     )  # fmt: skip
 

@@ -19,6 +19,7 @@ from program.common.files import write_whole
 from program.common.request import Request
 from program.expert import View, appearance, fault_map
 from program.images.decode_worker import tags_bounded
+from program.images.packets import Stated
 from program.images.stated import stated_by, taken_at
 from program.images.store import IMAGES, LARGEST, ImageRef, jpeg_of
 from program.running.row import Row
@@ -51,6 +52,8 @@ class Entry(Row):
     """Share of pixels that are clipped, 0..1."""
     user_rating: int | None = None
     """A person's stars, or -1 for a rejected picture: from the page, the file or a sidecar."""
+    user_rating_confirms: bool | None = None
+    """Whether the rating in the file or a sidecar only confirms what an earlier gallery suggested."""
     suggested_rating: int | None = None
     xmp_state: str | None = None
 
@@ -207,5 +210,10 @@ def _cells_of(view: View, fault: str) -> tuple[int, ...]:
 def _facts_of_file(data: bytes, image: ImageRef) -> dict[str, Any]:
     """Return when and how a file's picture was taken, and the rating that the file holds."""
     tags, packet = tags_bounded(data, image.width * image.height)
-    rating = stated_by(tags, packet).rating or None
-    return {"taken_at": taken_at(tags), "camera": shot_with(tags), "user_rating": rating}
+    return {"taken_at": taken_at(tags), "camera": shot_with(tags), **rating_fields(stated_by(tags, packet))}
+
+
+def rating_fields(stated: Stated) -> dict[str, Any]:
+    """Return the fields of a person's rating in a file or a sidecar."""
+    rating = stated.rating or None  # 0 is none
+    return {"user_rating": rating, "user_rating_confirms": stated.is_suggested if rating else None}

@@ -10,7 +10,7 @@ import re
 from collections.abc import Container, Iterable, Mapping, Sequence, Set
 from contextlib import suppress
 from dataclasses import dataclass, field
-from typing import Any, NamedTuple, TypeAlias
+from typing import Any, Literal, NamedTuple, TypeAlias
 from xml.parsers import expat
 from xml.sax.saxutils import escape, quoteattr
 
@@ -34,7 +34,11 @@ _FLAGS = {
     ("http://www.digikam.org/ns/1.0/", "PickLabel"): {"3": "pick", "1": "reject"},
 }
 _ROOT, _NODE, _ABOUT = (_RDF, "RDF"), (_RDF, "Description"), {(_RDF, "about"), ("", "about")}
-_RATING, _LABEL, _SUBJECT, _MARK = (_XMP, "Rating"), (_XMP, "Label"), (_DC, "subject"), (_OWN, "Suggested")
+_RATING, _LABEL, _SUBJECT = (_XMP, "Rating"), (_XMP, "Label"), (_DC, "subject")
+Source = Literal["person", "confirmed", "suggested"]
+"""Whose a rating is: a person's own, the program's that a person confirmed, or the program's alone."""
+_MARKS: Mapping[Source, tuple[str, str]] = {"suggested": (_OWN, "Suggested"), "confirmed": (_OWN, "Confirmed")}
+"""Each holds the rating that was written with it: once a person changes that, they differ."""
 _PREFIXES = {_RDF: "rdf", _XMP: "xmp", _DC: "dc", _OWN: "aiqa"}
 _PACKET = """<?xpacket begin="\ufeff" id="W5M0MpCehiHzreSzNTczkc9d"?>
 <x:xmpmeta xmlns:x="adobe:ns:meta/">
@@ -56,9 +60,7 @@ class Fields:
 
     rating: int | None = None
     """1..5, or -1 for a picture that a person rejected."""
-    is_suggested: bool = False
-    """Whether the rating is the program's: as long as nobody changes it, it is not read as a
-    person's."""
+    source: Source = "person"
     label: str | None = None
     keywords: Sequence[str] = ()
 
@@ -84,7 +86,7 @@ class Packet:
     """The text of those that are plain."""
     about: str = ""
     places: dict[Name, list[_Place]] = field(default_factory=dict)
-    """Of the rating, and of the mark of one that was suggested."""
+    """Of the rating, and of the marks of whose it is."""
     prefixes: dict[str, str] = field(default_factory=dict)
     """Of the namespaces of RDF and the properties: Adobe's XMP Toolkit refuses a packet with two
     for one of them."""
@@ -106,6 +108,8 @@ class Stated(NamedTuple):
     rating: int | None = None
     """Stars 1..5, -1 for a rejected picture, 0 for none; None where nothing is said."""
     picked: bool = False
+    is_suggested: bool = False
+    """Whether the program gave stars that a person confirmed, as `rating`, or never saw."""
 
 
 def stated_in(data: bytes) -> Stated:
@@ -116,16 +120,15 @@ def stated_in(data: bytes) -> Stated:
         return Stated()
     flags = {words.get(properties.get(name, "")) for name, words in _FLAGS.items()}
     rating = _number(properties.get(_RATING))
-    if rating is not None and properties.get(_MARK) == str(rating):
-        return Stated(None, "pick" in flags)
+    marked = [source for source, mark in _MARKS.items() if properties.get(mark) == str(rating)]
     if rating is None:
         percents = [_number(properties.get(name)) for name in _WINDOWS]
         rating = next((stars_of_percent(each) for each in percents if each is not None), None)
-    if "reject" in flags:
-        rating = -1
-    if rating is not None and not -1 <= rating <= 5:
+    if "reject" in flags and rating != -1:
+        rating, marked = -1, []
+    if "suggested" in marked or (rating is not None and not -1 <= rating <= 5):
         rating = None
-    return Stated(rating, "pick" in flags)
+    return Stated(rating, "pick" in flags, bool(marked))
 
 
 def stars_of_percent(percent: int) -> int:
@@ -202,11 +205,12 @@ def _changes(fields: Fields, packet: Packet) -> _Changes:
             values[_RATING] = rating
         else:
             attributes[_RATING] = rating
-        if _MARK not in there:
-            if fields.is_suggested:
-                attributes[_MARK] = rating
-        elif (there[_MARK] == rating) != fields.is_suggested:
-            values[_MARK] = rating if fields.is_suggested else ""
+        for source, mark in _MARKS.items():
+            stated = rating if fields.source == source else ""
+            if mark in there and (there[mark] == rating) != bool(stated):
+                values[mark] = stated
+            elif mark not in there and stated:
+                attributes[mark] = stated
     if fields.label is not None and _LABEL not in there:
         attributes[_LABEL] = fields.label
     keywords = () if _SUBJECT in there else tuple(fields.keywords)
@@ -463,7 +467,7 @@ class _Reading:
             return
         self.packet.properties[name] = value.strip()
         self._note_prefix(name, place.name)
-        if name in (_RATING, _MARK):
+        if name == _RATING or name in _MARKS.values():
             self.packet.places.setdefault(name, []).append(place)
 
     def _note_prefix(self, name: Name, written: str) -> None:

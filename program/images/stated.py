@@ -126,15 +126,18 @@ def burst_names(taken: Mapping[str, str | None], gap_s: float) -> dict[str, str]
 
 
 def stated_beside(picture: Path | None, folder: Path) -> Stated:
-    """Return what the sidecars of a picture below `folder` say: the first with a rating or a flag.
+    """Return what the sidecars of a picture below `folder` say: the first with a person's rating or flag.
 
     Raises InputError where one of them is no file of the folder's or cannot be read.
     """
+    stated = Stated()
     for path in sidecars_of(picture) if picture is not None else ():
-        stated = stated_in(read_sidecar(path, folder))
-        if stated.rating or stated.picked:  # 0 is none
-            return stated
-    return Stated()
+        each = stated_in(read_sidecar(path, folder))
+        if each.rating or each.picked:  # 0 is none
+            return each
+        if each.is_suggested:
+            stated = each
+    return stated
 
 
 def stated_by(tags: Mapping[int, object], packet: bytes) -> Stated:

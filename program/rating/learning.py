@@ -91,7 +91,7 @@ def worth_text(session: Session) -> str:
     before, after = _interval(worth.before), _interval(worth.after)
     text = f"the program has {before} (SRCC), and a quick fit to your {worth.after.n} labels {after}"
     more = labels_for(_GAIN, worth)
-    return text if more is None else f"{text}; about {more} more labels for {_GAIN:g}"
+    return text if more is None else f"{text}; about {more} more labels for {_GAIN:g} more"
 
 
 def _interval(estimate: Estimate) -> str:

@@ -26,10 +26,12 @@ class Photograph(NamedTuple):
     sha256: str
     taken_at: str | None
     rating: int
-    """Stars 1..5, 0 for none, -1 for a rejected one."""
+    """A person's own: stars 1..5, 0 for none, -1 for a rejected one."""
     picked: bool
     differs: bool
     """Whether the file states another rating than the sidecar."""
+    is_suggested: bool
+    """Whether it has no rating but what a gallery suggested."""
 
     @property
     def standing(self) -> str | None:
@@ -54,10 +56,14 @@ def read_photograph(request: Request, folder: Path) -> Photograph:
         raise InputError(f"image {request.id!r}: {fault}") from error
     tags, packet = tags_bounded(data, MAX_PIXELS)
     inside = stated_by(tags, packet)
-    rating = beside.rating or inside.rating or 0
-    differs = bool(inside.rating) and inside.rating != rating
-    digest, picked = hashlib.sha256(data).hexdigest(), beside.picked or inside.picked
-    return Photograph(request.id, path, digest, taken_at(tags), rating, picked, differs)
+    newest = beside if beside.rating else inside
+    rating = 0 if newest.is_suggested else newest.rating or 0
+    differs = bool(rating) and inside.rating not in {None, 0, rating}
+    return Photograph(
+        request.id, path, hashlib.sha256(data).hexdigest(), taken_at(tags),
+        rating=rating, picked=beside.picked or inside.picked, differs=differs,
+        is_suggested=not rating and (beside.is_suggested or inside.is_suggested),
+    )  # fmt: skip
 
 
 def labelled(photographs: Sequence[Photograph], burst_of: dict[str, str], rejects_as: float | None) -> list[Sample]:
@@ -94,7 +100,8 @@ def counts_of(photographs: Sequence[Photograph], samples: Sequence[Sample], burs
     return {
         "photographs": len(photographs), "labels": len(samples), "stars": {n: ratings[n] for n in range(1, 6)},
         "rejected": ratings[REJECTED], "picked": sum(each.picked for each in photographs),
-        "unrated": sum(not (each.rating or each.picked) for each in photographs),
+        "suggested": sum(each.is_suggested and not each.picked for each in photographs),
+        "unrated": sum(not (each.rating or each.picked or each.is_suggested) for each in photographs),
         "bursts": sum(size > 1 for size in sizes.values()),
         "pairs": sum(len(sample.preferred_over or {}) for sample in samples),
         "differ": sum(each.differs for each in photographs),

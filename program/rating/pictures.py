@@ -134,6 +134,10 @@ class Screen:
 
     def _make(self, picture: Picture) -> Shown:
         try:
+            str(picture.place.absolute()).encode()
+        except UnicodeEncodeError as error:  # a line of ratings could not hold it
+            raise ImageError(f"image {picture.id!r}: its name is no UTF-8; rename it") from error
+        try:
             data = read_bounded(picture.place, _MOST_BYTES)
         except OSError as error:
             raise ImageError(f"image {picture.id!r}: cannot be read ({error.strerror}); check the file") from error

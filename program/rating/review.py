@@ -35,6 +35,9 @@ class Reviewing:
     """
 
     def __init__(self, folder: Path, settings: Settings, rater: str) -> None:
+        if not (folder / MISSES).exists():
+            mend = "give the folder of agentic-iqa evaluate --report"
+            raise InputError(f"--review {str(folder)!r}: holds no {MISSES}; {mend}")
         self.misses = read_lines(folder / MISSES, Miss)
         if not self.misses:
             raise InputError(f"folder {str(folder)!r}: its evaluation missed nothing; give the report of another one")

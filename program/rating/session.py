@@ -13,7 +13,7 @@ from typing import Any, Literal, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from data.ratings import RatingLine, both_times
+from data.ratings import RatingLine, both_times, last_answers
 from data.ratings import Shown as ShownLine
 from program.common.errors import ImageError, InputError
 from program.rating.choosing import next_place, repeats_due, split_of
@@ -32,6 +32,7 @@ _ROUNDS = 3
 _LEAST_DIVIDED = 100
 """Pictures from which pairs are drawn inside a split: scores of two parts without a vote between do not compare."""
 UNSURE, TAKEN_BACK = "unsure", None
+_NOTHING = {"mos": None, "preferred": None, "answer": None, "unsure": False}
 
 
 class Task(NamedTuple):
@@ -81,6 +82,10 @@ def pairs_of(pictures: Sequence[Picture], splits: Sequence[str | None], seed: in
     return pairs
 
 
+def _now() -> datetime:
+    return datetime.now(UTC).replace(microsecond=0)
+
+
 class Session:
     """One rater's answers. Thread-safe; pages in several tabs are shown different pictures where there are enough."""
 
@@ -123,6 +128,10 @@ class Session:
     def _resume(self) -> None:
         unit_of = {self._key_of_unit(unit): n for n, unit in enumerate(self.units)}
         place_of = {picture.id: place for place, picture in enumerate(self.pictures)}
+        for line in last_answers(self.lines).values():
+            unit = unit_of.get((line.id, line.other.id if line.other else ""))
+            if unit is not None and line.value is not None:
+                self._follow(line, self.units[unit])
         for line in self.lines:
             other = line.other.id if line.other else ""
             unit = unit_of.get((line.id, other))
@@ -130,6 +139,19 @@ class Session:
                 self._owner[line.sha256] = place_of[line.id]
             if unit is not None and line.rater == self.asked.rater:
                 self._enter(Task(unit, line.repeat), line)
+
+    def _follow(self, line: RatingLine, unit: Unit) -> None:
+        """Write an answer anew with where its pictures lie now, where they were moved since."""
+        before = [each for each in (line, line.other) if each is not None]
+        if all((self._file.path.parent / each.image).exists() for each in before):
+            return
+        try:
+            now = [self._shown_line(place) for place in unit.pictures]
+        except ImageError:  # said when it is to be shown
+            return
+        if [each.sha256 for each in now] == [each.sha256 for each in before]:
+            other = line.other and line.other.model_copy(update={"image": now[-1].image})
+            self._keep(line.model_copy(update={"image": now[0].image, "other": other}))
 
     def _key_of_unit(self, unit: Unit) -> tuple[str, str]:
         other = self.pictures[unit.pictures[1]].id if len(unit.pictures) > 1 else ""
@@ -160,7 +182,7 @@ class Session:
                 return task
 
     def _due(self, taken: set[Task]) -> Task | None:
-        firsts = [task.unit for task in self._history if not task.repeat]
+        firsts = [task.unit for task in self._history if not task.repeat and not self._has_failed(task.unit)]
         again = {task.unit for task in {*self._done, *taken} if task.repeat}
         unit = repeats_due(firsts, again, self.asked.seed)
         return None if unit is None else Task(unit, True)
@@ -244,9 +266,11 @@ class Session:
             before = self._done.get(task)
             is_there = self._as_shown(task)["given"] == value
             if not is_there and not (before is None and value is TAKEN_BACK):
-                line = self._line(task, value)
-                self._file.add(line)
-                self.lines.append(line)
+                if before is not None and value is TAKEN_BACK:  # also of a picture that is gone by now
+                    line = before.model_copy(update={**_NOTHING, "at": _now()})
+                else:
+                    line = self._line(task, value)
+                self._keep(line)
                 self._enter(task, line)
                 if value is TAKEN_BACK:
                     self._pending[tab].insert(0, task)
@@ -255,16 +279,20 @@ class Session:
     def _line(self, task: Task, value: Any) -> RatingLine:
         unit = self.units[task.unit]
         shown = [self._shown_line(place) for place in unit.pictures]
-        said: dict[str, Any] = {"unsure": True} if value == UNSURE else {}
-        if value not in (UNSURE, TAKEN_BACK):
+        said: dict[str, Any] = {"unsure": True}
+        if value != UNSURE:
             said = {{"score": "mos", "pair": "preferred", "question": "answer"}[self.asked.kind]: value}
         if self.asked.kind == "question":
             said |= {"query": unit.query, "options": unit.options, "regions": unit.regions}
         return RatingLine(
             **{**shown[0].model_dump(), "id": unit.id}, other=shown[1] if len(shown) > 1 else None,
             split=self._splits[unit.pictures[0]], rater=self.asked.rater, repeat=task.repeat,
-            at=datetime.now(UTC).replace(microsecond=0), **said,
+            at=_now(), **said,
         )  # fmt: skip
+
+    def _keep(self, line: RatingLine) -> None:
+        self._file.add(line)
+        self.lines.append(line)
 
     def _shown_line(self, place: int) -> ShownLine:
         picture, folder = self.pictures[place], self._file.path.resolve().parent
@@ -293,13 +321,14 @@ class Session:
     # How far it is
 
     def progress(self) -> dict[str, Any]:
-        """Return counts: what is rated, shown again, unsure, and open."""
+        """Return counts: what is rated, shown again, unsure, open, and left out as it cannot be shown."""
         with self._lock:
             firsts = [line for task, line in self._done.items() if not task.repeat]
-            able = sum(not self._has_failed(n) for n in range(len(self.units)))
+            left = [n for n in range(len(self.units)) if Task(n, False) not in self._done]
+            left_out = sum(map(self._has_failed, left))
             return {
-                "rated": len(firsts), "open": max(able - len(firsts), 0), "repeats": len(self._done) - len(firsts),
-                "unsure": sum(line.unsure for line in firsts),
+                "rated": len(firsts), "open": len(left) - left_out, "repeats": len(self._done) - len(firsts),
+                "unsure": sum(line.unsure for line in firsts), "left_out": left_out,
             }  # fmt: skip
 
     def own_repeats(self) -> list[tuple[RatingLine, RatingLine]]:

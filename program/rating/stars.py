@@ -69,7 +69,9 @@ def _prepare(arguments: argparse.Namespace) -> int:
     samples = labelled(photographs, burst_of, arguments.rejects_as)
     if not samples:
         mend = "give photographs with stars in their files or sidecars, or rate some with agentic-iqa rate"
-        raise InputError(f"{str(folder)!r}: none of {len(photographs)} photographs has a rating; {mend}")
+        suggested = sum(each.is_suggested for each in photographs)
+        whose = f" of a person's; {suggested} have what a gallery suggested" if suggested else ""
+        raise InputError(f"{str(folder)!r}: none of {len(photographs)} photographs has a rating{whose}; {mend}")
     write_manifest(out, samples)
     counts = counts_of(photographs, samples, burst_of) | {"unread": len(faults)}
     text = json.dumps(counts, indent=2) if arguments.json else _as_text(counts, out)
@@ -80,13 +82,17 @@ def _prepare(arguments: argparse.Namespace) -> int:
 
 def _as_text(counts: dict[str, Any], out: Path) -> str:
     stars = ", ".join(f"{count} with {stars}" for stars, count in counts["stars"].items())
-    left_out, unrated = counts["photographs"] - counts["labels"], counts["unrated"]
+    unrated, suggested = counts["unrated"], counts["suggested"]
+    alone = counts["photographs"] - counts["labels"] - unrated - suggested
     lines = [
         f"{out}: {counts['labels']} labels of {counts['photographs']} photographs",
         f"stars: {stars}; {counts['rejected']} rejected, {counts['picked']} picked",
-        f"left out: {unrated} unrated (no rating, or 0), {left_out - unrated} picked or rejected without a pair",
+        f"left out: {unrated} unrated (no rating, or 0), {alone} picked or rejected without a pair",
         f"bursts: {counts['bursts']}; {counts['pairs']} pairs of a pick and a reject in one burst",
     ]
+    if suggested:
+        why = "as labels they would teach the program its own answers"
+        lines.append(f"left out: {suggested} have the rating that a gallery suggested: {why}")
     if counts["differ"]:
         lines.append(f"disagree: {counts['differ']} have other stars in the file than in the sidecar, which counts")
     if counts["unread"]:

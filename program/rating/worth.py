@@ -102,10 +102,10 @@ def worth_of(
 def labels_for(gain: float, worth: Worth) -> int | None:
     """Return about how many more labels raise the SRCC of the fit by `gain`; None where that cannot be said.
 
-    The curve is SRCC = a - b / sqrt(labels), by least squares. It says nothing of fewer than 50 labels, where more
-    labels did not help yet, and of more than three times as many as there are.
+    The curve is SRCC = a - b / sqrt(labels), by least squares. It says nothing of fewer than 50 labels, where the
+    fit may agree with none of them, where more labels did not help yet, and of more than three times as many.
     """
-    if not worth.curve:
+    if not worth.curve or worth.after.low <= 0:
         return None
     counts, values = np.array(worth.curve).T
     slope = -float(np.polyfit(counts**-0.5, values, 1)[0])

@@ -4,6 +4,7 @@ const $ = (id) => document.getElementById(id);
 const TAB = sessionStorage.getItem("tab") || Math.random().toString(36).slice(2);
 sessionStorage.setItem("tab", TAB);
 const UNSAVED = `unsaved ${TAB}`;
+const ABSENT = "The server does not answer. Start the command again.";
 
 function el(kind, name, text) {
   const made = document.createElement(kind);
@@ -45,7 +46,13 @@ async function send() {
       complain("");
       take(state);
     } catch (error) {
-      if (error.isRefusal) { complain(`An answer was not taken: ${error.message}`); unsaved.shift(); keep(); continue; }
+      if (error.isRefusal) {
+        complain(`An answer was not taken: ${error.message}`);
+        unsaved.shift();
+        keep();
+        await ask("queue", {}).then(take, () => {});
+        continue;
+      }
       complain(`Not saved yet: the server does not answer. Start the command again; ${unsaved.length} answer${unsaved.length > 1 ? "s wait" : " waits"} here.`);
       await new Promise((go) => setTimeout(go, 1000));
     }
@@ -57,13 +64,14 @@ function complain(text) { $("fault").textContent = text; $("fault").hidden = !te
 
 // What is shown: `queue` is what comes, `past` what was gone back to.
 
-let queue = [], past = null, current = null, isLoaded = false, rated = 0;
+let queue = [], past = null, current = null, isLoaded = false, rated = 0, leftOut = 0;
 const loaded = new Map();
 
 function take(state) {
   const waiting = new Set(unsaved.map((each) => each.id));
   queue = state.queue.filter((task) => !waiting.has(task.id));
   rated = state.rated;
+  leftOut = state.left_out;
   $("counts").textContent = `${rated} rated · ${state.open} open${state.unsure ? ` · ${state.unsure} unsure` : ""}`;
   $("bar").max = Math.max(rated + state.open, 1);
   $("bar").value = rated;
@@ -94,6 +102,7 @@ async function show(task) {
   $("end").hidden = Boolean(task);
   if (!task) return end();
   $("title").textContent = task.title;
+  $("forward").hidden = !past;
   answers(task);
   whole = false; centre = [0.5, 0.5];
   const images = load(task);
@@ -108,14 +117,30 @@ async function show(task) {
   try {
     await Promise.all(images.map((image) => image.decode()));
   } catch {
-    if (current === task) loaded.delete(task.id), setTimeout(() => { if (current === task) { current = null; show(task); } }, 1000);
+    if (current === task) await again(task);
     return;
   }
+  if (isMissing && current === task) { isMissing = false; complain(""); }
   if (current !== task) return;
   isLoaded = true;
   for (const button of $("answers").children) button.disabled = false;
   paint();
   document.documentElement.dataset.shown = task.id;
+}
+
+// A picture that did not load: its file is gone, or the server is.
+
+let isMissing = false;
+
+async function again(task) {
+  loaded.delete(task.id);
+  isMissing = true;
+  try {
+    const reply = await fetch(`picture/${task.id}/0`);
+    if (!reply.ok && past) complain("This picture cannot be shown any more. Press → to go on.");
+    else if (!reply.ok) take(await ask("queue", {}));
+  } catch { complain(ABSENT); }
+  setTimeout(() => { if (current === task) { current = null; show(task); } }, 1000);
 }
 
 function answers(task) {
@@ -134,8 +159,10 @@ function answers(task) {
 
 async function end() {
   $("title").textContent = "Rate pictures";
-  $("ended").textContent = `All are rated: ${rated}.`;
+  $("ended").textContent = rated ? `All are rated: ${rated}.` : "There is nothing to rate.";
+  if (leftOut) $("ended").textContent += ` ${leftOut} left out: press Done, and the terminal says why.`;
   await worth();
+  $("end").focus();
   document.documentElement.dataset.shown = "end";
 }
 
@@ -232,7 +259,7 @@ function act(key) {
   const chosen = current && current.answers[Number(name) - 1];
   if (chosen && /^[1-9]$/.test(name)) { answer(chosen.value, chosen.label); return true; }
   if (!ACTIONS[name]) return false;
-  Promise.resolve(ACTIONS[name]()).catch(() => complain("The server does not answer. Start the command again."));
+  Promise.resolve(ACTIONS[name]()).catch(() => complain(ABSENT));
   return true;
 }
 document.addEventListener("keydown", (event) => {
@@ -250,8 +277,9 @@ $("done").addEventListener("click", async () => {
   await worth();
   await ask("done", {});
   current = null;
-  $("stage").hidden = document.querySelector("nav").hidden = true;
+  $("stage").hidden = document.querySelector("nav").hidden = $("keys").hidden = $("done").hidden = true;
   $("end").hidden = false;
+  $("end").focus();
   $("ended").textContent = `${rated} rated. The server has stopped; the same command goes on here.`;
 });
 
@@ -260,7 +288,7 @@ async function start() {
     if (unsaved.length) await send();
     take(await ask("queue", {}));
     complain("");
-  } catch { complain("The server does not answer. Start the command again."); setTimeout(start, 1000); return; }
+  } catch { complain(ABSENT); setTimeout(start, 1000); return; }
   $("stage").focus({ preventScroll: true });
   document.documentElement.dataset.ready = "yes";
 }
