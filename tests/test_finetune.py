@@ -154,7 +154,7 @@ def test_a_language_model_is_refused_with_what_serves_it(data, loopback, capsys)
 def test_errors_are_those_of_fits_without_the_group(rng):
     inputs, residuals, codes = rng.normal(size=(24, 40)), rng.normal(size=24), np.repeat(np.arange(8), 3)
     products = inputs @ inputs.T
-    weights, errors = _solved(np.asfortranarray(np.tril(products)), residuals, codes, 0.5)
+    weights, errors, _ = _solved(np.asfortranarray(np.tril(products)), residuals, codes, 0.5)
     np.testing.assert_allclose(weights, np.linalg.solve(products + 0.5 * np.eye(24), residuals))
     for code in range(8):
         out, rest = codes == code, codes != code
