@@ -11,6 +11,7 @@ from typing import Any
 import numpy as np
 import pytest
 from PIL import Image, ImageFilter
+from scipy.stats import multivariate_normal
 
 import optimizers.job
 from optimizers.job import prepare_job
@@ -154,8 +155,10 @@ def test_a_language_model_is_refused_with_what_serves_it(data, loopback, capsys)
 def test_errors_are_those_of_fits_without_the_group(rng):
     inputs, residuals, codes = rng.normal(size=(24, 40)), rng.normal(size=24), np.repeat(np.arange(8), 3)
     products = inputs @ inputs.T
-    weights, errors, _ = _solved(np.asfortranarray(np.tril(products)), residuals, codes, 0.5)
+    weights, errors, likelihood = _solved(np.asfortranarray(np.tril(products)), residuals, codes, 0.5)
     np.testing.assert_allclose(weights, np.linalg.solve(products + 0.5 * np.eye(24), residuals))
+    known = multivariate_normal(cov=products + 0.5 * np.eye(24)).logpdf(residuals)
+    assert likelihood == pytest.approx(known + 12 * np.log(2 * np.pi))
     for code in range(8):
         out, rest = codes == code, codes != code
         others = np.linalg.solve(products[np.ix_(rest, rest)] + 0.5 * np.eye(21), residuals[rest])
