@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 import pytest
 from PIL import Image, ImageFilter
-from scipy.stats import multivariate_normal
+from scipy.stats import multivariate_normal, rankdata
 
 import optimizers.job
 from optimizers.job import prepare_job
@@ -165,6 +165,29 @@ def test_errors_are_those_of_fits_without_the_group(rng):
         np.testing.assert_allclose(errors[out], residuals[out] - products[np.ix_(out, rest)] @ others)
 
 
+BELIEVED = QualityBelief(3.0, 0.5, 0.0)
+
+
+def view_of(key: str, features: SimpleNamespace, own_quality: float) -> Any:
+    """Return what a fit reads of an image, of which the expert believes something else than the first look says."""
+    severities = dict.fromkeys(DISTORTION_CATEGORIES, 0.0)
+    return SimpleNamespace(
+        key=(key, ""), features=features, own_quality=own_quality, severities=severities, prior=BELIEVED
+    )
+
+
+def test_whole_stars_are_fitted_as_such_whatever_the_second_look_changed(rng):
+    """Their ranks would differ as chance has it, where each star were moved by what it changed."""
+    labels, stars = Labels(), rng.integers(1, 6, 60).astype(float)
+    for number, star in enumerate(stars):
+        points = np.append(star - 3, rng.normal(size=20)) / 2
+        view = view_of(str(number), SimpleNamespace(points=points[None]), 3 + 0.05 * rng.normal())
+        labels.add(view, BELIEVED, star, str(number))
+    curve = np.interp(stars, np.linspace(1, 5, 81), labels.correction(0).curve)
+    shares = (rankdata(stars) - 0.5) / 60 - 0.5
+    np.testing.assert_allclose(curve, (stars + stars.mean() + np.sqrt(12) * stars.std() * shares) / 2, atol=1e-3)
+
+
 def test_a_fit_of_many_images_multiplies_few_of_them_at_a_time(rng, monkeypatch):
     monkeypatch.setattr(learning, "_ROWS", 8)
     monkeypatch.setattr(learning, "_BESIDE", 4)
@@ -175,10 +198,8 @@ def test_a_fit_of_many_images_multiplies_few_of_them_at_a_time(rng, monkeypatch)
     for number in range(200):
         good = number % 2
         points = (apart * (good - 0.5) + rng.normal(size=wide)) / np.sqrt(wide)
-        severities = dict.fromkeys(DISTORTION_CATEGORIES, 0.0)
         features = SimpleNamespace(points=points[None])
-        view: Any = SimpleNamespace(key=(str(number), ""), features=features, own_quality=3.0, severities=severities)
-        labels.add(view, QualityBelief(3.0, 0.5, 0.0), 2.5 + good, str(number))
+        labels.add(view_of(str(number), features, 3.0), BELIEVED, 2.5 + good, str(number))
     tracemalloc.start()
     fitted = labels.correction(0)
     peak = tracemalloc.get_traced_memory()[1]

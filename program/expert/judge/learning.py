@@ -168,8 +168,8 @@ class Correction(BaseModel):
         """Return by how many levels an image's score is moved, never by its own label."""
         if (known := self.left_out.get(view.key[0])) is not None:
             return known
-        fitted = view.own_quality + inputs_of(view).astype(float) @ self.weights
-        return float(np.interp(fitted, self.curve, _LABELS)) - view.own_quality
+        fitted = view.prior.mean + inputs_of(view).astype(float) @ self.weights
+        return float(np.interp(fitted, self.curve, _LABELS)) - view.prior.mean
 
 
 def inputs_of(view: View) -> Half:
@@ -245,8 +245,8 @@ class Labels:
         """Add an image, what is believed of it, and its label (1..5)."""
         self._inputs.append(inputs_of(view))
         severities = [view.severities[name] for name in DISTORTION_CATEGORIES]
-        reading = view.own_quality
-        # A rubric, or the tools' mean, differs from the own reading after the correction as well.
+        reading = view.prior.mean
+        # A rubric, or the tools' mean, differs from the plain reading after the correction as well.
         label += reading - believed.mean
         self._images.append(_LabelledImage(view.key[0], label, reading, believed.deviation, severities, group))
 
