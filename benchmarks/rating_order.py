@@ -57,7 +57,7 @@ class Photographs:
                 view = viewer.view(IMAGES.add(sample.image))
                 inputs.append(inputs_of(view))
                 near.append(likeness(view))
-                readings.append(view.own_quality)
+                readings.append(view.prior.mean)
                 advance()
         single = np.array(inputs, np.float32)
         self.samples, self.covariance = samples, single @ single.T

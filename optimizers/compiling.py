@@ -144,7 +144,14 @@ class Round:
     def _propose_in_folds(
         self, recipe: Recipe, base: Candidate, candidates: Sequence[Candidate], examples: ExampleSet
     ) -> None:
-        """Let each fold have a version of its own of these candidates; what it cannot fit stays as it was."""
+        """Let each fold have a version of its own of these candidates; what it cannot fit stays as it was.
+
+        Evidence is fitted once: what it says of an image never goes by the labels of the image's own group.
+        """
+        if recipe.teaches == "evidence":
+            for fold in self.folds:
+                fold.versions |= {candidate.name: candidate for candidate in candidates}
+            return
         if not candidates or not self.folds:
             return
         name, is_shown = f"{recipe.name} in folds", self.console is not None
@@ -265,7 +272,7 @@ class Compile:
             if kept is not None:
                 return self._reported(chosen, before, before, kept, table)
             after = self._crossed(train, validation, before, program_sha256(chosen.program))
-            crossed = CrossValidation.of(len(job.folds), self._gains(before, after))
+            crossed = CrossValidation.of(len(job.folds), before, after)
             if not crossed.adopted:
                 chosen, after = uncompiled, before
             return self._reported(chosen, before, after, crossed.verdict(), table, crossed)

@@ -153,10 +153,8 @@ def _searches(job: Job, train: int, validation: int) -> list[Phase]:
     predictors = {"planner": 1, "executor": _diagnoses(job) + 1, "summarizer": len(tasks)}
     sizes = Sizes(train, validation, sum(predictors[role] for role in job.roles), not job.learner.is_paid)
     phases, judged = [], validation
-    # A fit is repeated for each fold, and judged on all labels.
-    times = 1
     if job.is_chosen_in_folds:
-        times, judged = 1 + CHOICE_FOLDS, train + validation
+        judged = train + validation
     ranked = judged
     for recipe in map(recipe_named, job.optimizers):
         bound = recipe.bound(job.budget(recipe.name), sizes)
@@ -164,6 +162,8 @@ def _searches(job: Job, train: int, validation: int) -> list[Phase]:
         asking = bound.asked if recipe.teaches == "evidence" else bound.runs
         expected = calls * asking + bound.reflections // 2
         most_calls = most * asking + bound.reflections
+        # A fusion is fitted anew for each fold; evidence of labels leaves those of an image's own group out.
+        times = 1 + CHOICE_FOLDS if job.is_chosen_in_folds and recipe.teaches == "fusion" else 1
         phases.append(Phase(recipe.name, bound.runs, times * expected, times * most_calls))
         ranked += min(job.settings.compile.rerank, bound.candidates) * judged
     # The uncompiled program's answers are those of the evidence, from the cache.

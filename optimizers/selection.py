@@ -4,6 +4,8 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, NamedTuple
 
+import numpy as np
+
 from optimizers.search import Candidate
 from program.evaluation.charts import gain_words
 from program.evaluation.figures import compare
@@ -67,7 +69,12 @@ class Ranking:
             self._ranked.append(ranked)
             judged.append(ranked.record)
             old, new = self.best.record, ranked.record
-            better = clear_gain(new, old) if clearly else _order(new) > _order(old)
+            if clearly:
+                better = clear_gain(new, old)
+            elif self.where == IN_FOLDS and _tells_scores_apart(new, old):
+                better = follows_closer(new, old)
+            else:
+                better = _order(new) > _order(old)
             if better and not (costs_more(new, old) and not _sure_gain(new, old)):
                 self.best = ranked
         if self.best is not before:
@@ -136,6 +143,31 @@ def clear_gain(new: EvaluationRecord, old: EvaluationRecord) -> bool:
     )
 
 
+def follows_closer(new: EvaluationRecord, old: EvaluationRecord) -> bool:
+    """Return whether scores surely follow the labels' order, and err less than the old ones would on their best line.
+
+    Of few and noisy labels SRCC tells too little: what gained .04 on 1,000 others was no better in SRCC on 108 in half
+    of the draws. The squared error tells more, and as the old scores are moved to the labels' scale first, answers near
+    the mean in no order do not win by it.
+    """
+    order = new.figures.get("srcc")
+    return order is not None and order.sign > 0 and _value(new, "rmse") < _error_on_line(old)
+
+
+def _tells_scores_apart(new: EvaluationRecord, old: EvaluationRecord) -> bool:
+    return leading_metric(new.figures) == "srcc" and _value(new, "rmse") != _value(old, "rmse")
+
+
+def _error_on_line(record: EvaluationRecord) -> float:
+    """Return the RMSE of scores on the rising line that fits the labels best, each label left out of it."""
+    rows = [row for row in record.rows if row.counts and row.task == "scoring"]
+    truth, predicted = (np.array([getattr(row, name) for row in rows], float) for name in ("truth", "predicted"))
+    labels, scores = truth - truth.mean(), predicted - predicted.mean()
+    slope = max(0.0, float(scores @ labels)) / max(float(scores @ scores), 1e-12)
+    leverage = 1 / len(rows) + (scores**2 / max(float(scores @ scores), 1e-12)) * (slope > 0)
+    return float(np.sqrt(np.mean(((labels - slope * scores) / (1 - leverage)) ** 2)))
+
+
 def costs_more(new: EvaluationRecord, old: EvaluationRecord) -> bool:
     """Return whether a record's answers took clearly more tokens an image, as far as both paid for any."""
     spent, before = (record.pace.get("tokens_per_image") for record in (new, old))
@@ -199,14 +231,17 @@ class CrossValidation:
     folds: int
     gains: dict[str, Figure]
     adopted: bool
-    """The interval over photographs of the leading figure lies above 0. That the error falls is not enough: answers
-    near the mean of all labels, in no order, lower it, too."""
+    """The interval over photographs of the leading figure lies above 0, or holds it and the scores follow closer."""
 
     @classmethod
-    def of(cls, folds: int, gains: Mapping[str, Figure]) -> "CrossValidation":
-        """Judge gains."""
+    def of(cls, folds: int, old: EvaluationRecord, new: EvaluationRecord) -> "CrossValidation":
+        """Judge what programs gain on the same samples."""
+        gains = compare(old.rows, new.rows, seed=old.seed)
         first = gains.get(leading_metric(gains))
-        return cls(folds, dict(gains), first is not None and first.sign > 0 and not first.descriptive)
+        if first is None or first.descriptive or first.sign < 0:
+            return cls(folds, gains, adopted=False)
+        is_closer = _tells_scores_apart(new, old) and follows_closer(new, old)
+        return cls(folds, gains, adopted=first.sign > 0 or is_closer)
 
     def verdict(self) -> Verdict:
         """Say what the folds say."""
@@ -217,15 +252,17 @@ class CrossValidation:
         sentence = f"{compiled} and tested on the other, programs gain {words}"
         if not self.adopted:
             return kept_verdict(sentence)
-        return Verdict(True, f"The compiled program is recommended: {sentence}.")
+        first = self.gains[leading_metric(self.gains)]
+        closer = "" if first.sign > 0 else "; on a line of their own the uncompiled program's scores err more"
+        return Verdict(True, f"The compiled program is recommended: {sentence}{closer}.")
 
 
 def _gain(best: EvaluationRecord, uncompiled: EvaluationRecord) -> str:
     gained = validation_score(best) - validation_score(uncompiled)
-    if abs(gained) >= SCORE_STEP / 2 or best.rmse is None or uncompiled.rmse is None:
+    if gained >= SCORE_STEP / 2 or best.rmse is None or uncompiled.rmse is None:
         return f"{gained:+.3f} better"
-    scale = f"RMSE {best.rmse.value:.3f} after {uncompiled.rmse.value:.3f}"
-    return f"as good in order and nearer to the labels ({scale})"
+    order = "as good in order" if gained > -SCORE_STEP / 2 else f"{gained:+.3f} in order"
+    return f"{order} and nearer to the labels (RMSE {best.rmse.value:.3f} after {uncompiled.rmse.value:.3f})"
 
 
 def _words(name: str, figure: Figure, *, ends: bool = False) -> str:

@@ -11,6 +11,7 @@ from typing import Any
 import numpy as np
 import pytest
 from PIL import Image, ImageFilter
+from scipy.stats import multivariate_normal, rankdata
 
 import optimizers.job
 from optimizers.job import prepare_job
@@ -154,12 +155,37 @@ def test_a_language_model_is_refused_with_what_serves_it(data, loopback, capsys)
 def test_errors_are_those_of_fits_without_the_group(rng):
     inputs, residuals, codes = rng.normal(size=(24, 40)), rng.normal(size=24), np.repeat(np.arange(8), 3)
     products = inputs @ inputs.T
-    weights, errors = _solved(np.asfortranarray(np.tril(products)), residuals, codes, 0.5)
+    weights, errors, likelihood = _solved(np.asfortranarray(np.tril(products)), residuals, codes, 0.5)
     np.testing.assert_allclose(weights, np.linalg.solve(products + 0.5 * np.eye(24), residuals))
+    known = multivariate_normal(cov=products + 0.5 * np.eye(24)).logpdf(residuals)
+    assert likelihood == pytest.approx(known + 12 * np.log(2 * np.pi))
     for code in range(8):
         out, rest = codes == code, codes != code
         others = np.linalg.solve(products[np.ix_(rest, rest)] + 0.5 * np.eye(21), residuals[rest])
         np.testing.assert_allclose(errors[out], residuals[out] - products[np.ix_(out, rest)] @ others)
+
+
+BELIEVED = QualityBelief(3.0, 0.5, 0.0)
+
+
+def view_of(key: str, features: SimpleNamespace, own_quality: float) -> Any:
+    """Return what a fit reads of an image, of which the expert believes something else than the first look says."""
+    severities = dict.fromkeys(DISTORTION_CATEGORIES, 0.0)
+    return SimpleNamespace(
+        key=(key, ""), features=features, own_quality=own_quality, severities=severities, prior=BELIEVED
+    )
+
+
+def test_whole_stars_are_fitted_as_such_whatever_the_second_look_changed(rng):
+    """Their ranks would differ as chance has it, where each star were moved by what it changed."""
+    labels, stars = Labels(), rng.integers(1, 6, 60).astype(float)
+    for number, star in enumerate(stars):
+        points = np.append(star - 3, rng.normal(size=20)) / 2
+        view = view_of(str(number), SimpleNamespace(points=points[None]), 3 + 0.05 * rng.normal())
+        labels.add(view, BELIEVED, star, str(number))
+    curve = np.interp(stars, np.linspace(1, 5, 81), labels.correction(0).curve)
+    shares = (rankdata(stars) - 0.5) / 60 - 0.5
+    np.testing.assert_allclose(curve, (stars + stars.mean() + np.sqrt(12) * stars.std() * shares) / 2, atol=1e-3)
 
 
 def test_a_fit_of_many_images_multiplies_few_of_them_at_a_time(rng, monkeypatch):
@@ -172,10 +198,8 @@ def test_a_fit_of_many_images_multiplies_few_of_them_at_a_time(rng, monkeypatch)
     for number in range(200):
         good = number % 2
         points = (apart * (good - 0.5) + rng.normal(size=wide)) / np.sqrt(wide)
-        severities = dict.fromkeys(DISTORTION_CATEGORIES, 0.0)
         features = SimpleNamespace(points=points[None])
-        view: Any = SimpleNamespace(key=(str(number), ""), features=features, own_quality=3.0, severities=severities)
-        labels.add(view, QualityBelief(3.0, 0.5, 0.0), 2.5 + good, str(number))
+        labels.add(view_of(str(number), features, 3.0), BELIEVED, 2.5 + good, str(number))
     tracemalloc.start()
     fitted = labels.correction(0)
     peak = tracemalloc.get_traced_memory()[1]

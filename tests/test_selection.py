@@ -14,7 +14,9 @@ from optimizers.search import Candidate
 from optimizers.selection import (
     CLEAR,
     CLEARLY_NEARER,
+    IN_FOLDS,
     SCORE_STEP,
+    VALIDATION,
     Ranking,
     clear_gain,
     validation_score,
@@ -99,14 +101,14 @@ def test_no_map_is_taken_by_few_photographs_however_much_it_gains() -> None:
     assert found.best.candidate.name == "uncompiled"
 
 
-def ranking(records):
+def ranking(records, where=VALIDATION):
     given = iter(records)
-    return Ranking(lambda candidate: next(given), *named("uncompiled"), keep=6)
+    return Ranking(lambda candidate: next(given), *named("uncompiled"), keep=6, where=where)
 
 
-def taken(records, *names):
+def taken(records, *names, where=VALIDATION):
     """Return the name of the candidate that is best once these were judged."""
-    found = ranking(records)
+    found = ranking(records, where)
     found.add(named(*names))
     return found.best.candidate.name
 
@@ -126,6 +128,27 @@ def test_among_equal_scores_the_nearer_scale_is_taken_and_else_the_earlier_progr
     assert found.add(named("nearer", "same")) == "better on validation"
     assert found.best.candidate.name == next(iter(found.table())) == "nearer"
     assert ranking([base]).best.candidate.name == "uncompiled"
+
+
+def test_of_few_labels_the_error_decides_beside_the_old_scores_on_their_best_line() -> None:
+    other = np.random.default_rng(7).normal(0, 1, N)
+    base, nearer = record(TRUTH + NOISE), record(3 + 0.55 * (TRUTH + 0.8 * NOISE + 0.62 * other - 3))
+    assert value(nearer, "srcc") < value(base, "srcc")
+    assert taken([base, nearer], "nearer", where=IN_FOLDS) == "nearer"
+    assert taken([base, nearer], "nearer") == "uncompiled"  # labels of validation tell the order
+    rescaled = record(3 + 0.8 * (TRUTH + NOISE - 3))
+    assert value(rescaled, "rmse") < value(base, "rmse")
+    assert taken([base, rescaled], "rescaled", where=IN_FOLDS) == "uncompiled"
+    # Beside answers in no order those near the mean err less.
+    in_no_order = record(3 + 4 * other), record(3 + np.roll(other, 1) / 100)
+    assert taken(in_no_order, "the mean", where=IN_FOLDS) == "uncompiled"
+
+
+def test_a_verdict_says_what_order_costs_where_the_error_decided() -> None:
+    base, nearer = record(PLAIN), record(3 + 0.8 * (TRUTH + 0.6 * NOISE - 3))
+    text = verdict_of(nearer, base, compare(base.rows, nearer.rows), IN_FOLDS).text
+    lost = value(nearer, "srcc") - value(base, "srcc")
+    assert f"In folds of the labels it is {lost:+.3f} in order and nearer to the labels (RMSE" in text
 
 
 def test_an_optimizer_that_changed_no_answer_is_not_taken() -> None:

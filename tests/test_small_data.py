@@ -18,8 +18,11 @@ from optimizers.selection import CrossValidation
 from program.assess import main as assess_command
 from program.compile import main as compile_command
 from program.evaluate import main as evaluate_command
-from program.evaluation.intervals import Figure, interval
+from program.evaluation.figures import summarize
+from program.evaluation.intervals import interval
+from program.evaluation.record import EvaluationRecord
 from program.running.row import Row
+from tests.rows import labelled
 from tests.scenarios import SMALL_COMPILE, blurred, with_splits, write_lines
 
 pytestmark = pytest.mark.usefixtures("undrawn", "coarse", "unlogged", "untracked", "untraced", "measured_once")
@@ -333,21 +336,46 @@ def test_images_that_are_the_same_file_stay_together(photographs, data, run, tmp
     assert "(by content); keep it in one split" in said
 
 
-def gain(low: float, high: float, method: str = "paired bootstrap over images") -> Figure:
-    return Figure(value=(low + high) / 2, low=low, high=high, n=30, groups=30, method=method)
+LABELS = np.random.default_rng(5).uniform(1, 5, 60)
+CHANCE, OTHER = np.random.default_rng(6).normal(0, 1, (2, 60))
 
 
-@pytest.mark.parametrize(
-    ("gains", "adopted"),
-    [
-        ({"srcc": gain(0.01, 0.2), "rmse": gain(-0.1, 0.1)}, True),
-        ({"srcc": gain(-0.01, 0.2), "rmse": gain(-0.1, 0.1)}, False),
-        ({"srcc": gain(-0.01, 0.2), "rmse": gain(-0.3, -0.1)}, False),
-        ({"srcc": gain(-0.2, -0.01), "rmse": gain(-0.3, -0.1)}, False),
-        ({"srcc": gain(0.01, 0.2, "over images (descriptive: only 5 photographs)"), "rmse": gain(-0.1, 0.1)}, False),
-        ({"accuracy": gain(0.01, 0.2)}, True),
-        ({"accuracy": gain(-0.2, -0.01)}, False),
-    ],
-)
-def test_a_candidate_is_adopted_where_the_interval_over_photographs_excludes_0(gains, adopted) -> None:
-    assert CrossValidation.of(5, gains).adopted is adopted
+def judged(predicted: Sequence[float], photographs: int = 60) -> EvaluationRecord:
+    """Return the record of these scores."""
+    rows = zip(LABELS, predicted, strict=True)
+    return summarize(
+        [
+            labelled(id=f"{n:02}", group=str(n % photographs), task="scoring", truth=truth, predicted=score)
+            for n, (truth, score) in enumerate(rows)
+        ]
+    )
+
+
+def answered(right: Sequence[bool]) -> EvaluationRecord:
+    """Return the record of questions with these answers."""
+    return summarize(
+        [
+            labelled(id=f"{n:02}", group=str(n), task="mcq", truth="A", predicted="A" if is_right else "B")
+            for n, is_right in enumerate(right)
+        ]
+    )
+
+
+BEFORE, HALF, MOST = judged(LABELS + CHANCE), *(answered([n % m > 0 for n in range(60)]) for m in (2, 10))
+ADOPTED = [
+    ("a sure gain in order", BEFORE, judged(LABELS + CHANCE / 4), True),
+    ("a nearer order that could be chance", BEFORE, judged(3 + 0.65 * (LABELS + 0.9 * CHANCE + 0.4 * OTHER - 3)), True),
+    ("the same order on a nearer line", BEFORE, judged(3 + 0.8 * (LABELS + CHANCE - 3)), False),
+    ("a nearer line and a worse order", judged(3 + 4 * (LABELS - 3) + CHANCE), judged(LABELS + CHANCE), False),
+    ("answers near the mean in no order", judged(3 + 2 * OTHER), judged(LABELS.mean() + CHANCE / 100), False),
+    ("too few photographs", judged(LABELS + CHANCE, 5), judged(LABELS + CHANCE / 4, 5), False),
+    ("more right answers", HALF, MOST, True),
+    ("fewer right answers", MOST, HALF, False),
+]  # fmt: skip
+
+
+@pytest.mark.parametrize(("before", "after", "adopted"), [case[1:] for case in ADOPTED], ids=[c[0] for c in ADOPTED])
+def test_what_is_surely_better_or_errs_less_than_the_old_scores_on_their_best_line_is_adopted(
+    before, after, adopted
+) -> None:
+    assert CrossValidation.of(5, before, after).adopted is adopted

@@ -49,7 +49,7 @@ class Learner:
             with IMAGES.borrow():
                 try:
                     view = viewer.view(IMAGES.add(picture.place, max_pixels=self._max_pixels))
-                    learned.readings[place], learned.inputs[place] = view.own_quality, inputs_of(view)
+                    learned.readings[place], learned.inputs[place] = view.prior.mean, inputs_of(view)
                 except ImageError:  # the page says so when it is to be shown
                     continue
             yield place

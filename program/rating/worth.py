@@ -86,8 +86,8 @@ def worth_of(
 ) -> Worth | None:
     """Return what a correction of the program's readings, fitted on labels as `finetune` does it, is worth.
 
-    Takes N x I numbers (`inputs_of` each view), N readings (`View.own_quality`), N labels on 1..5, and N groups. None
-    of fewer than 25 labels, and where all are the same. 2,000 labels take about two seconds on a core.
+    Takes N x I numbers (`inputs_of` each view), N readings (means of `View.prior`), N labels on 1..5, and N groups.
+    None of fewer than 25 labels, and where all are the same. 2,000 labels take about two seconds on a core.
     """
     read, given, names = np.asarray(readings, float), np.asarray(labels, float), np.asarray(groups)
     if len(given) < LEAST_LABELS or np.ptp(given) == 0:
