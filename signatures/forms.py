@@ -4,11 +4,11 @@ Inputs bring facts for the embedded expert, and steps of instructions.
 """
 
 import re
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from functools import lru_cache
 from itertools import pairwise
-from typing import Any, Literal
+from typing import Any, Literal, TypeVar, cast
 
 import dspy
 
@@ -16,6 +16,13 @@ from signatures import require_docstrings
 from signatures.schemas import DistortionFinding, ScoreShift
 
 require_docstrings()
+
+_Builder = TypeVar("_Builder", bound=Callable[..., Any])
+
+
+def kept(build: _Builder) -> _Builder:
+    """Keep what a function makes of a signature: it takes milliseconds, and prompts are kept by it."""
+    return cast("_Builder", lru_cache(maxsize=256)(build))
 
 
 @dataclass(frozen=True)
@@ -38,13 +45,13 @@ class QuestionForm:
     def shape(self, signature: type[dspy.Signature]) -> type[dspy.Signature]:
         """Return a signature that asks so, the same class each time: building one costs milliseconds."""
         order = self.order or tuple(self.example)
-        return _shaped(signature, order, drops_others=self.drops_others)  # type: ignore[arg-type]  # a class is hashable
+        return _shaped(signature, order, drops_others=self.drops_others)
 
 
 _FINDINGS: Any = dspy.OutputField(desc="distortions that are visible, the most visible first; empty where none is")
 
 
-@lru_cache(maxsize=64)
+@kept
 def _shaped(signature: type[dspy.Signature], order: tuple[str, ...], *, drops_others: bool) -> type[dspy.Signature]:
     """Insert findings before their follower; move to the end an output that comes too early."""
     if drops_others:
@@ -71,7 +78,7 @@ FACTS: Mapping[str, Any] = {
 _STEP = "step"
 
 
-@lru_cache(maxsize=64)
+@kept
 def with_facts(signature: type[dspy.Signature], names: tuple[str, ...]) -> type[dspy.Signature]:
     """Return a signature as the embedded expert gets it; the same class each time, as one costs ms.
 
@@ -97,7 +104,7 @@ def steps_of(signature: type[dspy.Signature]) -> list[str]:
     return [extra[_STEP] for extra in extras if _STEP in extra]
 
 
-@lru_cache(maxsize=256)
+@kept
 def with_steps(signature: type[dspy.Signature]) -> type[dspy.Signature]:
     """Return a signature whose instructions, reworded or not, end with its inputs' steps.
 

@@ -196,6 +196,7 @@ class AgenticIQA(ProgramModule):
                 logger.info("%s; asked again without images", refusal)
 
     def _loop(self, state: AssessmentState, images: ImagePair, usage: Usage) -> SummarizerOutput:
+        """Plan, gather evidence and answer; look again while the answer asks for it and can get it."""
         self._plan(state, images)
         result = state.summarizer_result = self._round(state, images)
         _add_readings(usage, state.evidence.tool_logs)

@@ -1,6 +1,5 @@
 """The adapter of the program's questions: prompts, the form of an answer, and how one is read."""
 
-import functools
 import json
 import re
 from collections.abc import Callable, Iterable, Iterator, Mapping
@@ -14,6 +13,7 @@ from dspy.utils.exceptions import AdapterParseError
 from program.common.text import final_answer
 from program.lms import dspy_private
 from program.lms.traits import known_traits
+from signatures.forms import kept
 from signatures.schemas import QualityLevel
 
 _LONGEST_WORD = 200
@@ -136,7 +136,7 @@ def _form_of_answer(lm: dspy.BaseLM, signature: Any) -> dict[str, Any]:
     return {} if form is None else {"response_format": form}
 
 
-@functools.lru_cache(maxsize=256)
+@kept
 def _response_format(signature: type[dspy.Signature], *, schema: bool, takes_bounds: bool) -> Any:
     """Return the form of an answer on the wire: JSON, by a schema or of any kind, or None.
 
@@ -149,18 +149,18 @@ def _response_format(signature: type[dspy.Signature], *, schema: bool, takes_bou
     return form
 
 
-@functools.lru_cache(maxsize=256)
+@kept
 def _system_message(signature: type[dspy.Signature], *, shows_form: bool) -> str:
     """Return instructions, inputs and outputs of a signature, with the outputs' shapes if need be."""
     schema: Mapping[str, Any] = {}
     if shows_form:
-        form = _response_format(signature, schema=True, takes_bounds=False) or {}  # type: ignore[arg-type]
+        form = _response_format(signature, schema=True, takes_bounds=False) or {}
         schema = form.get("json_schema", {}).get("schema", {})
     parts = [signature.instructions.strip()]
     inputs = [_line(name, field) for name, field in signature.input_fields.items()]
     if inputs:
         parts.append("\n".join(["Given are", *inputs]))
-    if not is_word(signature):  # type: ignore[arg-type]  # a class is hashable
+    if not is_word(signature):
         outputs = ["Respond with a JSON object of these fields, in this order:"]
         for name, field in signature.output_fields.items():
             shape = _shape(schema.get("properties", {}).get(name, {}), schema)
@@ -176,13 +176,13 @@ def _answer_request(signature: type[dspy.Signature]) -> str:
     >>> _answer_request(dspy.Signature("a -> b: str"))
     'Respond with the JSON object.'
     """
-    if not is_word(signature):  # type: ignore[arg-type]  # a class is hashable
+    if not is_word(signature):
         return "Respond with the JSON object."
     (field,) = signature.output_fields.values()
     return f"Respond with {_description(field)}."
 
 
-@functools.lru_cache(maxsize=256)
+@kept
 def is_word(signature: type[dspy.Signature]) -> bool:
     """Return whether a signature asks for one level or option alone: a word, without JSON."""
     if list(signature.output_fields) == ["final_answer"]:

@@ -42,7 +42,7 @@ from program.lms.limits import image_limits_of, settings_in_force
 from program.lms.reference_engine import inline
 from program.lms.servers import served
 from program.lms.traits import ModelTraits, traits_of
-from signatures.forms import FACTS, QuestionForm, with_facts, with_steps
+from signatures.forms import FACTS, QuestionForm, kept, with_facts, with_steps
 
 logger = logging.getLogger(__name__)
 
@@ -134,15 +134,15 @@ def _question(
         mend = "use dspy.ChatAdapter, JSONAdapter or XMLAdapter"
         raise InputError(f"adapter: dspy.TwoStepAdapter sends no images, only their addresses; {mend}")
     absent = tuple(name for name in inputs if name not in sent)
-    signature = _without(asked, absent)  # type: ignore[arg-type]  # a class is hashable
-    signature = with_steps(signature)  # type: ignore[arg-type]  # likewise
+    signature = _without(asked, absent)
+    signature = with_steps(signature)
     demos = [with_references(demo) for demo in complete_demos(predictor.demos, signature)]
     if not traits.takes_references:
         limits = image_limits_of(lm)
         sent = inline(sent, limits)
         demos = [inline(dict(demo), limits) for demo in demos]
     if traits.embedded:
-        signature = with_facts(signature, tuple(facts))  # type: ignore[arg-type]  # likewise
+        signature = with_facts(signature, tuple(facts))
         sent |= facts
     # The trace names images that are not read, too: a demo made of it has to show one.
     return Question(predictor, signature, demos, sent, given, lm, traits, calls)
@@ -183,7 +183,7 @@ def _key(question: Question) -> str | None:
     return hashlib.sha256(repr(parts).encode("utf-8", "replace")).hexdigest()
 
 
-_text_of: Callable[[Any], str] = functools.lru_cache(maxsize=256)(repr)
+_text_of: Callable[[Any], str] = kept(repr)
 """A signature as text: two threads may each have built the same one, and classes are not equal."""
 
 
@@ -280,10 +280,10 @@ def _wordings(
     yield ATTEMPTS[0], as_it_is, adapter
     # As DSPy's own adapters do, the model is asked for JSON where its answer could not be read.
     hint = "\n\nReturn ONLY valid JSON."
-    yield ATTEMPTS[1], _with_addition(question.signature, hint), None  # type: ignore[arg-type]  # a class is hashable
+    yield ATTEMPTS[1], _with_addition(question.signature, hint), None
     shown = dict.fromkeys(asked.output_fields.keys() - example.keys(), "...") | dict(example)
     hint += f" An example of a valid answer:\n{json.dumps(shown, ensure_ascii=False)}"
-    yield ATTEMPTS[2], _with_addition(question.signature, hint), None  # type: ignore[arg-type]  # likewise
+    yield ATTEMPTS[2], _with_addition(question.signature, hint), None
 
 
 def _prediction(question: Question, signature: type[dspy.Signature]) -> dspy.Prediction:
@@ -317,7 +317,7 @@ def _is_ours(traits: ModelTraits) -> bool:
     return traits.adapter is not None or dspy.settings.adapter is None
 
 
-@functools.lru_cache(maxsize=256)
+@kept
 def _with_addition(signature: type[dspy.Signature], addition: str) -> Any:
     """Return a signature with longer instructions, the same each time: prompts are kept by it."""
     return signature.with_instructions(signature.instructions + addition)
@@ -341,13 +341,11 @@ def _predict_of(predictor: dspy.Module, form: QuestionForm) -> tuple[dspy.Predic
 
 def _readable(asked: type[dspy.Signature], form: QuestionForm) -> type[dspy.Signature]:
     """Return a signature of which the outputs that a user added may stay unanswered."""
-    added = tuple(name for name in asked.output_fields if name not in {*form.example, "reasoning"})
-    if not added:
-        return asked
-    return _optional(asked, added)  # type: ignore[arg-type]  # a class is hashable
+    added = (name for name in asked.output_fields if name not in {*form.example, "reasoning"})
+    return _optional(asked, tuple(added))
 
 
-@functools.lru_cache(maxsize=256)
+@kept
 def _optional(signature: type[dspy.Signature], names: tuple[str, ...]) -> type[dspy.Signature]:
     for name in names:
         annotation = signature.output_fields[name].annotation
@@ -370,7 +368,7 @@ def _shows(value: Any) -> bool:
     return isinstance(value, dspy.Image)
 
 
-@functools.lru_cache(maxsize=256)
+@kept
 def _without(signature: type[dspy.Signature], absent: tuple[str, ...]) -> type[dspy.Signature]:
     """Return the signature without its absent inputs; kept, as to build one takes milliseconds."""
     for name in absent:
