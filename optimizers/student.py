@@ -19,7 +19,7 @@ from program.agent.state import AssessmentState
 from program.common.errors import InputError
 from program.common.keys import redact
 from program.images.store import IMAGES
-from program.lms.call import ModelCall, meter, one_line
+from program.lms.call import ModelCall, beginning_of, meter
 from program.lms.limits import BudgetSpent, wire_scope
 from program.lms.traits import ModelTraits, traits_of
 
@@ -195,8 +195,10 @@ class Reflections(BaseCallback):
     def on_module_end(self, call_id: str, outputs: Any | None, exception: BaseException | None = None) -> None:
         """Note why a question got no answer."""
         if call_id in self._open and isinstance(exception, Exception):
-            unread = isinstance(exception, AdapterParseError)
-            self.failed["the reply could not be read" if unread else one_line(redact(str(exception))).rstrip(".")] += 1
+            fault = "the reply could not be read"
+            if not isinstance(exception, AdapterParseError):
+                fault = beginning_of(redact(str(exception))).rstrip(".")
+            self.failed[fault] += 1
         self._open.discard(call_id)
 
     @property

@@ -10,8 +10,7 @@ from dataclasses import replace
 import dspy
 
 from signatures import require_docstrings
-from signatures.forms import QuestionForm
-from signatures.inputs import field_with_step
+from signatures.forms import QuestionForm, field_with_step
 from signatures.schemas import LevelProbabilities, QualityLevel
 
 require_docstrings()

@@ -200,7 +200,7 @@ class Assessment(SummarizerOutput, dspy.Prediction):
 
     @property
     def findings(self) -> list[tuple[str, Finding]]:
-        """What was found and is not meant, each with its region; nothing in an image that is not judged."""
+        """What was found and is not meant, with its region; nothing where the image is not judged."""
         if self.not_judged:
             return []
         explained = faults_explained(self.state.intended)
@@ -216,7 +216,7 @@ class Assessment(SummarizerOutput, dspy.Prediction):
 
     @property
     def faults(self) -> list[tuple[str, str]]:
-        """The whole image's faults as a photographer names them, each with its strength, worst first."""
+        """The whole image's faults as a photographer names them, with strengths, worst first."""
         of_whole = [each for region, each in self.findings if region == GLOBAL]
         of_whole.sort(key=lambda finding: SEVERITIES.index(finding.severity), reverse=True)
         faults = []

@@ -1,17 +1,16 @@
-"""The Executor: distortions found and analysed by the model, measured by tools; each step behind its flag."""
+"""The Executor: distortions found by the model, measured by tools; each step behind its flag."""
 
 import logging
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, NamedTuple, TypeVar
 
 import dspy
 
 from program.agent.notes import note
-from program.agent.readings import read_tool, weigh
 from program.agent.resources import Resources
-from program.agent.state import AssessmentState, ExecutorOutput, Finding, ToolLog, compact_json
-from program.agent.tool_choice import OVERALL, Choice, as_a_whole, listed, wanted_of
+from program.agent.state import AssessmentState, ExecutorOutput, Finding, ImagePair, ToolLog, compact_json
+from program.agent.tool_choice import OVERALL, Choice, as_a_whole, distortion_in, listed, wanted_of
 from program.fusion import ScoreFusion
 from program.images.store import IMAGES, Box, ImageRef
 from program.lms.ask import ask
@@ -19,9 +18,10 @@ from program.lms.call import stage
 from program.tools.calibration import BeliefError
 from program.tools.choice import tools_that_add
 from program.tools.registry import Mode, ToolSpec
+from program.tools.runner import ToolRunner
 from signatures import executor as questions
 from signatures.forms import QuestionForm
-from signatures.schemas import DISTORTION_CATEGORIES, GLOBAL, DistortionFinding, Plan, RegionDistortions, ToolChoice
+from signatures.schemas import GLOBAL, DistortionFinding, Plan, RegionDistortions, ToolChoice
 
 logger = logging.getLogger(__name__)
 
@@ -29,7 +29,7 @@ _NOT_ASKED = "not asked, as the answers before could not be read"
 
 
 class _View(NamedTuple):
-    """What the model looks at in one question: an image (or a region's crop) and the regions it stands for."""
+    """What the model looks at in one question: an image or a crop, and the regions it stands for."""
 
     image: ImageRef
     reference: ImageRef | None
@@ -38,25 +38,22 @@ class _View(NamedTuple):
     """Of a crop, the image that it was cut from."""
 
     def inputs(self, query: str, **others: Any) -> dict[str, Any]:
-        return {"image": self.image, "reference": self.reference, "whole": self.whole, "query": query, **others}
+        shown = {"image": self.image, "reference": self.reference, "whole": self.whole}
+        return {**shown, "query": query, **others}
 
 
 @dataclass
 class _Work:
     """One image on its way through the steps, and what they gave so far."""
 
+    state: AssessmentState
     plan: Plan
-    query: str
     image: ImageRef
     reference: ImageRef | None
     boxes: dict[str, Box]
-    is_brief: bool = False
-    """Whether the question costs a language model one word, and so none on the choice of tools."""
-    description: Mapping[str, Any] = field(default_factory=dict)
-    """What the caller says of the picture."""
-    wordings: int | None = None
+    wordings: int | None
     """In how many wordings the model is asked; None: in all of them."""
-    fusion: ScoreFusion = field(default_factory=ScoreFusion)
+    fusion: ScoreFusion
     belief: BeliefError | None = None
     """Of the model that scores, where it is known and counts."""
     findings: dict[str, list[Finding]] = field(default_factory=dict)
@@ -74,16 +71,17 @@ class _Work:
     @property
     def unboxed_regions(self) -> list[str]:
         """The plan's regions whose place nobody knows."""
-        return [region for region in self.plan.query_scope if region != GLOBAL and region not in self.boxes]
+        scope = self.plan.query_scope
+        return [region for region in scope if region != GLOBAL and region not in self.boxes]
 
     def note(self, name: str, **values: object) -> None:
         """Write down, once, what could not be done as asked."""
-        text = note(name, self.query, **values)
+        text = note(name, self.state.query, **values)
         if text not in self.notes:
             self.notes.append(text)
 
     def views(self) -> list[_View]:
-        """Return one view per boxed region (its crop) and one of the whole image for all the others."""
+        """Return a view of each boxed region (its crop), and of the whole image for all others."""
         whole = tuple(region for region in self.plan.query_scope if region not in self.boxes)
         views = [_View(self.image, self.reference, whole)] if whole else []
         for region in self.plan.query_scope:
@@ -124,12 +122,12 @@ class Executor(dspy.Module):
             raise ValueError("the state has no plan; call the Planner first")
         if plan.query_type == "Other":
             return ExecutorOutput()
-        boxes = {region: box for region, box in (state.regions or {}).items() if region in plan.query_scope}
-        is_brief = self.resources.one_word(state.reading)
+        given = (state.regions or {}).items()
+        boxes = {region: box for region, box in given if region in plan.query_scope}
         wordings = self.resources.wordings("executor", state)
-        work = _Work(plan, state.query, image, reference, boxes, is_brief, state.description, wordings)
-        work.fusion = fusion or self.resources.fusion
-        if work.fusion.model_weight and not tools_alone:
+        fusion = fusion or self.resources.fusion
+        work = _Work(state, plan, image, reference, boxes, wordings, fusion)
+        if fusion.model_weight and not tools_alone:
             work.belief = self.resources.known_traits("summarizer").errors.get(work.mode)
         with stage("executor"):
             self._locate(work)
@@ -146,7 +144,7 @@ class Executor(dspy.Module):
             chosen = self._chosen_tools(work)
             with stage("tools"):
                 self._measure(work, chosen)
-            lost = _lost_tools(work, state.evidence)
+            lost = _lost_tools(work)
             work.notes += lost
         return ExecutorOutput(
             distortion_set=work.distortions or None,
@@ -172,7 +170,7 @@ class Executor(dspy.Module):
         regions = work.unboxed_regions
         if not regions:
             return
-        inputs = {"image": work.image, "query": work.query, "regions": regions}
+        inputs = {"image": work.image, "query": work.state.query, "regions": regions}
         width, height = work.image.width, work.image.height
         for place in self._ask(work, None, self.locate, inputs, questions.PLACES) or ():
             if place.region in regions:
@@ -184,7 +182,7 @@ class Executor(dspy.Module):
         named: dict[str, list[str]] = {r.region: list(r.distortions) for r in plan.distortions}
         present = {region: named[region] for region in view.regions if region in named}
         if not present and len(named) == 1 and plan.query_scope != [GLOBAL]:
-            # Named for the whole image, or in words that differ from the region's: it is meant for each region.
+            # Named for the whole image, or in other words than the region: it is meant for each.
             present = dict.fromkeys(view.regions, next(iter(named.values())))
         if plan.distortion_detection and self.resources.settings.assessment.diagnosis == "separate":
             present = self._detected(work, view)
@@ -197,7 +195,7 @@ class Executor(dspy.Module):
         work.distortions |= present
 
     def _detected(self, work: _Work, view: _View) -> dict[str, list[str]]:
-        inputs = view.inputs(work.query, regions=list(view.regions))
+        inputs = view.inputs(work.state.query, regions=list(view.regions))
         sets = self._ask(work, "detection", self.detect, inputs, questions.DETECTION)
         if sets is None:
             return {}
@@ -210,11 +208,11 @@ class Executor(dspy.Module):
     def _analyse(self, work: _Work, view: _View, present: dict[str, list[str]]) -> None:
         """Add findings, and what they name to the distortions of regions where none was named."""
         listed = compact_json(present) if present else None
+        inputs = view.inputs(work.state.query, distortion_set=listed)
         if self.resources.settings.assessment.diagnosis == "separate" and listed:
-            inputs = view.inputs(work.query, distortion_set=listed)
             answer = self._ask(work, "analysis", self.analyse, inputs, questions.ANALYSIS)
         else:
-            inputs = view.inputs(work.query, regions=list(view.regions), distortion_set=listed)
+            inputs["regions"] = list(view.regions)
             answer = self._ask(work, "analysis", self.diagnose, inputs, questions.DIAGNOSIS)
         if answer is None:
             return
@@ -233,15 +231,16 @@ class Executor(dspy.Module):
     ) -> Any:
         """Return what a model answers in the one field of a form; None for nothing usable.
 
-        Then the step (if it has a name) failed, too. Where the model does not look itself, the embedded expert does.
+        Then the step (if it has a name) failed, too. Where the model does not look itself, the embedded
+        expert does.
         """
         (name,) = form.example
         lm, wordings = self.resources.lm("executor"), work.wordings
         if "image" in inputs and self.resources.distortion_model is not lm:
-            lm = self.resources.distortion_model
-            predictor = dspy.Predict(predictor.signature)  # its demos are the model's, and the expert's words its own
-            wordings = None
-        inputs = {**inputs, **work.description}
+            lm, wordings = self.resources.distortion_model, None
+            # Its demos are the model's, and the expert has its own wording.
+            predictor = dspy.Predict(predictor.signature)
+        inputs = {**inputs, **work.state.description}
         answer = ask(predictor, inputs, form, lambda p: p[name], lm=lm, wordings=wordings)
         if answer.value is None and step is not None:
             error = answer.errors[-1] if answer.errors else _NOT_ASKED
@@ -278,15 +277,19 @@ class Executor(dspy.Module):
     def _picked_tools(self, work: _Work, ready: Sequence[ToolSpec], wanted: Mapping[str, Sequence[str]]) -> Choice:
         """Return the tool that a model picks for each distortion, else the strongest."""
         choices: Sequence[ToolChoice] = ()
-        if not work.is_brief and work.wordings is None:
+        is_brief = self.resources.one_word(work.state.reading)
+        if not is_brief and work.wordings is None:
             inputs = {"distortion_set": compact_json(wanted), "tools": listed(ready, wanted)}
-            choices = self._ask(work, "tool selection", self.select_tools, inputs, questions.TOOL_CHOICE) or ()
-        picked = {(c.region, c.distortion): c.tool for c in reversed(choices)}  # of two for one, the first
+            form = questions.TOOL_CHOICE
+            choices = self._ask(work, "tool selection", self.select_tools, inputs, form) or ()
+        picked: dict[tuple[str, str], str] = {}
+        for choice in choices:
+            picked.setdefault((choice.region, choice.distortion), choice.tool)
         chosen: Choice = {}
         for region, distortions in wanted.items():
             chosen[region] = {}
             for distortion in distortions or [OVERALL]:
-                best = self.resources.registry.best(None if distortion == OVERALL else distortion, ready)
+                best = self.resources.registry.best(distortion, ready)
                 name = picked.get((region, distortion), best.name)
                 spec = self.resources.registry.find(name)
                 if spec is None or spec not in ready:
@@ -295,38 +298,52 @@ class Executor(dspy.Module):
                 chosen[region][distortion] = spec.name
         return chosen
 
-    def _measure(self, work: _Work, chosen: Mapping[str, Mapping[str, str]]) -> None:
+    def _measure(self, work: _Work, chosen: Choice) -> None:
         for region, tools in chosen.items():
-            for distortion, tool in tools.items():
-                self._read(work, region, distortion, tool)
+            for label, tool in tools.items():
+                self._read(work, region, label, tool)
         weigh(self.resources.runner, work.logs, work.belief)
         if work.logs and not work.scores:
             work.failed_steps.append("tools")
 
-    def _read(self, work: _Work, region: str, distortion: str, tool: str) -> None:
+    def _read(self, work: _Work, region: str, label: str, tool: str) -> None:
         pair, box = (work.image, work.reference), work.boxes.get(region)
-        log = read_tool(self.resources, tool, pair, region, distortion, box)
+        log = read_tool(self.resources, tool, pair, region, label, box)
         if log.error:
-            log.alternative = self._alternative(work, tool, distortion)
-            logger.warning("tool %s failed for %s in %s: %s", tool, distortion, region, log.error)
+            logger.warning("tool %s failed for %s in %s: %s", tool, label, region, log.error)
+            ready = self.resources.runner.ready("NR" if work.reference is None else "FR")
+            others = [spec for spec in ready if spec.name != tool]
+            if others:
+                log.alternative = self.resources.registry.best(distortion_in(label), others).name
         elif log.score is not None:
-            work.scores.setdefault(region, {})[distortion] = (tool, log.score)
+            work.scores.setdefault(region, {})[label] = (tool, log.score)
         work.logs.append(log)
 
-    def _alternative(self, work: _Work, tool: str, distortion: str) -> str | None:
-        ready = self.resources.runner.ready("NR" if work.reference is None else "FR")
-        others = [spec for spec in ready if spec.name != tool]
-        category = distortion if distortion in DISTORTION_CATEGORIES else None
-        return self.resources.registry.best(category, others).name if others else None
+
+def read_tool(resources: Resources, tool: str, images: ImagePair, region: str, label: str, box: Box | None) -> ToolLog:
+    """Measure a region (a `box` in pixels; None: all) by one tool; `label` says what for."""
+    image, reference = images
+    if resources.registry.get(tool).mode == "NR":
+        reference = None
+    reading = resources.runner.measure(tool, image, reference, box=box, category=label)
+    return ToolLog(**{**dict(reading), "tool": tool, "region": region, "distortion": label})
 
 
-def _lost_tools(work: _Work, earlier: ExecutorOutput) -> list[str]:
-    """Return a note for each tool that the user named and that gave no score; a later plan may leave such a one out."""
-    notes = list(earlier.lost_tools)
+def weigh(runner: ToolRunner, logs: Iterable[ToolLog], belief: BeliefError | None) -> None:
+    """Write into each reading with a score what it adds beside the others and a model's belief."""
+    scored = [log for log in logs if log.score is not None]
+    readings = [(log.tool, log.distortion) for log in scored]
+    for log, precision in zip(scored, runner.precisions(readings, belief), strict=True):
+        log.precision = precision
+
+
+def _lost_tools(work: _Work) -> list[str]:
+    """Return a note for each named tool that gave no score, under this plan or an earlier one."""
+    notes = list(work.state.evidence.lost_tools)
     for log in work.logs:
         if log.error and log.tool in work.plan.required_tools:
             why = log.error.removeprefix(f"tool {log.tool!r}: ")
-            notes.append(note("lost tool", work.query, tool=log.tool, error=why))
+            notes.append(note("lost tool", work.state.query, tool=log.tool, error=why))
     return list(dict.fromkeys(notes))
 
 
@@ -334,9 +351,9 @@ _Entry = TypeVar("_Entry", DistortionFinding, RegionDistortions)
 
 
 def _by_region(work: _Work, view: _View, answer: Sequence[_Entry]) -> dict[str, list[_Entry]]:
-    """Return what was answered by the region that it names; a name that is none of the view's is noted, not moved.
+    """Return what was answered by the region that it names; a name of no region is noted, not moved.
 
-    An empty answer is "nothing" for every region; otherwise a region that nothing was said of is left out.
+    An empty answer is "nothing" for every region; else a region that nothing was said of is left out.
     """
     if not answer:
         return {region: [] for region in view.regions}
@@ -349,10 +366,10 @@ def _by_region(work: _Work, view: _View, answer: Sequence[_Entry]) -> dict[str, 
         region = names.get(_folded(entry.region))
         if "region" not in entry.model_fields_set and len(view.regions) == 1:
             region = view.regions[0]
-        if region is not None:
+        if region is None:
+            work.note("other region", region=entry.region)
+        else:
             entries.setdefault(region, []).append(entry)
-            continue
-        work.note("other region", region=entry.region)
     return entries
 
 

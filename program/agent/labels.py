@@ -86,8 +86,8 @@ class Neighbours(_Learned):
     compared_by: Literal["likeness", "damage"] = "likeness"
     """See `program.expert`: `WIDTH` numbers a photograph, or one for each of `SEVERITIES`."""
     even_share: float = Field(default=0.0, ge=0, le=1, alias="even")
-    """The share of an even spread that a language model's level probabilities are mixed with: a model that is told what
-    labels say is surer than they are."""
+    """The share of an even spread that a language model's level probabilities are mixed with: told what
+    labels say, it is surer than they are."""
 
     @model_validator(mode="after")
     def _whole(self) -> Self:
@@ -108,14 +108,16 @@ class Neighbours(_Learned):
         own = next((each.group for each in self.photographs if each.sha256 == view.key[0]), None)
         kind, vectors = view.model.kind, self.vectors.reshape(-1, self._vector_width)
         own_vector = likeness(view) if self.compared_by == "likeness" else damage(view)
-        places = [n for n, each in enumerate(self.photographs)
-                  if each.kind == kind and each.group != own and among(each)]  # fmt: skip
+        places = []
+        for place, each in enumerate(self.photographs):
+            if each.kind == kind and each.group != own and among(each):
+                places.append(place)
         distances = vectors[places].astype(np.float32) - own_vector.astype(np.float32)
         order = np.argsort((distances * distances).sum(axis=1), kind="stable")[: self.count]
         return [self.photographs[places[n]] for n in order]
 
     def levels_text(self, view: View) -> str | None:
-        """Return the nearest photographs' levels in words, the most alike first; None without any."""
+        """Return the nearest photographs' levels in words, most alike first; None without any."""
         near = self.nearest(view, lambda each: each.label is not None)
         words = [LEVEL_WORDS[nearest_level(each.label) - 1] for each in near if each.label is not None]
         return f"The most similar photographs were rated: {', '.join(words)}." if words else None
@@ -166,10 +168,7 @@ class Corrections(_Learned):
         return {kind: each for kind, each in (("nr", self.nr), ("fr", self.fr)) if each is not None}
 
     def predict(self, view: View, tools: float | None) -> float | None:
-        """Return the score, 1..5, that the labels predict of an image, whose tools' mean may be known.
-
-        None for a kind that has none.
-        """
+        """Return the score, 1..5, that labels predict of an image; None for a kind that has none."""
         found = self.by_kind.get(view.model.kind)
         if found is None:
             return None
@@ -232,19 +231,16 @@ class FittedOn(_Learned):
         return cls(**marks)
 
     def holds(self, marks: Marks) -> Literal["image", "reference", "group"] | None:
-        """Tell how a sample is known from train or validation; by a group's name where nothing else tells."""
+        """Tell how a sample is known from train or validation; by a group's name at last."""
         images = self.train.images | self.validation.images
-        references = self.train.references | self.validation.references
-        groups = self.train.groups | self.validation.groups
         if marks.images & images:
             return "image"
+        references = self.train.references | self.validation.references
         if (marks.images | marks.references) & (images | references):
             return "reference"
-        if marks.references:  # another data set may call its references the same
-            return None
-        if marks.groups & groups:
-            return "group"
-        return None
+        # With a reference not by the group: another data set may call its references the same.
+        is_of_group = marks.groups & (self.train.groups | self.validation.groups)
+        return "group" if is_of_group and not marks.references else None
 
     def names_groups_of(self, marks: Marks) -> bool:
         """Tell whether a sample is known with its group: then groups of one name are the same."""
@@ -264,9 +260,9 @@ def marked(samples: Iterable[_Request]) -> Iterator[tuple[_Request, Marks]]:
             return None
 
     for sample in samples:
-        references = {sha256(sample.reference)} if sample.reference is not None else set()
-        groups = set()
+        images, references, groups = {sha256(sample.image)}, set(), set()
+        if sample.reference is not None:
+            references.add(sha256(sample.reference))
         if sample.group is not None:
             groups.add(hashlib.sha256(sample.group.encode("utf-8", "surrogatepass")).hexdigest())
-        images = {sha256(sample.image)}
         yield sample, Marks(images=images - {None}, references=references - {None}, groups=groups)

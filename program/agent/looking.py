@@ -3,21 +3,23 @@
 import math
 from collections.abc import Sequence
 
+from program.agent.executor import read_tool, weigh
 from program.agent.notes import note
-from program.agent.readings import read_tool, weigh
 from program.agent.replan import CLOSER
 from program.agent.resources import Resources
-from program.agent.state import AssessmentState, ExecutorOutput, Gap, ToolLog
-from program.agent.tool_choice import OVERALL
+from program.agent.state import AssessmentState, ExecutorOutput, Gap, ImagePair, ToolLog
+from program.agent.tool_choice import OVERALL, distortion_in
 from program.images.store import Box, ImageRef
 from program.tools import network
 from program.tools.registry import Mode, ToolSpec
-from signatures.schemas import DISTORTION_CATEGORIES, GLOBAL
+from signatures.schemas import GLOBAL
 
 CLOSER_PRECISION = 1.0
-"""Of the middle in full size, as 1 / variance: what it adds to a belief about the reduced whole. By 75 validation
-photographs of CLIVE and 100 of BIQ2021, seen at half their size: RMSE .468 -> .447 and .688 -> .655, SRCC .810 -> .830
-and .548 -> .588, and the narrower intervals hold people's means as often (.97 and .97, .84 and .82)."""
+"""Of the middle in full size, as 1 / variance: what it adds to a belief about the reduced whole.
+
+By 75 validation photographs of CLIVE and 100 of BIQ2021, seen at half their size: RMSE .468 -> .447 and
+.688 -> .655, SRCC .810 -> .830 and .548 -> .588, and the narrower intervals hold people's means as often
+(.97 and .97, .84 and .82)."""
 
 LEAST_GAIN = 0.02
 """Share by which a further tool must narrow the interval."""
@@ -26,48 +28,50 @@ LEAST_GAIN = 0.02
 class SecondLook:
     """One image that is looked at again, and the evidence on it so far."""
 
-    def __init__(
-        self, state: AssessmentState, image: ImageRef, reference: ImageRef | None, resources: Resources
-    ) -> None:
-        self.state, self.image, self.pair, self.resources = state, image, (image, reference), resources
+    def __init__(self, state: AssessmentState, images: ImagePair, resources: Resources) -> None:
+        self.state, self.images, self.resources = state, images, resources
         self.evidence = state.evidence
-        self.mode: Mode = "NR" if reference is None else "FR"
+        self.mode: Mode = "NR" if images[1] is None else "FR"
         self.belief = resources.known_traits("summarizer").errors.get(self.mode)
 
     def at(self, gap: Gap) -> ExecutorOutput | None:
-        """Return the evidence with what closes a gap or narrows the interval; None where nothing is left.
+        """Return the evidence with what closes a gap or narrows the interval; None without any.
 
-        Of a picture that was judged reduced: its middle in full size, beside the reference's. Else another tool's
-        reading, of the region that the gap is about and of all that failed there.
+        Of a picture that was judged reduced: its middle in full size, beside the reference's. Else
+        another tool's reading, of the region that the gap is about and of all that failed there.
         """
         region, boxes = gap.regions[0], dict(self.evidence.region_boxes or {})
         if gap.kind == "reduced":
-            region, boxes[CLOSER] = CLOSER, middle_of(self.image)
+            region, boxes[CLOSER] = CLOSER, middle_of(self.images[0])
         box = boxes.get(region)
         if region != GLOBAL and box is None:
             return None
         before = [log for log in self.evidence.tool_logs if log.region == region]
-        failed = [] if gap.is_doubt else [log for log in before if log.error]
-        labels = list(dict.fromkeys(log.distortion for log in failed)) or gap.distortions or [OVERALL]
+        failed = [log for log in before if log.error and not gap.is_doubt]
+        labels = list(dict.fromkeys(log.distortion for log in failed))
+        labels = labels or gap.distortions or [OVERALL]
+        must_narrow = gap.kind in {"disagreement", "wide"}
         tried, logs = {log.tool for log in before}, []
         for spec in self._by_strength(labels[0]):
-            if spec.name in tried or (gap.kind in {"disagreement", "wide"} and not self._is_worth(spec)):
+            if spec.name in tried or (must_narrow and not self._is_worth(spec)):
                 continue
             for label in labels:
-                named = f"{OVERALL} ({spec.name})" if label.startswith(f"{OVERALL} (") else label
-                logs.append(read_tool(self.resources, spec.name, self.pair, region, named, box))
+                if label.startswith(f"{OVERALL} ("):
+                    label = f"{OVERALL} ({spec.name})"
+                logs.append(read_tool(self.resources, spec.name, self.images, region, label, box))
             if any(log.score is not None for log in logs):
+                notes = []
                 for log in failed:
                     log.alternative = None  # it has been taken
-                query, lost = self.state.query, dict.fromkeys(log.tool for log in failed)
-                notes = [note("other tool", query, tool=tool, best=spec.name) for tool in lost]
-                update = {"region_boxes": boxes or None, "notes": [*self.evidence.notes, *notes]}
+                    notes.append(note("other tool", self.state.query, tool=log.tool, best=spec.name))
+                notes = [*self.evidence.notes, *dict.fromkeys(notes)]
+                update = {"region_boxes": boxes or None, "notes": notes}
                 return self._with(logs).model_copy(update=update)
         return None
 
     def _by_strength(self, distortion: str) -> list[ToolSpec]:
         """Return the ready tools, the strongest for a distortion first."""
-        category = distortion if distortion in DISTORTION_CATEGORIES else None
+        category = distortion_in(distortion)
         rest, ordered = list(self.resources.runner.ready(self.mode)), []
         while rest:
             ordered.append(self.resources.registry.best(category, rest))
@@ -77,8 +81,10 @@ class SecondLook:
     def _is_worth(self, spec: ToolSpec) -> bool:
         """Return whether a tool's reading would narrow the interval; one without figures may."""
         result = self.state.summarizer_result
-        scored = [(log.tool, log.distortion) for log in self.evidence.tool_logs if log.score is not None]
-        precision = self.resources.runner.precisions([*scored, (spec.name, OVERALL)], self.belief)[-1]
+        logs = self.evidence.tool_logs
+        readings = [(log.tool, log.distortion) for log in logs if log.score is not None]
+        readings.append((spec.name, OVERALL))
+        precision = self.resources.runner.precisions(readings, self.belief)[-1]
         if precision is None or result is None or result.score_interval is None:
             return True
         low, high = result.score_interval
@@ -87,7 +93,8 @@ class SecondLook:
 
     def _with(self, logs: Sequence[ToolLog]) -> ExecutorOutput:
         """Return the evidence with further readings; what each counts is worked out again."""
-        scores = {region: dict(readings) for region, readings in (self.evidence.quality_scores or {}).items()}
+        earlier = (self.evidence.quality_scores or {}).items()
+        scores = {region: dict(readings) for region, readings in earlier}
         for log in logs:
             own = scores.setdefault(log.region, {})
             if log.distortion in own:

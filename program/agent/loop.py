@@ -17,7 +17,15 @@ from program.agent.planner import Planner
 from program.agent.query import read_query
 from program.agent.replan import next_step
 from program.agent.resources import ROLES, Resources, cast_as
-from program.agent.state import AssessmentState, ExecutorOutput, Gap, SummarizerOutput, ToolLog, of_same_pixels
+from program.agent.state import (
+    AssessmentState,
+    ExecutorOutput,
+    Gap,
+    ImagePair,
+    SummarizerOutput,
+    ToolLog,
+    of_same_pixels,
+)
 from program.agent.summarizer import Summarizer
 from program.common.backends import Usage
 from program.common.cache import forget_answers, noted_answers
@@ -42,9 +50,9 @@ logger = logging.getLogger(__name__)
 class AgenticIQA(ProgramModule):
     """Judge the quality of an image as people would, and say why.
 
-    Called with an image (path, bytes, PIL image, H x W x 3 uint8 array or `dspy.Image`) and a query it returns an
-    `Assessment`, which is a `dspy.Prediction`.
-    `settings` default to configs/; `lm` plays every role and goes before DSPy's setting, which goes before the configs.
+    Called with an image (path, bytes, PIL image, H x W x 3 uint8 array or `dspy.Image`) and a query,
+    it returns an `Assessment`, which is a `dspy.Prediction`. `settings` default to configs/; `lm`
+    plays every role and goes before DSPy's setting, which goes before the configs.
     """
 
     def __init__(self, settings: Settings | None = None, lm: dspy.BaseLM | None = None) -> None:
@@ -65,10 +73,10 @@ class AgenticIQA(ProgramModule):
     ) -> Assessment:
         """Assess one image.
 
-        `options` makes the query multiple-choice; `regions` are boxes in pixels (left, top, right, bottom) by
-        name. `intended` are effects that are meant ("high-key"), `kind` is what the picture is ("document"), in
-        place of the settings'. Raises ImageError, ToolError or another InputError, one line each, for input that
-        cannot be used.
+        `options` makes the query multiple-choice; `regions` are boxes in pixels (left, top, right,
+        bottom) by name. `intended` are effects that are meant ("high-key"), `kind` is what the picture
+        is ("document"), in place of the settings'. Raises ImageError, ToolError or another InputError,
+        one line each, for input that cannot be used.
         """
         settings = self.resources.settings
         test, original = _opened_pair(image, reference, settings.images.max_pixels)
@@ -81,26 +89,27 @@ class AgenticIQA(ProgramModule):
                 state.image_notes.append(f"reference resampled from {given.size} to {test.size}")
             if not show_the_same(test, original):
                 state.image_notes.append(f"the reference {given.name!r} seems to show something else")
+        images = test, original
         with meter() as usage, wire_scope(settings), cast_as(self._models_set()):
-            not_judged = self._look(state, test, original)
+            not_judged = self._look(state, images)
             with noted_answers() as noted:
-                result, state = self._answered(state, test, original, usage)
+                result, state = self._answered(state, images, usage)
             self.resources.note_answer(result)
             if result.is_unread:
                 forget_answers(noted)
             if note := self.resources.sight_note:
                 state.image_notes = [*state.image_notes, note]
         usage.replans = state.iteration_count
-        assessment = Assessment.of(result, state, usage, (test, original), not_judged)
+        assessment = Assessment.of(result, state, usage, images, not_judged)
         state.advice = _advice(assessment, self.resources.viewer)
         annotate_trace(_facts(assessment))
         return assessment
 
-    def _look(self, state: AssessmentState, image: ImageRef, reference: ImageRef | None) -> str | None:
-        """Write down what the embedded expert takes an image for; return why it is not judged, whoever judges."""
+    def _look(self, state: AssessmentState, images: ImagePair) -> str | None:
+        """Write down what the expert takes an image for; return why it is not judged, whoever judges."""
         from program.expert import KINDS, TOO_SMALL, frame_of, kind_of, not_judged, sharpness_of
 
-        viewer = self.resources.viewer
+        (image, reference), viewer = images, self.resources.viewer
         if reference is not None:
             is_guess = image.too_small and not IMAGES.same_pixels(image, reference)
             return TOO_SMALL if is_guess else None
@@ -115,7 +124,7 @@ class AgenticIQA(ProgramModule):
         return frame_of(viewer, image)
 
     def never_asked(self) -> frozenset[str]:
-        """Return the predictors that settings and models leave no question for, or none in rating a whole image."""
+        """Return the predictors without a question, or with none in rating a whole image."""
         resources = self.resources
         with cast_as(self._models_set()):
             names = {"executor.detect", "executor.analyse"}
@@ -123,12 +132,15 @@ class AgenticIQA(ProgramModule):
                 names = {"executor.diagnose"}
             elif resources.answers_with_distortions:
                 names.add("executor.diagnose")
-            if resources.distortion_model is not resources.lm("executor"):  # the embedded expert, by its own wording
-                names |= {"executor.detect", "executor.analyse", "executor.diagnose", "executor.locate"}
+            if resources.distortion_model is not resources.lm("executor"):
+                # The embedded expert looks, by its own wording.
+                names |= {f"executor.{step}" for step in ("detect", "analyse", "diagnose", "locate")}
             if resources.settings.executor.selection == "measured":
                 names.add("executor.select_tools")
-            by_probabilities = self.summarizer.scoring_way() == "probabilities"
-            names.add("summarizer.classify" if by_probabilities else "summarizer.score")
+            if self.summarizer.scoring_way() == "probabilities":
+                names.add("summarizer.classify")
+            else:
+                names.add("summarizer.score")
         return frozenset(names)
 
     # Its docstring is replaced below by `forward`'s.
@@ -143,11 +155,12 @@ class AgenticIQA(ProgramModule):
         reference: "ImageSource | dspy.Image | None" = None,
         distortion: str | None = None,
     ) -> Image.Image:
-        """Return the image in grey with red where quality is lost, as the embedded expert sees its parts.
+        """Return the image in grey with red where quality is lost, as the expert sees its parts.
 
-        The stronger the red, the lower the score of that part: none from 4 of 5 on. Of a `distortion` ("blur", "noise"
-        ...) the red is what it alone takes from the score. Beside a reference of the same size the differences count.
-        Raises ImageError or another InputError for images and distortions that cannot be used.
+        The stronger the red, the lower the score of that part: none from 4 of 5 on. Of a `distortion`
+        ("blur", "noise" ...) the red is what it alone takes from the score. Beside a reference of the
+        same size the differences count. Raises ImageError or another InputError for images and
+        distortions that cannot be used.
         """
         from program.expert import heatmap
 
@@ -167,14 +180,14 @@ class AgenticIQA(ProgramModule):
         return models
 
     def _answered(
-        self, state: AssessmentState, image: ImageRef, reference: ImageRef | None, usage: Usage
+        self, state: AssessmentState, images: ImagePair, usage: Usage
     ) -> tuple[SummarizerOutput, AssessmentState]:
-        """Return the answer and its state; each model that refuses images is asked again without."""
+        """Return the answer and its state; a model that refuses images is asked again without."""
         refusals = set()
         while True:
             started = state.model_copy()
             try:
-                return self._loop(started, image, reference, usage), started
+                return self._loop(started, images, usage), started
             except ImagesRefused as refusal:
                 # The model's record now says that it reads none, so the expert looks.
                 if str(refusal) in refusals:
@@ -182,15 +195,14 @@ class AgenticIQA(ProgramModule):
                 refusals.add(str(refusal))
                 logger.info("%s; asked again without images", refusal)
 
-    def _loop(
-        self, state: AssessmentState, image: ImageRef, reference: ImageRef | None, usage: Usage
-    ) -> SummarizerOutput:
-        self._plan(state, reference)
-        result = state.summarizer_result = self._round(state, image, reference)
+    def _loop(self, state: AssessmentState, images: ImagePair, usage: Usage) -> SummarizerOutput:
+        """Plan, gather evidence and answer; look again while the answer asks for it and can get it."""
+        self._plan(state, images)
+        result = state.summarizer_result = self._round(state, images)
         _add_readings(usage, state.evidence.tool_logs)
         while next_step(state) == "planner" and state.gap is not None:
             gap, known = state.gap, state.evidence.tool_logs
-            again = self._looked_again(gap, state, image, reference)
+            again = self._looked_again(gap, state, images)
             if again is None:
                 result = state.summarizer_result = _left_open(result, gap, state.query)
                 break
@@ -198,79 +210,74 @@ class AgenticIQA(ProgramModule):
             _add_readings(usage, [log for log in state.evidence.tool_logs if log not in known])
         return result
 
-    def _plan(self, state: AssessmentState, reference: ImageRef | None, feedback: str | None = None) -> None:
-        planned = self.planner(state=state, tool_names=self.executor.tool_names(reference), feedback=feedback)
+    def _plan(self, state: AssessmentState, images: ImagePair, feedback: str | None = None) -> None:
+        names = self.executor.tool_names(images[1])
+        planned = self.planner(state=state, tool_names=names, feedback=feedback)
         state.plan, state.plan_repairs, state.unusable_tools, state.plan_error = planned
 
-    def _looked_again(
-        self, gap: Gap, state: AssessmentState, image: ImageRef, reference: ImageRef | None
-    ) -> SummarizerOutput | None:
-        """Return an answer from evidence that was not there before; None where there is none to be had.
+    def _looked_again(self, gap: Gap, state: AssessmentState, images: ImagePair) -> SummarizerOutput | None:
+        """Return an answer from evidence that was not there before; None where none is to be had.
 
         What nobody spoke of needs another plan; for the rest one more reading does.
         """
         feedback = gap.text(state.query)
         if not gap.is_of_words:
-            evidence = SecondLook(state, image, reference, self.resources).at(gap)
+            evidence = SecondLook(state, images, self.resources).at(gap)
             if evidence is None:
                 return None
             state.remember_replan(feedback)
-            return self._answer_from(evidence, state, image, reference)
-        if self.resources.known_traits("planner").embedded:  # its plan depends on the question alone
-            return None
+            return self._answer_from(evidence, state, images)
+        if self.resources.known_traits("planner").embedded:
+            return None  # its plan depends on the question alone
         previous = state.plan
-        self._plan(state, reference, feedback)
+        self._plan(state, images, feedback)
         state.remember_replan(feedback)
         if state.plan == previous:
             return None
-        return self._round(state, image, reference)
+        return self._round(state, images)
 
-    def _round(self, state: AssessmentState, image: ImageRef, reference: ImageRef | None) -> SummarizerOutput:
+    def _round(self, state: AssessmentState, images: ImagePair) -> SummarizerOutput:
         """Gather evidence and answer from it: both in one question where the model manages that."""
         if not self.summarizer.names_distortions(state):
-            return self._in_two_questions(state, image, reference)
+            return self._in_two_questions(state, images)
         known_to_manage = self.resources.traits("executor").answers_at_once
-        evidence = self._gathered(state, image, reference, with_diagnosis=False)
-        result = self._answer_from(evidence, state, image, reference)
+        evidence = self._gathered(state, images, with_diagnosis=False)
+        result = self._answer_from(evidence, state, images)
         if known_to_manage:  # it is asked for both again, though an answer could not be read
             return result
         manages = "analysis" not in state.evidence.failed_steps
         if not manages:
-            result = self._in_two_questions(state, image, reference)
+            result = self._in_two_questions(state, images)
         # Only an "ok" answer teaches: another may have failed for a reason that lies elsewhere.
         if result.status == "ok" and not state.evidence.same_pixels:
             own_record(self.resources.lm("executor")).learn(answers_at_once=manages)
         return result
 
-    def _in_two_questions(
-        self, state: AssessmentState, image: ImageRef, reference: ImageRef | None
-    ) -> SummarizerOutput:
+    def _in_two_questions(self, state: AssessmentState, images: ImagePair) -> SummarizerOutput:
         """Answer from distortions that were asked for before."""
-        evidence = self._gathered(state, image, reference)
-        result = self._answer_from(evidence, state, image, reference)
+        evidence = self._gathered(state, images)
+        result = self._answer_from(evidence, state, images)
         if result.status == "failed" and evidence.spares_tools:  # then they are all that there is
-            evidence = self._gathered(state, image, reference, tools_alone=True)
-            result = self._answer_from(evidence, state, image, reference)
+            evidence = self._gathered(state, images, tools_alone=True)
+            result = self._answer_from(evidence, state, images)
         return result
 
-    def _gathered(
-        self, state: AssessmentState, image: ImageRef, reference: ImageRef | None, **how: bool
-    ) -> ExecutorOutput:
-        fusion = self.summarizer.fusion
-        evidence: ExecutorOutput = self.executor(state=state, image=image, reference=reference, fusion=fusion, **how)
+    def _gathered(self, state: AssessmentState, images: ImagePair, **how: bool) -> ExecutorOutput:
+        image, reference = images
+        evidence: ExecutorOutput = self.executor(
+            state=state, image=image, reference=reference, fusion=self.summarizer.fusion, **how
+        )
         return evidence
 
-    def _answer_from(
-        self, evidence: ExecutorOutput, state: AssessmentState, image: ImageRef, reference: ImageRef | None
-    ) -> SummarizerOutput:
+    def _answer_from(self, evidence: ExecutorOutput, state: AssessmentState, images: ImagePair) -> SummarizerOutput:
         """Write evidence into the state with what the two images show by themselves, and answer."""
+        image, reference = images
         if reference is not None and evidence.shift is None:
             shift = shift_of(image, reference)
             if any(shift):
                 notes = [shift_text(shift, state.query), *evidence.notes]
                 evidence = evidence.model_copy(update={"shift": shift, "notes": notes})
-            is_iqa = state.plan is not None and state.plan.query_type == "IQA"
-            if is_iqa and IMAGES.same_pixels(image, reference):
+            if state.is_iqa and IMAGES.same_pixels(image, reference):
                 evidence = of_same_pixels(evidence, state)
         state.executor_evidence = evidence
         result: SummarizerOutput = self.summarizer(state=state, image=image, reference=reference)
@@ -278,7 +285,7 @@ class AgenticIQA(ProgramModule):
 
 
 def _predictors_of(role: dspy.Module) -> list[dspy.Predict]:
-    """Return what a role asks with; unlike `named_parameters` this is quick enough for each image."""
+    """Return what a role asks with; `named_parameters` takes too long for each image."""
     predictors = []
     for part in vars(role).values():
         if isinstance(part, dspy.Predict):
@@ -298,14 +305,14 @@ def _add_readings(usage: Usage, logs: Sequence[ToolLog]) -> None:
 
 
 def _left_open(result: SummarizerOutput, gap: Gap, query: str) -> SummarizerOutput:
-    """Return the answer at hand: nothing new is to be had, and to ask the same again would change nothing."""
+    """Return the answer at hand, where nothing new is to be had."""
     logger.info("nothing new could be gathered; the answer stands (%s)", gap.kind)
-    if gap.is_doubt:
-        return result.model_copy(update={"need_replan": False, "replan_reason": None})
-    text = in_sentences(result.quality_reasoning, ended(note("replanned", query, gap=gap.text(query)), query))
-    fields = {
-        "quality_reasoning": text, "need_replan": False, "replan_reason": None, "unresolved_gap": gap.text(query),
-    }  # fmt: skip
+    fields: dict[str, Any] = {"need_replan": False, "replan_reason": None}
+    if not gap.is_doubt:
+        text = gap.text(query)
+        remains = ended(note("replanned", query, gap=text), query)
+        fields["quality_reasoning"] = in_sentences(result.quality_reasoning, remains)
+        fields["unresolved_gap"] = text
     return result.model_copy(update=fields)
 
 
@@ -335,18 +342,21 @@ def _facts(result: Assessment) -> dict[str, object]:
 
 
 def _opened(source: "ImageSource | dspy.Image", max_pixels: int) -> ImageRef:
-    """Return a caller's image as a reference; ImageError, one line, for what cannot be read. Nothing is fetched."""
-    given = source.url if isinstance(source, dspy.Image) else source
-    if isinstance(given, str) and given.startswith(HOST):
-        return IMAGES.find(given)
-    return IMAGES.add(given, max_pixels=max_pixels)
+    """Return a caller's image as a reference; ImageError for what cannot be read. Nothing is fetched."""
+    if isinstance(source, dspy.Image):
+        source = source.url
+    if isinstance(source, str) and source.startswith(HOST):
+        return IMAGES.find(source)
+    return IMAGES.add(source, max_pixels=max_pixels)
 
 
 def _opened_pair(
     image: "ImageSource | dspy.Image", reference: "ImageSource | dspy.Image | None", max_pixels: int
-) -> tuple[ImageRef, ImageRef | None]:
+) -> ImagePair:
     test = _opened(image, max_pixels)
-    return test, None if reference is None else _opened(reference, max_pixels)
+    if reference is None:
+        return test, None
+    return test, _opened(reference, max_pixels)
 
 
 def _initial_state(
@@ -357,7 +367,7 @@ def _initial_state(
     regions: Mapping[str, Box] | None,
     settings: Settings,
 ) -> AssessmentState:
-    """Return the state that an assessment starts from. Raises InputError for a question or boxes of no use."""
+    """Return the state that an assessment starts from; InputError for a question or boxes of no use."""
     if not isinstance(query, str):
         raise InputError(f"query {query!r}: is no text; ask something, as {DEFAULT_QUERY!r}")
     if not query.strip():
@@ -384,9 +394,10 @@ def _initial_state(
 
 
 def _describe(state: AssessmentState, intended: Iterable[str] | None, kind: str | None, settings: Settings) -> None:
-    """Write down what the caller or else the settings say of a picture. Raises InputError for unknown names."""
-    given = settings.assessment.intended if intended is None else intended
-    names = [given] if isinstance(given, str) else list(given)
+    """Write down what caller or settings say of a picture. Raises InputError for unknown names."""
+    if intended is None:
+        intended = settings.assessment.intended
+    names = [intended] if isinstance(intended, str) else list(intended)
     kind = kind or settings.assessment.kind
     stated = [("intended", name, get_args(Intention)) for name in names]
     if kind is not None:
@@ -394,18 +405,19 @@ def _describe(state: AssessmentState, intended: Iterable[str] | None, kind: str 
     for what, name, known in stated:
         if name not in known:
             raise InputError(f"{what} {name!r}: is not known{did_you_mean(name, known)}")
-    state.intended, state.stated_kind = cast("list[Intention]", names), cast("PictureKind | None", kind)
+    state.intended = cast("list[Intention]", names)
+    state.stated_kind = cast("PictureKind | None", kind)
 
 
 def _advice(assessment: Assessment, viewer: "Viewer") -> str | None:
-    """Say what to do about the faults; how much of it is measured where the embedded expert looks."""
+    """Say what to do about the faults; how much of it is measured where the expert looks."""
     from program.expert import advice_on
 
-    state = assessment.state
-    if not assessment.faults:
+    state, faults = assessment.state, dict(assessment.faults)
+    if not faults:
         return None
     view = viewer.view(assessment.images[0]) if state.kind else None
-    return advice_on(dict(assessment.faults), state.query, view)
+    return advice_on(faults, state.query, view)
 
 
 def _fault_of_box(box: Box, width: int, height: int) -> str | None:

@@ -149,7 +149,7 @@ class ProgramModule(dspy.Module):
         """The samples that a compile used, where it says so."""
         self._asked: frozenset[str] | None = None
         self._hidden: tuple[tuple[str, ...], frozenset[str]] | None = None
-        """With the models that it holds for; copies keep it: optimizers number predictors, and models are learnt of."""
+        """Predictors that are never asked, by the models for which that holds. Copies keep them."""
 
     async def aforward(self, *arguments: Any, **named: Any) -> Assessment:
         """Assess one image without blocking the event loop, with the arguments of a plain call.
@@ -174,23 +174,23 @@ class ProgramModule(dspy.Module):
         """Assess many samples with `workers` threads; a failed one becomes a `FailedSample`.
 
         A sample is an image, a mapping of the call's arguments or an object with them as attributes
-        (`dspy.Example`). Results come in the samples' order. Each call runs in a copy of the
-        caller's context, so `dspy.context` and a `Budget` hold inside. Samples may be a stream; two
-        per worker are read ahead, and no image is held beyond its own sample. Ctrl-C finishes what
-        is in flight and raises BatchInterrupted, which holds the results so far. InputError for
-        fewer than one worker. With `examples`, `num_threads` or another option of
-        `dspy.Module.batch` it does and returns what that does.
+        (`dspy.Example`). Samples may be a stream, of which two per worker are read ahead; results come in
+        their order. `dspy.context` and a `Budget` hold inside. Ctrl-C finishes what is in flight and
+        raises BatchInterrupted, which holds the results so far. InputError for fewer than one worker.
+        With `examples` or an option of `dspy.Module.batch` it does and returns what that does.
         """
-        if examples is not None or options:
-            return super().batch(samples if examples is None else examples, **options)
+        if examples is not None:
+            return super().batch(examples, **options)
+        if options:
+            return super().batch(samples, **options)
         if workers < 1:
             raise InputError(f"workers: {workers} is too few; give 1 or more")
-        given = enumerate(() if samples is None else samples)
+        samples = () if samples is None else samples
         total = len(samples) if isinstance(samples, Sized) else None
         results: dict[int, Assessment | FailedSample] = {}
         try:
             with progress_bar("assessing", total, shown=progress) as advance:
-                for (index, _), result in map_unordered(self._assessed, given, workers=workers):
+                for (index, _), result in map_unordered(self._assessed, enumerate(samples), workers=workers):
                     results[index] = result
                     advance()
         except KeyboardInterrupt:
@@ -228,7 +228,7 @@ class ProgramModule(dspy.Module):
         return copied
 
     def named_predictors(self) -> list[tuple[str, dspy.Predict]]:
-        """Return what an optimizer may change, by name: what can be asked, or those of `predictors_used_by`.
+        """Return what an optimizer may change: what can be asked, or those of `predictors_used_by`.
 
         `named_parameters` returns all. A service that was never asked what its model can do is asked
         now; raises EndpointError where that fails.

@@ -47,19 +47,20 @@ class Planner(dspy.Module):
 
         `feedback` says what the evidence lacked.
         """
-        has_reference = state.reference_path is not None
-        boxes = list(state.regions or {})
-        named = named_tools(state.query, tool_names)
+        query, boxes, has_reference = state.query, list(state.regions or {}), state.reference_path is not None
+        named = named_tools(query, tool_names)
         error = plan = None
         if not self.resources.one_word(state.reading):
             inputs: dict[str, Any] = {
-                "query": state.query,
+                "query": query,
                 "has_reference": has_reference,
                 "region_names": boxes or None,
                 "tool_names": list(tool_names),
                 "feedback": feedback,
-                "previous_plan": state.plan.model_dump_json() if feedback and state.plan else None,
+                "previous_plan": None,
             }
+            if feedback and state.plan:
+                inputs["previous_plan"] = state.plan.model_dump_json()
             with stage("planner"):
                 lm = self.resources.lm("planner")
                 wordings = self.resources.wordings("planner", state)
@@ -69,11 +70,11 @@ class Planner(dspy.Module):
                 error = answer.errors[-1]
         if plan is None:  # every step is taken, with the tools that the question names
             plan = Plan(query_type="IQA", query_scope=boxes or [GLOBAL], required_tools=named)
-        plan, left_out = as_asked(plan, state.query, boxes)
-        registry, query = self.resources.registry, state.query
+        plan, left_out = as_asked(plan, query, boxes)
         reading = apply_rules(
-            plan, has_reference=has_reference, boxes=boxes, registry=registry, asked_for=named, query=query
-        )
+            plan, has_reference=has_reference, boxes=boxes, registry=self.resources.registry,
+            asked_for=named, query=query,
+        )  # fmt: skip
         ruled, repairs = reading.plan, reading.repairs or "none"
         logger.info("plan: %s, scope %s, repairs: %s", ruled.query_type, ruled.query_scope, repairs)
         return reading._replace(repairs=[*left_out, *reading.repairs], error=error)
@@ -94,13 +95,12 @@ def as_asked(plan: Plan, query: str, boxes: Collection[str]) -> tuple[Plan, list
         left_out.append(f"query_scope: the question does not name {', '.join(unnamed)}; left out")
     if "distortion_source" not in plan.model_fields_set:
         asked = named_distortions(query)
-        named = []
+        changes |= {"distortions": [], "distortion_source": "inferred"}
         for region in plan.distortions:
             kinds = [kind for kind in region.distortions if kind in asked]
             if kinds:
-                named.append(region.model_copy(update={"distortions": kinds}))
-        changes["distortions"] = named
-        changes["distortion_source"] = "explicit" if named else "inferred"
+                changes["distortions"].append(region.model_copy(update={"distortions": kinds}))
+                changes["distortion_source"] = "explicit"
     return plan.model_copy(update=changes), left_out
 
 

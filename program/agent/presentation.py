@@ -1,4 +1,4 @@
-"""What the Summarizer's model is shown: the embedded expert gets figures, a language model gets words."""
+"""What the Summarizer's model is shown: figures for the embedded expert, words for others."""
 
 import re
 from collections.abc import Mapping, Sequence
@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 from program.agent.labels import Corrections, Neighbours
 from program.agent.resources import Resources
-from program.agent.state import AssessmentState, ExecutorOutput, Finding, ToolReadings, compact_json
+from program.agent.state import AssessmentState, ExecutorOutput, Finding, ImagePair, ToolReadings, compact_json
 from program.images.store import IMAGES, Box, ImageRef
 from signatures.schemas import CATEGORIES_CHINESE, GLOBAL, LEVEL_WORDS, SEVERITIES_CHINESE, DistortionCategory
 
@@ -28,6 +28,10 @@ class _Presentation:
     tools_mean: float | None
     """As they read the image, 1..5."""
 
+    def readings(self, read: ToolReadings, images: ImagePair) -> ToolReadings:
+        """Return what is fused of the tools: what they read. Labels move the expert's own belief."""
+        return read
+
     def _view_of_whole(self, inputs: Inputs) -> "View":
         """View the whole image, even where one region is shown; with a reference, what is shown."""
         image, reference = inputs["image"], inputs["reference"]
@@ -40,7 +44,7 @@ class ForExpert(_Presentation):
     """Figures, and a region as an image of its own."""
 
     def images(self, state: AssessmentState, image: ImageRef, reference: ImageRef | None) -> Inputs:
-        """Return the one region that is asked about as the image, beside the whole and those given."""
+        """Return the one region that is asked about as the image, beside the whole and all regions."""
         boxes = {**(state.regions or {}), **(state.evidence.region_boxes or {})}
         crops, originals = _crops(image, boxes), _crops(reference, boxes)
         scope = state.plan.query_scope if state.plan else []
@@ -65,19 +69,15 @@ class ForExpert(_Presentation):
         return inputs
 
     def beside_answers(self, inputs: Inputs, query: str, options: Mapping[str, str]) -> Inputs:
-        """Return inputs with the shares of the options that were right for the nearest photographs."""
+        """Return inputs with the share of the nearest photographs that each option is right for."""
         inputs = {**inputs, "similar_photographs": None}
         if self.neighbours is not None:
             shares = self.neighbours.option_shares(self._view_of_whole(inputs), query, options)
             inputs["option_shares"] = shares or None
         return inputs
 
-    def readings(self, read: ToolReadings, image: ImageRef, reference: ImageRef | None) -> ToolReadings:
-        """Return what is fused of the tools: what they read; labels move the expert's own belief."""
-        return read
-
     def summary(self, reasons: str) -> str:
-        """Return none: the expert's reasons are figures, and its answer already says them in words."""
+        """Return none: the expert's reasons are figures, which its answer already says in words."""
         return ""
 
 
@@ -116,11 +116,11 @@ class ForLanguageModel(_Presentation):
             text = self.neighbours.option_text(self._view_of_whole(inputs), query, options)
         return {**inputs, "similar_photographs": text}
 
-    def readings(self, read: ToolReadings, image: ImageRef, reference: ImageRef | None) -> ToolReadings:
-        """Return what is fused of the tools: what labels predict of the image by their mean, else what they read."""
+    def readings(self, read: ToolReadings, images: ImagePair) -> ToolReadings:
+        """Return what is fused of the tools: what labels predict by their mean, else what they read."""
         if self.tools_mean is None or self.corrections is None:
             return read
-        view = self.resources.viewer.view(image, reference)
+        view = self.resources.viewer.view(*images)
         predicted = self.corrections.predict(view, self.tools_mean)
         if predicted is None:
             return read
@@ -138,9 +138,10 @@ def _crops(image: ImageRef | None, boxes: Mapping[str, Box]) -> dict[str, ImageR
 
 
 def scores_in_words(scores: Mapping[str, Mapping[str, tuple[str, float]]], mean: float | None) -> str | None:
-    """Say in level words what tools' scores mean, with the scores as JSON where there are several; None without any.
+    """Say in level words what tools' scores mean, with the scores as JSON where there are several.
 
-    A tool rates the quality as a whole: a single score is no measure of the distortion that it stands under.
+    A tool rates the quality as a whole: a single score is no measure of the distortion that it stands
+    under. None without any score.
 
     >>> scores_in_words({"Global": {"Color distortions": ("LiteNR", 3.63)}}, 3.63)
     'Measured quality: between fair and good (3.6 of 5, by LiteNR).'
@@ -154,7 +155,8 @@ def scores_in_words(scores: Mapping[str, Mapping[str, tuple[str, float]]], mean:
     if len(readings) > 1:
         return f"{quality_line(mean)}\n{shown}"
     ((region, tool, _),) = readings
-    return quality_line(mean, by=f", by {tool}", of="" if region == GLOBAL else f" of {region}")
+    of = "" if region == GLOBAL else f" of {region}"
+    return quality_line(mean, by=f", by {tool}", of=of)
 
 
 def quality_line(mean: float, *, by: str = "", of: str = "") -> str:
@@ -171,14 +173,14 @@ def quality_line(mean: float, *, by: str = "", of: str = "") -> str:
 
 
 def findings_json(analysis: Mapping[str, Sequence[Finding]] | None) -> str | None:
-    """Render findings as `{"Global": [{"type", "severity", "explanation"}]}`, or None when there are none."""
+    """Render findings as `{"Global": [{"type", "severity", "explanation"}]}`; None without any."""
     if not analysis or not any(analysis.values()):
         return None
     return compact_json({region: [f.facts() for f in findings] for region, findings in analysis.items()})
 
 
 def findings_in_words(analysis: Mapping[str, Sequence[Finding]] | None) -> str | None:
-    """Render findings for a language model: faults by their words alone, a line a region; without any, as JSON.
+    """Render findings for a language model: faults in words, a line a region; without any, as JSON.
 
     Figures, category and severity beside a fault's words cost a small model tokens and agreement.
 
@@ -189,10 +191,13 @@ def findings_in_words(analysis: Mapping[str, Sequence[Finding]] | None) -> str |
     lines, has_faults = [], False
     for region, findings in (analysis or {}).items():
         has_faults = has_faults or any(finding.fault for finding in findings)
-        place = "" if region == GLOBAL else f"{region}: "
         if findings:
-            lines.append(f"{place}{'; '.join(map(finding_in_words, findings))}")
+            lines.append(_prefix(region) + "; ".join(map(finding_in_words, findings)))
     return "\n".join(lines) if has_faults else findings_json(analysis)
+
+
+def _prefix(region: str) -> str:
+    return "" if region == GLOBAL else f"{region}: "
 
 
 def finding_in_words(finding: Finding) -> str:
@@ -208,7 +213,7 @@ def finding_in_words(finding: Finding) -> str:
 
 
 def scores_json(scores: Mapping[str, Mapping[str, tuple[str, float]]] | None) -> str | None:
-    """Render calibrated scores as `{"Global": {"Blurs": ["VIF", 2.6]}}`, in hundredths; None when there are none."""
+    """Render calibrated scores as `{"Global": {"Blurs": ["VIF", 2.6]}}`; None when there are none."""
     if not scores or not any(scores.values()):
         return None
     rounded = {}
@@ -219,17 +224,17 @@ def scores_json(scores: Mapping[str, Mapping[str, tuple[str, float]]] | None) ->
 
 
 def findings_note(output: ExecutorOutput, text: str, *, chinese: bool = False) -> str:
-    """Name the visible distortions that a text does not name yet in its language, or return an empty text.
+    """Name the visible distortions that a text does not name yet in its language, if any.
 
-    Whoever wrote the text has seen the faults that have words of their own; without a text, these are its sentences.
+    Whoever wrote the text has seen the faults that have words of their own; without a text, these are
+    its sentences.
     """
     faults, names = [], []
     for region, finding in output.findings():
         if finding.severity == "none":
             continue
         if finding.fault and not text:
-            place = "" if region == GLOBAL else f"{region}: "
-            faults.append(f"{place}{finding_in_words(finding)}".rstrip(".。"))
+            faults.append(f"{_prefix(region)}{finding_in_words(finding)}".rstrip(".。"))
         elif not finding.fault and _short(finding.type, chinese=chinese) not in text.casefold():
             names.append(_phrase(finding, region, chinese=chinese))
     if chinese:

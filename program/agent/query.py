@@ -18,7 +18,7 @@ class QueryType(Enum):
 
 @dataclass(frozen=True, slots=True)
 class QueryReading:
-    """A query's type, the rule that decided it, and its options by letter (None without options)."""
+    """A query's type, the rule that decided it, and its options by letter, if any."""
 
     type: QueryType
     rule: str
@@ -40,7 +40,7 @@ _ASKS = re.compile(
 
 
 def detect_query_type(query: str, options: Mapping[str, str] | Sequence[str] | None = None) -> QueryType:
-    """Return whether a query wants a score, one of its options, or an explanation (English, Chinese).
+    """Return whether a query (English, Chinese) wants a score, an option or an explanation.
 
     >>> detect_query_type("Rate the perceptual quality of this image.").value
     'scoring'

@@ -12,8 +12,7 @@ from signatures.schemas import GLOBAL, Plan
 HIGH_SCORE = 4.0
 LOW_SCORE = 2.0
 APART = 2.0
-"""Standard deviations of both from which on model and tools disagree beyond their stated errors: by chance one
-in twenty does."""
+"""Standard deviations of both from which on model and tools disagree: one in twenty does by chance."""
 WIDE = 2.5
 """Levels from which on a 95 % interval is wide."""
 REDUCED = 1.5
@@ -35,10 +34,9 @@ def find_gap(
 ) -> Gap | None:
     """Return the first gap in the evidence that another look could close, or None.
 
-    Only gaps against the plan count: what it switched off is not missed (without a plan, analysis
-    and tools are expected). Checked in order: coverage of `query_scope`, scores for the planned
-    distortions, contradiction between findings and scores, explicit uncertainty, a failed tool for
-    which another ready one fits.
+    Only gaps against the plan count (without one, analysis and tools are expected): coverage of
+    `query_scope`, scores for the planned distortions, contradiction between findings and scores,
+    explicit uncertainty, a failed tool for which another ready one fits.
     """
     scope = [query_scope] if isinstance(query_scope, str) else list(query_scope)
     output = executor_output or ExecutorOutput()
@@ -60,8 +58,8 @@ def find_doubt(
 ) -> Gap | None:
     """Return why a score is doubtful though nothing is missing, or None.
 
-    Model and tools, each a score with its standard deviation, disagree beyond these; or the picture was judged
-    `reduced_by` a factor; or the interval is wide.
+    Model and tools, each a score with its standard deviation, disagree beyond these; or the picture was
+    judged `reduced_by` a factor; or the interval is wide.
 
     >>> find_doubt((1.8, 0.4), (4.2, 0.6), (1.0, 4.2)).text()
     'The tools say 4.2 of 5 and the model 1.8, 3.3 standard deviations apart'

@@ -1,4 +1,4 @@
-"""What the stages share and no optimizer touches: settings, tools, fusion, and language models of every kind."""
+"""What the stages share and no optimizer touches: settings, tools, fusion, and language models."""
 
 import os
 import re
@@ -34,7 +34,7 @@ if TYPE_CHECKING:
 
 
 SERVER_KEY = "AGENTICIQA_API_KEY"
-"""Environment variable with the key for a server given by `api_base` (a provider's own key never goes there)."""
+"""The environment variable with the key for a server given by `api_base`, never a provider's own."""
 
 
 def model_name(backend: str) -> str:
@@ -52,10 +52,10 @@ def model_name(backend: str) -> str:
 
 
 def build_lm(role: RoleSettings, *, cache_dir: Path | None) -> dspy.LM:
-    """Return the LM a role's settings name. No connection is made; keys are read from the environment only.
+    """Return the LM a role's settings name; no connection is made, and keys come from the environment.
 
-    Its answers are kept under `cache_dir`; with None each is asked for again. Raises ModelError for a backend without
-    its key, and KeyFormError for a key that no header takes.
+    Its answers are kept under `cache_dir`; with None each is asked for again. Raises ModelError for a
+    backend without its key, and KeyFormError for a key that no header takes.
     """
     entry = role.entry or BackendSettings()
     name = role_model(role)
@@ -80,7 +80,10 @@ def build_lm(role: RoleSettings, *, cache_dir: Path | None) -> dspy.LM:
             allowed["api_key"] = key
         return dspy.LM(name, **allowed)
     able = _with_entry(connection.capabilities, entry)
-    record = record_of(connection.lm_name, api_base, cache_dir, _declared(entry, able, api_base))
+    declared = declared_traits(able, api_base)
+    if entry.vision is not None:
+        declared["reads_images"] = entry.vision
+    record = record_of(connection.lm_name, api_base, cache_dir, declared)
     if not connection.is_asked:
         as_listed(record, connection.wire_model or connection.lm_name)
     connection = connection._replace(capabilities=able)
@@ -89,16 +92,8 @@ def build_lm(role: RoleSettings, *, cache_dir: Path | None) -> dspy.LM:
     return dspy.LM(connection.lm_name, engine=engine, **_allowed(name, options))
 
 
-def _declared(entry: BackendSettings, able: Mapping[str, Any], api_base: str | None) -> dict[str, Any]:
-    """Return what configuration and client say of a model, which goes before what its service says."""
-    declared = declared_traits(able, api_base)
-    if entry.vision is not None:
-        declared["reads_images"] = entry.vision
-    return declared
-
-
 def role_model(role: RoleSettings) -> str:
-    """Return `provider/model` for a role, from the entry that its backend names or from the backend itself."""
+    """Return `provider/model` for a role, from the entry that its backend names or the backend."""
     if role.entry is None:
         return model_name(role.backend)
     name, _, model = role.backend.partition("/")
@@ -125,11 +120,11 @@ def _at_address(name: str, api_base: str, key: str | None) -> Connection:
 def _hosted(name: str, key: str | None) -> Connection | None:
     """Connect to a hosted model by its provider's own key; None when only LiteLLM can reach it."""
     prefix, known = name.partition("/")[0].upper(), route(name)
-    # Where the environment names a gateway (OPENAI_BASE_URL), LiteLLM goes there; the key is not for the provider.
+    # Where the environment names a gateway (OPENAI_BASE_URL), LiteLLM goes there with the key.
     if known is None or any(os.environ.get(f"{prefix}_{end}") for end in ("API_BASE", "BASE_URL")):
         return None
-    config = lm15.RouterConfig(api_keys={known.provider: key} if key else None)
-    capabilities = _declared_capabilities(name)
+    keys = {known.provider: key} if key else None
+    config, capabilities = lm15.RouterConfig(api_keys=keys), _declared_capabilities(name)
     return Connection(name, lambda _: config, capabilities, priced_as=(known.provider, known.model))
 
 
@@ -140,8 +135,9 @@ def _check_provider(backend: str, name: str) -> None:
     provider, _, model = name.partition("/")
     providers = {str(getattr(p, "value", p)) for p in litellm.provider_list}
     if provider not in providers:
-        close = get_close_matches(provider, {*providers, "perceptual"}, n=1, cutoff=0.75)
-        hint = f"did you mean '{close[0]}/{model}'?" if close else "for a server of your own give --api-base"
+        hint = "for a server of your own give --api-base"
+        if close := get_close_matches(provider, {*providers, "perceptual"}, n=1, cutoff=0.75):
+            hint = f"did you mean '{close[0]}/{model}'?"
         raise ModelError(f"model {backend!r}: there is no provider {provider!r}; {hint}")
 
 
@@ -157,7 +153,7 @@ def _with_entry(capabilities: Mapping[str, Any], entry: BackendSettings) -> Mapp
 
 
 def _allowed(name: str, options: Mapping[str, Any]) -> dict[str, Any]:
-    """Return the options a model takes: OpenAI's reasoning models set their own temperature and need room to think."""
+    """Return the options a model takes: OpenAI's reasoning models set temperature and length themselves."""
     try:
         dspy.LM(name, **options)
     except LMConfigurationError:
@@ -192,7 +188,7 @@ def lm_of(role: RoleSettings, *, cache_dir: Path | None) -> dspy.LM:
 
 
 def portable_lm(lm: dspy.BaseLM | None) -> dspy.BaseLM | None:
-    """Return a model as it may be pickled: without its keys, which the environment gives where it is loaded.
+    """Return a model as it may be pickled: without its keys, which the environment gives again.
 
     Raises ModelError for one whose engine holds a connection.
     """
@@ -269,29 +265,29 @@ class Resources:
 
     def note_answer(self, result: SummarizerOutput) -> None:
         """Take down how the Summarizer's model was understood in its last answer."""
-        model = str(self.lm("summarizer").model)
+        how: Literal["read", "read as text", "unread"] = "read"
         if result.is_unread:
-            self._last_answers[model] = "unread"
+            how = "unread"
         elif result.attempt == "text":
-            self._last_answers[model] = "read as text"
-        else:
-            self._last_answers[model] = "read"
+            how = "read as text"
+        self._last_answers[str(self.lm("summarizer").model)] = how
 
     @property
     def reads_levels_as_text(self) -> bool:
-        """Whether a level in the text of a broken answer will do, as none of three could be read before."""
+        """Whether a level in the text of a broken answer will do, as it had to before."""
         return self._last_answers.get(str(self.lm("summarizer").model)) == "read as text"
 
     def wordings(self, role: Role, state: AssessmentState) -> int | None:
         """Return in how many wordings a model is asked what an answer can do without; None: in all.
 
-        One that was not understood, in the plan or in its last answer, is asked once; in both, no more.
+        One that was not understood, in the plan or in its last answer, is asked once; in both, never.
         """
         if self.known_traits(role).embedded:
             return None
         is_unread = self._last_answers.get(str(self.lm(role).model)) == "unread"
-        doubts = (state.plan_error is not None) + is_unread
-        return (None, 1, 0)[doubts]
+        if is_unread and state.plan_error is not None:
+            return 0
+        return 1 if is_unread or state.plan_error is not None else None
 
     @cached_property
     def expert(self) -> dspy.LM:
@@ -307,9 +303,9 @@ class Resources:
 
     @property
     def distortion_model(self) -> dspy.BaseLM:
-        """The model that looks for distortions: the Executor's, or the embedded expert where that one does not.
+        """The model that looks for distortions: the Executor's, or the embedded expert.
 
-        It does not where it reads no images, and where only a score is asked of it, to save its calls.
+        The expert, where the other reads no images, or is asked for scores alone, to save its calls.
         """
         if self._is_spared("executor") or not self._sees:
             return self.expert
@@ -321,7 +317,7 @@ class Resources:
 
     @property
     def answers_with_distortions(self) -> bool:
-        """Whether distortions are asked for with the score: of one model that reads images and plays both roles."""
+        """Whether distortions are asked for with the score, of a model that sees and plays both roles."""
         if self.settings.assessment.diagnosis != "answer":
             return False
         traits = self.traits("executor")
@@ -346,11 +342,11 @@ class Resources:
 
     @property
     def answers_alone(self) -> bool:
-        """Whether a language model is asked for levels and options alone: no plan, no findings, no reasons."""
+        """Whether a language model is asked for levels and options alone: no plan, no reasons."""
         return self._is_spared("summarizer")
 
     def one_word(self, reading: QueryReading) -> bool:
-        """Return whether a question costs a language model one word: a level or an option, with no reasons."""
+        """Return whether a question costs a language model one word: a level or an option."""
         return self.answers_alone and reading.type is not QueryType.EXPLANATION
 
     def own_lm(self, role: Role) -> dspy.BaseLM:

@@ -7,33 +7,20 @@ from collections.abc import Iterable, Mapping
 from functools import cached_property
 from typing import Annotated, Any, Literal, NamedTuple
 
-from pydantic import (
-    ConfigDict,
-    Field,
-    JsonValue,
-    StringConstraints,
-    ValidationError,
-    model_validator,
-)
+from pydantic import ConfigDict, Field, JsonValue, StringConstraints, ValidationError, model_validator
 
 from program.agent.notes import ended, note
 from program.agent.query import QueryReading, QueryType, read_query
 from program.common.backends import Record
 from program.common.errors import first_fault
-from program.images.store import Box
+from program.images.store import Box, ImageRef
 from program.tools.registry import Measurement
-from signatures.schemas import (
-    GLOBAL,
-    DistortionCategory,
-    DistortionFinding,
-    Intention,
-    PictureKind,
-    Plan,
-    Severity,
-)
+from signatures.schemas import GLOBAL, DistortionCategory, DistortionFinding, Intention, PictureKind, Plan, Severity
 
 logger = logging.getLogger(__name__)
 
+ImagePair = tuple[ImageRef, ImageRef | None]
+"""An image and the reference beside it."""
 HISTORY_LIMIT = 10
 UNREAD = ("tools alone", "nothing")
 """What an answer was read from where no reply of a language model could be read."""
@@ -54,12 +41,13 @@ class Finding(Record):
 
     @classmethod
     def all_in(cls, answers: Iterable[DistortionFinding]) -> "list[Finding]":
-        """Return what a model found, without regions; one that says there is no distortion is none."""
+        """Return what a model found, without regions; one that says there is none is left out."""
         found = []
-        for answer in answers:
-            if answer.type != "none":
-                words = answer.explanation.strip()
-                found.append(cls(type=answer.type, severity=answer.severity, explanation=words, fault=answer.fault))
+        for each in answers:
+            if each.type != "none":
+                words = each.explanation.strip()
+                finding = cls(type=each.type, severity=each.severity, explanation=words, fault=each.fault)
+                found.append(finding)
         return found
 
     def facts(self, *left_out: str) -> dict[str, Any]:
@@ -114,8 +102,8 @@ class ExecutorOutput(Record):
         """Return this evidence with findings on the whole image; None: nobody has looked yet."""
         if findings is None:
             return self.model_copy(update={"distortion_set": None, "distortion_analysis": None})
-        kinds = dict.fromkeys(each.type for each in findings if each.severity != "none")
-        update = {"distortion_set": {GLOBAL: list(kinds)}, "distortion_analysis": {GLOBAL: findings}}
+        kinds = list(dict.fromkeys(each.type for each in findings if each.severity != "none"))
+        update = {"distortion_set": {GLOBAL: kinds}, "distortion_analysis": {GLOBAL: findings}}
         return self.model_copy(update=update)
 
     def findings(self) -> list[tuple[str, Finding]]:
@@ -159,9 +147,9 @@ class ExecutorOutput(Record):
             known = [share for share in shares.get(reading, [None]) if share is not None]
             if known == shares.get(reading):
                 precisions.append(math.fsum(known))
-        if not scores or len(precisions) < len(scores):
-            return ToolReadings(scores, None)
-        return ToolReadings(scores, precisions)
+        if scores and len(precisions) == len(scores):
+            return ToolReadings(scores, precisions)
+        return ToolReadings(scores, None)
 
     def basis(self) -> dict[str, Any] | None:
         """Name the readings and findings an answer rests on; None: it rests on the image alone."""
@@ -170,7 +158,8 @@ class ExecutorOutput(Record):
         readings = []
         for region, tools in (self.quality_scores or {}).items():
             for kind, (tool, score) in tools.items():
-                readings.append({"region": region, "distortion": kind, "tool": tool, "score": round(score, 4)})
+                of = {"region": region, "distortion": kind}
+                readings.append({**of, "tool": tool, "score": round(score, 4)})
         findings = []
         for region, finding in self.findings():
             findings.append({"region": region, **finding.facts("explanation")})
@@ -292,7 +281,7 @@ class SummarizerOutput(Rating):
 
     @property
     def is_unread(self) -> bool:
-        """Whether a language model was asked for the answer, and none of its replies could be read."""
+        """Whether none of a language model's replies could be read."""
         return self.attempt in UNREAD
 
     @property
@@ -330,7 +319,7 @@ findings and scores, agreement of model and tools, a look at full size, or a nar
 
 
 class Gap(Record):
-    """What evidence lacks, where, and the numbers that say so; its text is made where somebody reads it."""
+    """What evidence lacks, where, and the numbers that say so."""
 
     kind: GapKind
     regions: list[str] = Field(default_factory=lambda: [GLOBAL])
@@ -346,7 +335,7 @@ class Gap(Record):
     expected: float | None = None
     """The model's expected level, 1..5."""
     size: float | None = None
-    """Of a disagreement in standard deviations, of an interval in levels, of a reduction the factor."""
+    """Of a disagreement in standard deviations, of an interval in levels, of a reduction its factor."""
 
     @property
     def is_doubt(self) -> bool:
@@ -355,7 +344,7 @@ class Gap(Record):
 
     @property
     def is_of_words(self) -> bool:
-        """Whether only a language model's words could close it: no tool measures what nobody looked at."""
+        """Whether only a language model's words could close it, and no tool."""
         return self.kind in {"uncovered", "uncertain"}
 
     def text(self, query: str = "") -> str:
@@ -427,6 +416,11 @@ class AssessmentState(Record):
     def evidence(self) -> ExecutorOutput:
         """The Executor's evidence, empty where there is none."""
         return self.executor_evidence or ExecutorOutput()
+
+    @property
+    def is_iqa(self) -> bool:
+        """Whether technical quality is asked about, not beauty or content."""
+        return self.plan is None or self.plan.query_type == "IQA"
 
     def has(self, stage: str) -> bool:
         """Return whether a stage's field was ever set (to a value or to None)."""

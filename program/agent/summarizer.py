@@ -14,7 +14,7 @@ import dspy
 from program.agent.labels import Corrections, Neighbours
 from program.agent.notes import ended, note
 from program.agent.presentation import NOTHING_STANDS_OUT, ForExpert, ForLanguageModel, Inputs, findings_note
-from program.agent.query import QueryReading, QueryType
+from program.agent.query import QueryType
 from program.agent.replan import CLOSER, contradiction, find_doubt, find_gap
 from program.agent.resources import Resources
 from program.agent.state import (
@@ -48,15 +48,14 @@ UNDETERMINED = "Unable to determine"
 PARSING_FAILED = "VLM output parsing failed"
 
 AnswerPart = Literal["whole", "decision", "nothing"]
-"""What a language model is asked for: an answer, its level or option where that comes first, or nothing: then the
-tools' mean stands in its place. The latter two are for a compile, which goes by levels, options and evidence.
-"""
+"""What a language model is asked for: an answer, its level or option where that comes first, or
+nothing (the tools' mean stands in its place). A compile asks for the latter two."""
 _CERTAIN = 0.995
 """Mass on one level from which on stated probabilities are no more than that level's name."""
 
 
 class LevelBelief(NamedTuple):
-    """How likely each quality level is, why, and where the numbers came from; None and None without any belief."""
+    """How likely each quality level is, why, and where the numbers came from; None without any."""
 
     probabilities: dict[int, float] | None
     reasoning: str
@@ -71,7 +70,6 @@ class _Case:
     """A question on an image, with all that its answer is made of."""
 
     state: AssessmentState
-    reading: QueryReading
     shown: ForExpert | ForLanguageModel
     """How image, evidence and labels are shown to the model."""
     inputs: Inputs
@@ -84,11 +82,11 @@ class _Case:
     @property
     def is_score(self) -> bool:
         """Whether the question is for the score."""
-        return self.reading.type is QueryType.SCORING
+        return self.state.reading.type is QueryType.SCORING
 
 
 class Summarizer(dspy.Module):
-    """Answer from the evidence, and say whether it sufficed. What was learned from labels is kept here."""
+    """Answer from the evidence, and say whether it sufficed; keep what was learned from labels."""
 
     def __init__(self, resources: Resources) -> None:
         super().__init__()
@@ -108,8 +106,8 @@ class Summarizer(dspy.Module):
     def forward(self, state: AssessmentState, image: ImageRef, reference: ImageRef | None = None) -> SummarizerOutput:
         """Return the answer for a state that holds a plan and evidence (either may be None).
 
-        Distortions that the answer itself names join the state's evidence. Raises ValueError when the state was never
-        given a plan or evidence.
+        Distortions that the answer itself names join the state's evidence. Raises ValueError when the
+        state was never given a plan or evidence.
         """
         for needed in ("plan", "executor_evidence"):
             if not state.has(needed):
@@ -117,7 +115,8 @@ class Summarizer(dspy.Module):
         case = self._case(state, image, reference)
         with stage("summarizer"):
             answer = self._answered(case)
-        if case.inputs["image"].too_small and answer.score_interval and not state.evidence.same_pixels:
+        is_guess = case.inputs["image"].too_small and not state.evidence.same_pixels
+        if is_guess and answer.score_interval:
             answer = answer.model_copy(update={"score_interval": (1.0, 5.0)})
         return self._completed(answer, case)
 
@@ -127,7 +126,7 @@ class Summarizer(dspy.Module):
         shown = self._presentation(readings, fusion)
         images = shown.images(state, image, reference)
         inputs = {**images, "query": state.query, **state.description, **shown.evidence(evidence)}
-        tools = shown.readings(readings, images["image"], images["reference"])
+        tools = shown.readings(readings, (images["image"], images["reference"]))
         reading = state.reading
         logger.info(
             "summarizer: %s (%s), %d findings, %d tool scores, image %s, reference %s",
@@ -135,55 +134,49 @@ class Summarizer(dspy.Module):
             getattr(reference, "name", None),
         )  # fmt: skip
         mean = fusion.tool_mean(*tools) if tools.scores else None
-        return _Case(state, reading, shown, inputs, tools, fusion, mean)
+        return _Case(state, shown, inputs, tools, fusion, mean)
 
     def _answered(self, case: _Case) -> SummarizerOutput:
-        """Return the answer that the kind of question asks for; what a score's answer names joins the evidence."""
-        state, reading = case.state, case.reading
-        same_pixels, is_iqa = state.evidence.same_pixels, _is_iqa(state)
-        if case.is_score and same_pixels:
+        """Return the answer to the kind of question; what a score's answer names joins the evidence."""
+        state, reading, evidence = case.state, case.state.reading, case.state.evidence
+        if case.is_score and evidence.same_pixels:
             return answer_of_same_pixels(state.query)
         if self.answer_part == "nothing" and not self.names_distortions(state):
             return _by_tools(case)
-        if case.is_score and is_iqa:
+        if case.is_score and state.is_iqa:
             if (kept := self._kept_belief(state)) is not None:
                 return self._fused(case, *kept)
-            if _is_analysis_open(state) and self.names_distortions(state):
-                return self._score_with_findings(case)
-            return self._score(case)
+            is_looked_for = evidence.distortion_analysis is not None or "analysis" in evidence.failed_steps
+            if is_looked_for or not self.names_distortions(state):
+                return self._rate(case, self._level_belief(case))
+            belief = self._level_belief(case, with_findings=True)
+            state.executor_evidence = _with_findings(evidence, belief)
+            return self._rate(case, belief)
         if reading.type is QueryType.MCQ and reading.options:
             answer = self._choose(case, reading.options)
         else:
             answer = self._explain(case)
-        if same_pixels:
+        if evidence.same_pixels:
             return answer.with_rating(answer_of_same_pixels(state.query))
-        if self._judge.embedded and is_iqa:
+        if self._judge.embedded and state.is_iqa:
             return self._beside_score(answer, case)
         return answer
 
     def _kept_belief(self, state: AssessmentState) -> tuple[LevelBelief, str | None] | None:
-        """Return what a language model believed before tools alone looked again: it need not be asked once more."""
+        """Return what a language model believed before tools alone looked again; it is not asked again."""
         before, gap = state.summarizer_result, state.gap
         if before is None or gap is None or gap.is_of_words or self._judge.embedded:
             return None
-        if before.level_probabilities is None:
+        probabilities, source = before.level_probabilities, before.level_probabilities_from
+        if probabilities is None:
             return None
         reasons = "" if self.resources.one_word(state.reading) else before.summary
-        return LevelBelief(before.level_probabilities, reasons, before.level_probabilities_from), before.attempt
-
-    def _score(self, case: _Case) -> SummarizerOutput:
-        return self._rate(case, self._level_belief(case))
-
-    def _score_with_findings(self, case: _Case) -> SummarizerOutput:
-        """Return the answer to a question for a score; the distortions that it names join the state's evidence."""
-        answer = self._level_belief(case, with_findings=True)
-        case.state.executor_evidence = _with_findings(case.state.evidence, answer)
-        return self._rate(case, answer)
+        return LevelBelief(probabilities, reasons, source), before.attempt
 
     def _beside_score(self, answer: SummarizerOutput, case: _Case) -> SummarizerOutput:
-        """Add to a question's answer the score that the model gives when asked for one, asked of the expert alone."""
+        """Add to a question's answer the score that the expert gives when asked for one."""
         with dspy.context(trace=[]):  # optimizers teach what the question itself asks
-            rated = self._score(case)
+            rated = self._rate(case, self._level_belief(case))
         answer = answer.with_rating(rated)
         if answer.summary or rated.quality_score is None:
             return answer
@@ -204,14 +197,15 @@ class Summarizer(dspy.Module):
         query = case.state.query
         beside = case.shown.beside_answers(case.inputs, query, options)
         inputs = {**beside, "options": options_text(options)}
-        if self.resources.one_word(case.reading):
+        form, chinese = questions.OPTION_AND_REASONS, is_chinese(query)
+        reasons: str | None = findings_note(case.state.evidence, "", chinese=chinese)
+        reasons = reasons or NOTHING_STANDS_OUT[chinese]
+        if self.resources.one_word(case.state.reading):
             form = questions.OPTION_LETTER
         elif self.answer_part == "whole":
-            return self._ask_in_words(self.answer, inputs, questions.OPTION_AND_REASONS, letter_in)
+            reasons = None
         else:
             form = questions.OPTION_THAT_COUNTS
-        chinese = is_chinese(query)
-        reasons = findings_note(case.state.evidence, "", chinese=chinese) or NOTHING_STANDS_OUT[chinese]
         return self._ask_in_words(self.answer, inputs, form, letter_in, reasons)
 
     def _explain(self, case: _Case) -> SummarizerOutput:
@@ -226,22 +220,21 @@ class Summarizer(dspy.Module):
         return answer.model_copy(update={"summary": case.shown.summary(answer.quality_reasoning)})
 
     def names_distortions(self, state: AssessmentState) -> bool:
-        """Return whether the question for the score asks for the distortions too, in place of one before it.
+        """Return whether the question for the score asks for the distortions, too, in one.
 
-        Only for an IQA question about the whole image, to a model that reads images, plays both roles, was understood
-        before, and has no demos without findings.
+        Only for an IQA question about the whole image, to a model that reads images, plays both roles,
+        was understood before, and has no demos without findings.
         """
         plan = state.plan
-        if plan is None or plan.query_type != "IQA":
-            return False
-        if not plan.distortion_detection or plan.query_scope != [GLOBAL]:
+        if plan is None or not (state.is_iqa and plan.distortion_detection and plan.query_scope == [GLOBAL]):
             return False
         if state.reading.type is not QueryType.SCORING or not self.resources.answers_with_distortions:
             return False
         is_known_to = self.resources.traits("executor").answers_at_once
         if not is_known_to and self.resources.wordings("executor", state) is not None:
             return False
-        demos = predict_of(self.score if self.scoring_way() == "probabilities" else self.classify).demos
+        asked = self.score if self.scoring_way() == "probabilities" else self.classify
+        demos = predict_of(asked).demos
         return not demos or any(demo.get("findings") is not None for demo in demos)
 
     def _ask_in_words(
@@ -272,16 +265,22 @@ class Summarizer(dspy.Module):
             summary=PARSING_FAILED,
             status="failed",
             error=last_error(answer),
-            attempt=None if self._judge.embedded else "nothing",
+            attempt=self._attempt("nothing"),
         )
+
+    def _attempt(self, name: str) -> str | None:
+        """Name an attempt; the expert makes none."""
+        return None if self._judge.embedded else name
 
     def _completed(self, answer: SummarizerOutput, case: _Case) -> SummarizerOutput:
         """Return an answer with what its evidence lacks, and with the tools' score beside questions."""
         state, tools = case.state, case.tools
-        evidence = state.evidence
+        evidence, reading = state.evidence, state.reading
         fields: dict[str, Any] = {
-            "used_evidence": evidence.basis(), "query_type": case.reading.type, "query_rule": case.reading.rule,
-        }  # fmt: skip
+            "used_evidence": evidence.basis(),
+            "query_type": reading.type,
+            "query_rule": reading.rule,
+        }
         state.gap = self._gap(answer, case)
         gap = state.gap.text(state.query) if state.gap else ""
         is_unread = answer.is_unread or bool(evidence.unread_steps)
@@ -296,7 +295,7 @@ class Summarizer(dspy.Module):
         if answer.status == "ok" and evidence.failed_steps:
             # With this evidence the answer might differ.
             fields |= {"status": "degraded", "error": evidence.failure_note()}
-        if answer.quality_score is None and _is_iqa(state) and tools.scores:
+        if answer.quality_score is None and state.is_iqa and tools.scores:
             score = case.fusion.fuse_scores(tools.scores, None, tools.precisions)
             fields |= {"quality_score": score, "tool_mean": case.mean}
         if answer.status != "failed":
@@ -305,22 +304,25 @@ class Summarizer(dspy.Module):
         return answer.model_copy(update=fields)
 
     def _gap(self, answer: SummarizerOutput, case: _Case) -> Gap | None:
-        """Return what the evidence lacks of the plan, or why the score is doubtful where that is looked into."""
+        """Return what the evidence lacks of the plan, or else why the score is doubtful."""
         state, plan, image = case.state, case.state.plan, case.inputs["image"]
-        if answer.status == "failed" or plan is None or not _is_iqa(state):
+        if answer.status == "failed" or plan is None or not state.is_iqa:
             return None
-        gap, belief, interval = find_gap(state.evidence, plan.query_scope, plan), None, None
-        if self.resources.settings.assessment.look_again and not (image.too_small or state.evidence.same_pixels):
-            belief, interval = answer.level_probabilities, answer.score_interval
-        if gap is not None or belief is None or interval is None:
+        gap = find_gap(state.evidence, plan.query_scope, plan)
+        looks_again = self.resources.settings.assessment.look_again
+        if gap is not None or not looks_again or image.too_small or state.evidence.same_pixels:
             return gap
+        belief, interval = answer.level_probabilities, answer.score_interval
+        if belief is None or interval is None:
+            return None
         expected = expected_level(belief)
         deviation = math.sqrt(math.fsum(p * (level - expected) ** 2 for level, p in belief.items()))
         tools, precision = None, math.fsum(case.tools.precisions or ())
         if precision and case.mean is not None:
             tools = case.mean, 1 / math.sqrt(precision)
-        is_whole = plan.query_scope == [GLOBAL] and CLOSER not in (state.evidence.region_boxes or {})
-        reduced_by = max(image.width, image.height) / network.SHOWN_PX if is_whole else 1.0
+        reduced_by = 1.0
+        if plan.query_scope == [GLOBAL] and CLOSER not in (state.evidence.region_boxes or {}):
+            reduced_by = max(image.width, image.height) / network.SHOWN_PX
         return find_doubt((expected, deviation), tools, interval, reduced_by)
 
     @property
@@ -328,8 +330,8 @@ class Summarizer(dspy.Module):
         """How tool scores and level probabilities become one score."""
         return self.fitted or self.resources.fusion
 
-    def _presentation(self, readings: ToolReadings, fusion: ScoreFusion) -> ForExpert | ForLanguageModel:
-        mean = fusion.tool_mean(*readings) if readings.scores else None
+    def _presentation(self, read: ToolReadings, fusion: ScoreFusion) -> ForExpert | ForLanguageModel:
+        mean = fusion.tool_mean(*read) if read.scores else None
         learned = self.resources, self.neighbours, self.corrections
         if self._judge.embedded:
             return ForExpert(*learned, mean)
@@ -340,12 +342,12 @@ class Summarizer(dspy.Module):
         return self._presentation(evidence.readings, self.fusion).tools_mean
 
     def tool_readings(self, evidence: ExecutorOutput, image: ImageRef, reference: ImageRef | None) -> ToolReadings:
-        """Return what is fused of the tools: what they read, or what labels predict of the image by it."""
+        """Return what is fused of the tools: what they read, or what labels predict by it."""
         readings = evidence.readings
-        return self._presentation(readings, self.fusion).readings(readings, image, reference)
+        return self._presentation(readings, self.fusion).readings(readings, (image, reference))
 
     def _rate(self, case: _Case, answer: Answer[LevelBelief]) -> SummarizerOutput:
-        """Return the answer to a question for the score; without any belief the tools' scores stand alone."""
+        """Return the answer to a question for the score; without a belief the tools stand alone."""
         if answer.value is not None:
             return self._fused(case, self._evened(answer.value), answer.attempt)
         level, query = level_in_text(answer.raw), case.state.query
@@ -358,7 +360,7 @@ class Summarizer(dspy.Module):
             return self._failed(answer)
         logger.error("level probabilities failed on all calls; tools alone. Full output: %s", answer.raw)
         nothing = LevelBelief(None, ended(note("tools alone", query), query), None)
-        fused = self._fused(case, nothing, None if self._judge.embedded else "tools alone")
+        fused = self._fused(case, nothing, self._attempt("tools alone"))
         return fused.model_copy(update={"status": "degraded", "error": last_error(answer)})
 
     def _evened(self, belief: LevelBelief) -> LevelBelief:
@@ -401,41 +403,39 @@ class Summarizer(dspy.Module):
         )
 
     def _level_belief(self, case: _Case, *, with_findings: bool = False) -> Answer[LevelBelief]:
-        """Ask how good the image is, in the best way that the model can; for its distortions, too, `with_findings`."""
+        """Ask how good the image is, in the best way that the model can; perhaps for distortions, too."""
         calls, way = CallAllowance(), self.scoring_way()
         if self.resources.reads_levels_as_text:
             calls.will_do = level_in_text
         case = replace(case, inputs=case.shown.beside_ratings(case.inputs))
         if way == "probabilities":
             return self._probabilities(case, calls, with_findings=with_findings)
-        if way == "classification":
-            return self._named_level(case, calls, with_findings=with_findings)
-        answer = self._level_by_tokens(case, calls, with_findings=with_findings)
-        if answer.prediction is None or tokens_of(answer.prediction.get("logprobs")):
+        by_tokens = way == "logprobs"
+        answer = self._named_level(case, calls, by_tokens=by_tokens, with_findings=with_findings)
+        if not by_tokens or answer.prediction is None or tokens_of(answer.prediction.get("logprobs")):
             return answer
-        self._note_no_tokens()
-        if self.scoring_way() != "probabilities":
-            return answer
-        stated = self._probabilities(case, calls, with_findings=with_findings)
-        return answer if stated.value is None else stated
-
-    def _note_no_tokens(self) -> None:
         lm = self._lm_of(self.classify)
         record = own_record(lm)
         if record.known.token_probabilities != 0:
             logger.warning("%s gave no token probabilities; it is asked without from now on", lm.model)
             record.learn(token_probabilities=0)
+        if self.scoring_way() != "probabilities":
+            return answer
+        stated = self._probabilities(case, calls, with_findings=with_findings)
+        if stated.value is None:
+            return answer
+        return stated
 
     def scoring_way(self) -> Literal["probabilities", "classification", "logprobs"]:
-        """Return how levels are asked for: as set, or the best that the model can do and was compiled for."""
-        scoring = self.resources.settings.assessment.scoring
-        if scoring == "probabilities" or scoring == "classification":
-            return scoring
+        """Return how levels are asked for: as set, or as the model can and was compiled for."""
+        settings = self.resources.settings.assessment
+        if settings.scoring == "probabilities" or settings.scoring == "classification":
+            return settings.scoring
         able = traits_of(self._lm_of(self.classify)).token_probabilities != 0
-        if scoring == "logprobs" or self.resources.settings.assessment.score_only:
+        if settings.scoring == "logprobs" or settings.score_only:
             return "logprobs" if able else "classification"
         # A program that was compiled with probabilities has its demos there.
-        scores, words = (getattr(predict_of(each), "demos", None) for each in (self.score, self.classify))
+        words, scores = (getattr(predict_of(each), "demos", None) for each in (self.classify, self.score))
         return "logprobs" if able and (words or not scores) else "probabilities"
 
     @property
@@ -455,7 +455,7 @@ class Summarizer(dspy.Module):
             masses = case.fusion.extract_vlm_probabilities(p.quality_probs, mode="probabilities")
             level = max(masses, key=lambda c: masses[c])
             source: BeliefSource = "probabilities"
-            # One level with all the mass is the name of a level: only the expert (smoothing 0) may be so sure.
+            # All the mass on one level only names it: the expert alone (smoothing 0) may be so sure.
             if masses[level] > _CERTAIN and self._judge.smoothing:
                 masses = case.fusion.extract_vlm_probabilities(str(level), mode="classification")
                 source = "classification"
@@ -464,27 +464,18 @@ class Summarizer(dspy.Module):
         form = questions.PROBABILITIES_WITH_FINDINGS if with_findings else questions.PROBABILITIES
         return ask(self.score, case.inputs, form, read, lm=self.resources.lm("summarizer"), calls=calls)
 
-    def _named_level(self, case: _Case, calls: CallAllowance, *, with_findings: bool) -> Answer[LevelBelief]:
-        """Ask for a level's word, read as text alone: its probabilities are smoothed."""
-        if self.resources.one_word(case.reading):
+    def _named_level(
+        self, case: _Case, calls: CallAllowance, *, by_tokens: bool, with_findings: bool
+    ) -> Answer[LevelBelief]:
+        """Ask for a level's word, whose tokens tell the probabilities, or which is smoothed."""
+        if self.resources.one_word(case.state.reading):
             form = questions.LEVEL_WORD
+        elif with_findings and by_tokens:
+            form = questions.LEVEL_FINDINGS_AND_REASONS
         elif with_findings:
             form = questions.FINDINGS_REASONS_THEN_LEVEL
-        else:
+        elif not by_tokens:
             form = questions.REASONS_THEN_LEVEL
-
-        def read(p: dspy.Prediction) -> LevelBelief:
-            reasoning = "" if form is questions.LEVEL_WORD else reasoning_of(p)
-            return _smoothed(p, reasoning, case.fusion)
-
-        return ask(self.classify, case.inputs, form, read, lm=self.resources.lm("summarizer"), calls=calls)
-
-    def _level_by_tokens(self, case: _Case, calls: CallAllowance, *, with_findings: bool) -> Answer[LevelBelief]:
-        """Ask for a level's word with its tokens' probabilities; where none came, they are smoothed."""
-        if self.resources.one_word(case.reading):
-            form = questions.LEVEL_WORD
-        elif with_findings:
-            form = questions.LEVEL_FINDINGS_AND_REASONS
         elif self.answer_part == "decision":
             form = questions.LEVEL_THAT_COUNTS
         else:
@@ -493,22 +484,23 @@ class Summarizer(dspy.Module):
 
         def read(p: dspy.Prediction) -> LevelBelief:
             reasoning = "" if is_level_all else reasoning_of(p)
-            tokens = tokens_of(p.get("logprobs"))
-            if not tokens:
-                return _smoothed(p, reasoning, case.fusion)
-            try:
-                return _belief(p, level_masses(tokens), "logprobs", reasoning)
-            except ValueError as error:
-                logger.warning("%s; the word alone counts", error)
-                return _smoothed(p, reasoning, case.fusion)
+            if by_tokens and (tokens := tokens_of(p.get("logprobs"))):
+                try:
+                    return _belief(p, level_masses(tokens), "logprobs", reasoning)
+                except ValueError as error:
+                    logger.warning("%s; the word alone counts", error)
+            masses = case.fusion.extract_vlm_probabilities(p.quality_level, mode="classification")
+            return _belief(p, masses, "classification", reasoning)
 
-        config = {"logprobs": True, "top_logprobs": MOST_ALTERNATIVES}
+        config: dict[str, Any] = {}
+        if by_tokens:
+            config = {"logprobs": True, "top_logprobs": MOST_ALTERNATIVES}
         lm = self.resources.lm("summarizer")
         return ask(self.classify, case.inputs, form, read, lm=lm, calls=calls, config=config)
 
 
 def _by_tools(case: _Case) -> SummarizerOutput:
-    """Return the answer where the model is not to be asked: the tools' score, where one is wanted."""
+    """Return the answer where no model is to be asked: the tools' score, where one is wanted."""
     unasked = SummarizerOutput(final_answer=UNDETERMINED, quality_reasoning="The model was not asked.")
     if not (case.is_score and case.tools.scores):
         return unasked
@@ -521,7 +513,7 @@ def _by_tools(case: _Case) -> SummarizerOutput:
 def _notes(state: AssessmentState, reasoning: str) -> list[str]:
     """Return what the reasoning must still say of the evidence, in sentences."""
     evidence, notes = state.evidence, []
-    if _is_iqa(state):
+    if state.is_iqa:
         if evidence.is_empty:
             notes.append(note("no evidence", state.query))
         if gap := contradiction(evidence):
@@ -530,17 +522,8 @@ def _notes(state: AssessmentState, reasoning: str) -> list[str]:
     return [ended(each, state.query) for each in notes if each]
 
 
-def _is_iqa(state: AssessmentState) -> bool:
-    return state.plan is None or state.plan.query_type == "IQA"
-
-
-def _is_analysis_open(state: AssessmentState) -> bool:
-    """Return whether nobody has looked for distortions yet."""
-    return state.evidence.distortion_analysis is None and "analysis" not in state.evidence.failed_steps
-
-
 def _with_findings(evidence: ExecutorOutput, answer: Answer[LevelBelief]) -> ExecutorOutput:
-    """Return evidence with what an answer named, or with the note that it named nothing that can be read."""
+    """Return evidence with what an answer named, or a note that it named nothing that can be read."""
     if answer.value is not None and answer.value.findings is not None:
         return evidence.with_findings(answer.value.findings)
     return evidence.model_copy(
@@ -556,13 +539,8 @@ def predict_of(predictor: dspy.Module) -> dspy.Predict:
     return getattr(predictor, "predict", predictor)
 
 
-def _smoothed(prediction: dspy.Prediction, reasoning: str, fusion: ScoreFusion) -> LevelBelief:
-    masses = fusion.extract_vlm_probabilities(prediction.quality_level, mode="classification")
-    return _belief(prediction, masses, "classification", reasoning)
-
-
 def _belief(prediction: dspy.Prediction, masses: dict[int, float], source: BeliefSource, reasoning: str) -> LevelBelief:
-    """Return what an answer says of the level, with the distortions that it names where it was asked for them."""
+    """Return what an answer says of the level, with the distortions that it names, if any."""
     findings = prediction.get("findings")
     if findings is not None:
         findings = Finding.all_in(findings)

@@ -1,4 +1,4 @@
-"""Which tool measures what in which region, and how tools are described to a model that picks them. Pure."""
+"""Which tool measures what in which region, and how a model is told of tools. Pure."""
 
 from collections.abc import Mapping, Sequence
 
@@ -9,14 +9,14 @@ from signatures.schemas import DISTORTION_CATEGORIES
 OVERALL = "Overall"
 """What a tool measures that was taken for no distortion: a region as a whole."""
 _LISTED = 4
-"""The strongest for what is to be measured; a longer list costs a model more tokens than it helps."""
+"""The strongest for what is to be measured: a longer list costs more tokens than it helps."""
 
 Choice = dict[str, dict[str, str]]
 """Region -> label (a distortion, or `OVERALL`) -> tool; an empty region is measured by none."""
 
 
 def as_a_whole(tools: Sequence[str], distortions: Sequence[str] = ()) -> dict[str, str]:
-    """Return the tools of a region by what they measure: each once, whatever is wrong with the region.
+    """Return the tools of a region by what they measure: each once, whatever is wrong there.
 
     A single tool sharpens its score by the distortion, where that is a single one.
 
@@ -30,8 +30,13 @@ def as_a_whole(tools: Sequence[str], distortions: Sequence[str] = ()) -> dict[st
     return {OVERALL: tools[0]}
 
 
+def distortion_in(label: str) -> str | None:
+    """Return the distortion that a label names; None for a region as a whole."""
+    return label if label in DISTORTION_CATEGORIES else None
+
+
 def wanted_of(regions: Sequence[str], distortions: Mapping[str, Sequence[str]]) -> dict[str, list[str]]:
-    """Return the distortions to measure by region, in the categories' fixed order: equal sets ask the same question."""
+    """Return the distortions to measure by region, in a fixed order: equal sets ask the same."""
     wanted: dict[str, list[str]] = {}
     for region in regions:
         present = distortions.get(region, ())
@@ -40,7 +45,7 @@ def wanted_of(regions: Sequence[str], distortions: Mapping[str, Sequence[str]]) 
 
 
 def listed(ready: Sequence[ToolSpec], wanted: Mapping[str, Sequence[str]]) -> str:
-    """Return the strongest ready tools as JSON, with their strengths for the distortions that are to be measured."""
+    """Return the strongest ready tools as JSON, with their strengths for the distortions."""
     categories = [c for c in DISTORTION_CATEGORIES if any(c in names for names in wanted.values())]
     tools = []
     for spec in ready:

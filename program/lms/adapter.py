@@ -1,6 +1,5 @@
 """The adapter of the program's questions: prompts, the form of an answer, and how one is read."""
 
-import functools
 import json
 import re
 from collections.abc import Callable, Iterable, Iterator, Mapping
@@ -14,6 +13,7 @@ from dspy.utils.exceptions import AdapterParseError
 from program.common.text import final_answer
 from program.lms import dspy_private
 from program.lms.traits import known_traits
+from signatures.forms import kept
 from signatures.schemas import QualityLevel
 
 _LONGEST_WORD = 200
@@ -62,7 +62,7 @@ class KeptAdapter(dspy.JSONAdapter):
         return json.dumps(fields, ensure_ascii=False)
 
     def parse(self, signature: Any, completion: str) -> dict[str, Any]:
-        """Read the fields of the final answer; AdapterParseError, with the whole, where it lacks any."""
+        """Read the fields of the final answer; AdapterParseError, with the whole, if it lacks any."""
         if self.first_field_only:
             completion = _first_field(completion, signature.output_fields)
         text = final_answer(completion, signature.output_fields)
@@ -127,14 +127,6 @@ def _first_field(completion: str, fields: Iterable[str]) -> str:
     return "{" + ", ".join([whole[1], *empty]) + "}"
 
 
-@functools.lru_cache(maxsize=256)
-def _system_message(signature: type[dspy.Signature], *, shows_form: bool) -> str:
-    if not shows_form:
-        return _system_text(signature)
-    form = _response_format(signature, schema=True, takes_bounds=False)  # type: ignore[arg-type]
-    return _system_text(signature, form=(form or {}).get("json_schema", {}).get("schema"))
-
-
 def _form_of_answer(lm: dspy.BaseLM, signature: Any) -> dict[str, Any]:
     """Return the option that asks for JSON; none where the LM lacks it, or a word is wanted."""
     if "response_format" not in lm.supported_params or is_word(signature):
@@ -144,9 +136,9 @@ def _form_of_answer(lm: dspy.BaseLM, signature: Any) -> dict[str, Any]:
     return {} if form is None else {"response_format": form}
 
 
-@functools.lru_cache(maxsize=256)
+@kept
 def _response_format(signature: type[dspy.Signature], *, schema: bool, takes_bounds: bool) -> Any:
-    """Return the form of an answer as it goes on the wire: JSON, by a schema or of any kind, or None.
+    """Return the form of an answer on the wire: JSON, by a schema or of any kind, or None.
 
     `takes_bounds`: whether the schema may limit items and characters, which OpenAI's refuses.
     """
@@ -157,19 +149,23 @@ def _response_format(signature: type[dspy.Signature], *, schema: bool, takes_bou
     return form
 
 
-def _system_text(signature: type[dspy.Signature], *, form: Mapping[str, Any] | None = None) -> str:
-    """Return instructions, inputs and outputs of a signature as a system message.
-
-    `form` is the answer's JSON schema where the server takes none: then the text says its shape.
-    """
+@kept
+def _system_message(signature: type[dspy.Signature], *, shows_form: bool) -> str:
+    """Return instructions, inputs and outputs of a signature, with the outputs' shapes if need be."""
+    schema: Mapping[str, Any] = {}
+    if shows_form:
+        form = _response_format(signature, schema=True, takes_bounds=False) or {}
+        schema = form.get("json_schema", {}).get("schema", {})
     parts = [signature.instructions.strip()]
     inputs = [_line(name, field) for name, field in signature.input_fields.items()]
     if inputs:
         parts.append("\n".join(["Given are", *inputs]))
-    if not is_word(signature):  # type: ignore[arg-type]  # a class is hashable
+    if not is_word(signature):
         outputs = ["Respond with a JSON object of these fields, in this order:"]
         for name, field in signature.output_fields.items():
-            outputs.append(_line(name, field) + _shape_in_brackets(form or {}, name))
+            shape = _shape(schema.get("properties", {}).get(name, {}), schema)
+            in_brackets = "" if shape == "text" else f" ({shape})"
+            outputs.append(_line(name, field) + in_brackets)
         parts.append("\n".join(outputs))
     return "\n\n".join(filter(None, parts))
 
@@ -180,13 +176,13 @@ def _answer_request(signature: type[dspy.Signature]) -> str:
     >>> _answer_request(dspy.Signature("a -> b: str"))
     'Respond with the JSON object.'
     """
-    if not is_word(signature):  # type: ignore[arg-type]  # a class is hashable
+    if not is_word(signature):
         return "Respond with the JSON object."
     (field,) = signature.output_fields.values()
     return f"Respond with {_description(field)}."
 
 
-@functools.lru_cache(maxsize=256)
+@kept
 def is_word(signature: type[dspy.Signature]) -> bool:
     """Return whether a signature asks for one level or option alone: a word, without JSON."""
     if list(signature.output_fields) == ["final_answer"]:
@@ -224,9 +220,7 @@ def _bounded(part: Any, most_chars: int) -> Any:
 
 def _line(name: str, field: Any) -> str:
     description = _description(field)
-    if not description:
-        return name
-    return f"{name}: {description}"
+    return f"{name}: {description}" if description else name
 
 
 def _description(field: Any) -> str:
@@ -234,15 +228,6 @@ def _description(field: Any) -> str:
     if description.startswith("${"):  # DSPy's stand-in for none
         return ""
     return description
-
-
-def _shape_in_brackets(form: Mapping[str, Any], name: str) -> str:
-    """Return the shape of an answer's field in brackets; nothing for a text."""
-    part = form.get("properties", {}).get(name)
-    shape = _shape(part or {}, form)
-    if shape == "text":
-        return ""
-    return f" ({shape})"
 
 
 def _shape(part: Mapping[str, Any], whole: Mapping[str, Any]) -> str:

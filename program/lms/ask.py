@@ -32,9 +32,9 @@ from program.lms.call import (
     CallAllowance,
     Question,
     add_to_trace,
+    beginning_of,
     book_kept_answer,
     encodable,
-    one_line,
     put,
 )
 from program.lms.dspy_private import CUSTOM_TYPE_START_IDENTIFIER
@@ -42,8 +42,7 @@ from program.lms.limits import image_limits_of, settings_in_force
 from program.lms.reference_engine import inline
 from program.lms.servers import served
 from program.lms.traits import ModelTraits, traits_of
-from signatures.forms import QuestionForm
-from signatures.inputs import FACTS, with_facts, with_steps
+from signatures.forms import FACTS, QuestionForm, kept, with_facts, with_steps
 
 logger = logging.getLogger(__name__)
 
@@ -52,8 +51,7 @@ Check = Callable[[dspy.Prediction], T]
 """Turns a prediction into a value; raises ValueError for one that will not do."""
 
 ATTEMPTS = ("first call", "second call", "third call")
-"""As is; asking for JSON only; with an example. Three in all, the first perhaps tried once for its first
-field alone; never nested in another retry."""
+"""As is; asking for JSON only; with an example. Never nested in another retry."""
 
 _LOGGED_CHARS = 2000
 
@@ -81,18 +79,15 @@ def ask(
     calls: CallAllowance | None = None,
     wordings: int | None = None,
 ) -> Answer[T]:
-    """Ask a model up to three times until `check` accepts its answer.
+    """Ask a model in up to three wordings (or `wordings`, if fewer) until `check` accepts its answer.
 
-    `predictor` is a `dspy.Predict` or `dspy.ChainOfThought`. Inputs that are None leave the question, and
-    images where the model reads none. Of the inputs, `FACTS` reach the embedded expert alone,
-    and no trace. The second attempt adds "Return ONLY valid JSON", the third an example.
-    `lm` None means DSPy's own setting. `calls` is shared by questions that are one, put in several ways.
-    `wordings` says in how many of the three it is put, where that is less.
+    `predictor` is a `dspy.Predict` or `dspy.ChainOfThought`. Inputs that are None leave the question,
+    and images where the model reads none; `FACTS` reach the embedded expert alone, and no trace. `lm`
+    None means DSPy's own setting. `calls` is shared by questions that are one, put in several ways.
 
     A transport fault (429, 5xx, a lost connection) repeats the call; all share `wire.attempts` calls.
     Raises LMError when the last of them met such a fault, or at once for what no repeat mends (a
-    refused key), and InputError where the caller's input is at fault: a spent budget, an image that
-    was altered, a foreign predictor.
+    refused key), and InputError for a spent budget, an altered image or a foreign predictor.
     """
     predict, asked = _predict_of(predictor, form)
     lm = served(predict.lm or lm or dspy.settings.lm, settings_in_force())
@@ -107,11 +102,11 @@ def ask(
         question.first_field_only = next(iter(question.signature.output_fields)) == form.decisive_field
     key = _key(question)
     if key is None:
-        return _answered(question, asked, check, form.example, wordings)
+        return _asked_until_accepted(question, asked, check, form.example, wordings)
     with single_flight(key):  # another thread may be asking the same
         answer = _recalled(key, question, check)
         if answer is None:
-            answer = _answered(question, asked, check, form.example, wordings)
+            answer = _asked_until_accepted(question, asked, check, form.example, wordings)
             _keep(key, question, answer)
         return answer
 
@@ -123,7 +118,7 @@ def _question(
     lm: dspy.BaseLM,
     calls: CallAllowance,
 ) -> Question:
-    """Return a question as it is sent: without what is absent, or images that the model does not read."""
+    """Return a question as it is sent: without what is absent, and images that are not read."""
     traits = traits_of(lm)
     facts: dict[str, Any] = {}
     given: dict[str, Any] = {}
@@ -139,17 +134,17 @@ def _question(
         mend = "use dspy.ChatAdapter, JSONAdapter or XMLAdapter"
         raise InputError(f"adapter: dspy.TwoStepAdapter sends no images, only their addresses; {mend}")
     absent = tuple(name for name in inputs if name not in sent)
-    signature = _without(asked, absent)  # type: ignore[arg-type]  # a class is hashable
-    signature = with_steps(signature)  # type: ignore[arg-type]  # likewise
+    signature = _without(asked, absent)
+    signature = with_steps(signature)
     demos = [with_references(demo) for demo in complete_demos(predictor.demos, signature)]
     if not traits.takes_references:
         limits = image_limits_of(lm)
         sent = inline(sent, limits)
         demos = [inline(dict(demo), limits) for demo in demos]
     if traits.embedded:
-        signature = with_facts(signature, tuple(facts))  # type: ignore[arg-type]  # likewise
+        signature = with_facts(signature, tuple(facts))
         sent |= facts
-    # The trace names images that are not read, too: a demo made of it says which photograph it is of.
+    # The trace names images that are not read, too: a demo made of it has to show one.
     return Question(predictor, signature, demos, sent, given, lm, traits, calls)
 
 
@@ -162,7 +157,7 @@ _ANSWERS_LOCK = threading.Lock()
 
 
 def _answers_to(question: Question) -> LRUCache[str, dict[str, Any]]:
-    """Return the memory of a model's answers: none of it outlives what DSPy's cache has in memory."""
+    """Return the memory of a model's answers, which does not outlive what DSPy's has in memory."""
     if question.traits.embedded:
         return _FIXED_ANSWERS
     cache = dspy.cache
@@ -188,7 +183,7 @@ def _key(question: Question) -> str | None:
     return hashlib.sha256(repr(parts).encode("utf-8", "replace")).hexdigest()
 
 
-_text_of: Callable[[Any], str] = functools.lru_cache(maxsize=256)(repr)
+_text_of: Callable[[Any], str] = kept(repr)
 """A signature as text: two threads may each have built the same one, and classes are not equal."""
 
 
@@ -221,7 +216,7 @@ def _recalled(key: str, question: Question, check: Check[T]) -> Answer[T] | None
 
 
 def _is_watched(question: Question) -> bool:
-    """Return whether callbacks (MLflow's spans), a stream or a debug log want to see a question asked."""
+    """Return whether callbacks (MLflow's spans), a stream or a debug log watch a question."""
     if dspy.settings.send_stream is not None or logger.isEnabledFor(logging.DEBUG):
         return True
     if not question.traits.takes_references:
@@ -230,7 +225,7 @@ def _is_watched(question: Question) -> bool:
     return any(getattr(each, "callbacks", None) for each in watched)
 
 
-def _answered(
+def _asked_until_accepted(
     question: Question,
     asked: type[dspy.Signature],
     check: Check[T],
@@ -255,13 +250,13 @@ def _answered(
         except AdapterParseError as error:
             raw = encodable(str(error.lm_response or "")).strip() or raw
             reason = str(error.args[0]).partition("\n")[0] if error.args else ""
-            errors.append(one_line(f"not readable: {reason or 'no JSON object with the asked fields'}"))
+            errors.append(beginning_of(f"not readable: {reason or 'no JSON object with the asked fields'}"))
         except (ValueError, LMError) as error:  # pydantic's are ValueErrors
             if isinstance(error, LMError):
                 _raise_if_final(error, question)
             if prediction is not None:
                 raw = _raw_text(prediction, signature)
-            errors.append(one_line(str(error)))
+            errors.append(beginning_of(str(error)))
         fields = list(question.signature.output_fields)
         logger.warning("question for %s: %s gave no usable answer: %s", fields, attempt, errors[-1])
         question.first_field_only = False
@@ -285,10 +280,10 @@ def _wordings(
     yield ATTEMPTS[0], as_it_is, adapter
     # As DSPy's own adapters do, the model is asked for JSON where its answer could not be read.
     hint = "\n\nReturn ONLY valid JSON."
-    yield ATTEMPTS[1], _with_addition(question.signature, hint), None  # type: ignore[arg-type]  # a class is hashable
+    yield ATTEMPTS[1], _with_addition(question.signature, hint), None
     shown = dict.fromkeys(asked.output_fields.keys() - example.keys(), "...") | dict(example)
     hint += f" An example of a valid answer:\n{json.dumps(shown, ensure_ascii=False)}"
-    yield ATTEMPTS[2], _with_addition(question.signature, hint), None  # type: ignore[arg-type]  # likewise
+    yield ATTEMPTS[2], _with_addition(question.signature, hint), None
 
 
 def _prediction(question: Question, signature: type[dspy.Signature]) -> dspy.Prediction:
@@ -322,14 +317,14 @@ def _is_ours(traits: ModelTraits) -> bool:
     return traits.adapter is not None or dspy.settings.adapter is None
 
 
-@functools.lru_cache(maxsize=256)
+@kept
 def _with_addition(signature: type[dspy.Signature], addition: str) -> Any:
-    """Return a signature with longer instructions, the same one each time: prompts are kept by it."""
+    """Return a signature with longer instructions, the same each time: prompts are kept by it."""
     return signature.with_instructions(signature.instructions + addition)
 
 
 def _predict_of(predictor: dspy.Module, form: QuestionForm) -> tuple[dspy.Predict, type[dspy.Signature]]:
-    """Return what asks the model (it may be inside a `dspy.ChainOfThought`), and what it asks for."""
+    """Return what asks the model, of a `dspy.ChainOfThought` too, and what it asks for."""
     predict = predictor.predict if isinstance(predictor, dspy.ChainOfThought) else predictor
     wanted = f"a question for {', '.join(form.example)}"
     if not isinstance(predict, dspy.Predict):
@@ -346,13 +341,11 @@ def _predict_of(predictor: dspy.Module, form: QuestionForm) -> tuple[dspy.Predic
 
 def _readable(asked: type[dspy.Signature], form: QuestionForm) -> type[dspy.Signature]:
     """Return a signature of which the outputs that a user added may stay unanswered."""
-    added = tuple(name for name in asked.output_fields if name not in {*form.example, "reasoning"})
-    if not added:
-        return asked
-    return _optional(asked, added)  # type: ignore[arg-type]  # a class is hashable
+    added = (name for name in asked.output_fields if name not in {*form.example, "reasoning"})
+    return _optional(asked, tuple(added))
 
 
-@functools.lru_cache(maxsize=256)
+@kept
 def _optional(signature: type[dspy.Signature], names: tuple[str, ...]) -> type[dspy.Signature]:
     for name in names:
         annotation = signature.output_fields[name].annotation
@@ -375,7 +368,7 @@ def _shows(value: Any) -> bool:
     return isinstance(value, dspy.Image)
 
 
-@functools.lru_cache(maxsize=256)
+@kept
 def _without(signature: type[dspy.Signature], absent: tuple[str, ...]) -> type[dspy.Signature]:
     """Return the signature without its absent inputs; kept, as to build one takes milliseconds."""
     for name in absent:

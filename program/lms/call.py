@@ -89,6 +89,10 @@ class _Receipt:
     cost_usd: float | None = None
     """None where the price is unknown."""
 
+    @property
+    def tokens(self) -> int:
+        return self.input_tokens + self.output_tokens
+
 
 def _book(receipt: _Receipt) -> None:
     """Count one call in the collecting usage, as a whole and for its stage."""
@@ -160,21 +164,12 @@ class CallAllowance:
         return True
 
 
-_CAPABILITIES = (
-    "supports_function_calling", "supports_reasoning", "supports_response_schema", "supported_params",
-)  # fmt: skip
-"""What DSPy asks an engine before each call."""
-
-
 class ModelCall:
-    """The context of one call: each request is charged, admitted, made and booked by itself.
+    """One call, in place of the LM's engine: each request is charged, admitted, made and booked.
 
-    It takes the place of the LM's engine, below DSPy's cache, so only requests that go out count.
-    Where DSPy chooses the engine (a user's own LM), the whole call counts as one request, and is
-    refunded if the cache answered it.
-
-    `calls` is what the question may still cost: it is asked again where its answer is cut. Without
-    it nobody asks again, and DSPy warns of such an answer.
+    It stands below DSPy's cache, so only requests that go out count. Where DSPy chooses the engine (a
+    user's own LM), the whole call counts as one, and is refunded if the cache answered it. `calls` is
+    what the question may still cost; without it DSPy warns of an answer that is cut.
     """
 
     def __init__(self, lm: dspy.BaseLM, calls: CallAllowance | None = None) -> None:
@@ -187,9 +182,6 @@ class ModelCall:
         self._whole_call: _Receipt | None = None
         self._requests, self._answers, self._answered_tokens = 0, 0, 0
         self.answer_text = ""
-        for name in _CAPABILITIES:
-            if hasattr(self._engine, name):
-                setattr(self, name, getattr(self._engine, name))
         self.is_cut = False
         """Whether the last answer ended for want of tokens."""
 
@@ -267,7 +259,7 @@ class ModelCall:
         finally:
             _book(receipt)
             if receipt.answered and not receipt.from_cache:
-                gate.count_tokens(receipt.input_tokens + receipt.output_tokens)
+                gate.count_tokens(receipt.tokens)
             if self._budget is not None:
                 self._settle(self._budget, receipt)
 
@@ -276,8 +268,7 @@ class ModelCall:
         if receipt.from_cache:
             budget.refund()
         elif receipt.answered:
-            tokens = receipt.input_tokens + receipt.output_tokens
-            budget.settle(receipt.cost_usd, tokens or None, model)
+            budget.settle(receipt.cost_usd, receipt.tokens or None, model)
         else:
             budget.settle(0.0, 0, model)
 
@@ -285,7 +276,11 @@ class ModelCall:
         """Take what DSPy would note in its histories: they may be off, and hold no images."""
         if self._whole_call is not None:
             self._read(entry, self._whole_call)
-            _take_keys_out(entry, keys_among(self._lm.kwargs))
+            secrets = keys_among(self._lm.kwargs)  # a service may repeat them
+            if entry.get("outputs"):
+                entry["outputs"][:] = without_keys(entry["outputs"], secrets)  # DSPy hands out this list
+            for name in ("response", "response_model"):
+                entry[name] = without_keys(entry.get(name), secrets)
         self._answers += 1
         texts = []
         for output in entry.get("outputs") or []:
@@ -306,8 +301,7 @@ class ModelCall:
         receipt.answered = True
         receipt.input_tokens += int(usage.get("prompt_tokens") or usage.get("input_tokens") or 0)
         receipt.output_tokens += int(usage.get("completion_tokens") or usage.get("output_tokens") or 0)
-        has_tokens = receipt.input_tokens + receipt.output_tokens > 0
-        receipt.from_cache = bool(self._lm.cache) and not has_tokens
+        receipt.from_cache = bool(self._lm.cache) and not receipt.tokens
         if not receipt.from_cache and entry.get("cost") is not None:
             receipt.cost_usd = (receipt.cost_usd or 0.0) + float(entry["cost"])
 
@@ -343,14 +337,6 @@ def _with_text(response: lm15.Response) -> lm15.Response:
         text = f"<think>{text}</think>"
     message = replace(response.message, parts=(lm15.TextPart(text=text),))
     return replace(response, message=message)
-
-
-def _take_keys_out(entry: dict[str, Any], secrets: Mapping[str, str]) -> None:
-    """Take keys that a service repeats out of an answer."""
-    if entry.get("outputs"):
-        entry["outputs"][:] = without_keys(entry["outputs"], secrets)  # DSPy hands out this list
-    for name in ("response", "response_model"):
-        entry[name] = without_keys(entry.get(name), secrets)
 
 
 MAX_TEXT = 8_000
@@ -425,7 +411,7 @@ def _wait(error: LMError, question: Question) -> None:
     else:
         seconds = hint
         gate_of(question.lm).pause(hint)
-    logger.info("%s; asking again in %.2f s", one_line(str(error)), seconds)
+    logger.info("%s; asking again in %.2f s", beginning_of(str(error)), seconds)
     time.sleep(seconds)
 
 
@@ -440,7 +426,7 @@ def _call(question: Question, signature: type[dspy.Signature]) -> dspy.Predictio
         raise
     for name in signature.output_fields:
         if isinstance(prediction.get(name), str):
-            prediction[name] = _bounded(prediction[name])
+            prediction[name] = _shortened(prediction[name])
     add_to_trace(question, prediction)
     if question.first_field_only or question.traits.embedded:  # the expert's answers are whole
         return prediction
@@ -457,7 +443,9 @@ def _predicted(
     question: Question, signature: type[dspy.Signature], model_call: ModelCall, limit: int | None
 ) -> dspy.Prediction:
     """Return what the model answers in so many tokens, as the adapter reads it."""
-    lm = question.lm
+    lm, config = question.lm, dict(question.config)
+    if limit != lm.kwargs.get("max_tokens"):
+        config["max_tokens"] = limit
     adapter = adapter_for(lm, first_field_only=question.first_field_only)
     callbacks = list(dspy.settings.callbacks)
     # Our engines clear their errors themselves, and a callback costs 0.5 ms a call.
@@ -467,11 +455,7 @@ def _predicted(
     try:
         with dspy.context(**settings, disable_history=False), model_call.prepared_lm() as prepared:
             prediction: dspy.Prediction = question.predictor(
-                signature=signature,
-                demos=question.demos,
-                lm=prepared,
-                config=_config_of(question, limit),
-                **question.inputs,
+                signature=signature, demos=question.demos, lm=prepared, config=config, **question.inputs
             )
     except LMError as error:
         # DSPy rewords every error that passes through an engine: the caller's own mistakes are not.
@@ -481,7 +465,7 @@ def _predicted(
     return prediction
 
 
-def _bounded(text: str) -> str:
+def _shortened(text: str) -> str:
     """Return an answer's text, without what no UTF-8 holds; of a long one the beginning."""
     text = encodable(text)
     if len(text) <= MAX_TEXT:
@@ -531,12 +515,6 @@ def _most_tokens(question: Question) -> int | None:
     return min(most, question.max_tokens or most)
 
 
-def _config_of(question: Question, limit: int | None) -> dict[str, Any]:
-    if limit == question.lm.kwargs.get("max_tokens"):
-        return dict(question.config)
-    return {**question.config, "max_tokens": limit}
-
-
 def add_to_trace(question: Question, prediction: dspy.Prediction) -> None:
     """Add a question to DSPy's trace, if there is one, without its tokens' log-probabilities.
 
@@ -571,7 +549,7 @@ def encodable(text: str) -> str:
     return text.encode("utf-8", "replace").decode("utf-8")
 
 
-def one_line(text: str) -> str:
+def beginning_of(text: str) -> str:
     """Return the beginning of a text on one line, for records and logs."""
     return " ".join(encodable(text).split())[:300]
 

@@ -62,7 +62,7 @@ def response_format(signature: type[dspy.Signature], *, by_schema: bool) -> dict
 
 
 def retry_after_s(error: BaseException) -> float | None:
-    """Return the seconds a host asks to wait, as DSPy read them or LiteLLM's response holds them."""
+    """Return the seconds a host asks to wait, as DSPy read them or LiteLLM's response says."""
     cause: BaseException | None = error
     while cause is not None:
         headers = getattr(getattr(cause, "response", None), "headers", None) or {}

@@ -34,7 +34,7 @@ class BudgetSpent(InputError):  # noqa: N818 (it ends a run as planned)
 
 
 class _Sum:
-    """What calls come to in one unit, against a limit; one in flight counts as the dearest so far."""
+    """What calls come to in one unit, against a limit; one in flight counts as the dearest."""
 
     def __init__(self, limit: float | None, unit: str, unknown: str, flag: str) -> None:
         self.limit, self.total = limit, 0.0
@@ -68,11 +68,10 @@ class _Sum:
 class Budget:
     """At most so many model calls, dollars or tokens inside the `with` block, of all its threads.
 
-    Every call that goes to a service counts, a repeat after a fault too; answers from a cache and
-    the embedded expert's are free. Under a limit of dollars or tokens each call in flight is assumed
-    to cost as much as the dearest one so far, and at most as many may be in flight as have been
-    priced (one, to begin with): further calls wait. Budgets nest: an inner one's calls count for
-    the outer ones. Raises InputError for a limit that is not positive.
+    Every call that goes to a service counts, repeats too; answers from a cache and the embedded
+    expert's are free. Under a limit of dollars or tokens a call in flight is taken to cost as much as
+    the dearest so far, and no more may be in flight than were priced (one at first): others wait. An
+    inner budget's calls count for the outer ones. Raises InputError for a limit that is not positive.
     """
 
     def __init__(

@@ -98,13 +98,9 @@ class ServerTransport(StdlibTransport):
             if reply.status not in _REDIRECTS:
                 status, body = self._mended(reply.status, body, reply.header("content-type") or "")
                 return TransportResponse(
-                    status=status,
-                    reason=reply.reason,
-                    headers=reply.headers,
-                    http_version=reply.http_version,
-                    chunks=iter([body]),
-                    release=lambda _: None,
-                )
+                    status=status, reason=reply.reason, headers=reply.headers, http_version=reply.http_version,
+                    chunks=iter([body]), release=lambda _: None,
+                )  # fmt: skip
             request = replace(request, url=redirected(request.url, reply.header("location") or ""))
         raise EndpointError(f"{address} sends requests on without end; check --api-base")
 
@@ -286,7 +282,8 @@ class ReferenceEngine:
             return FeatureRefused(error)
         if "context" in named:
             size = f" of {known.context_tokens:,} tokens" if known.context_tokens else ""
-            return EndpointError(f"{self.name}: the context{size} is full; show fewer demos (compile with --demos 4)")
+            mend = "show fewer demos (compile with --demos 4)"
+            return EndpointError(f"{self.name}: the context{size} is full; {mend}")
         is_unreachable = isinstance(error, lm15.TransportError) and "refused" in words.casefold()
         if is_unreachable and not self.has_answered:
             if self.address is not None:
@@ -360,9 +357,10 @@ def _with_instructions(message: lm15.Message, system: Any) -> lm15.Message:
     text = system if isinstance(system, str) else "\n\n".join(part.text for part in system)
     first, *others = message.parts
     if isinstance(first, lm15.TextPart):
-        first = lm15.TextPart(text=f"{text}\n\n{first.text}")
-        return replace(message, parts=(first, *others))
-    return replace(message, parts=(lm15.TextPart(text=text), *message.parts))
+        text = f"{text}\n\n{first.text}"
+    else:
+        others = [first, *others]
+    return replace(message, parts=(lm15.TextPart(text=text), *others))
 
 
 def _images_of(request: lm15.Request) -> list[lm15.ImagePart]:

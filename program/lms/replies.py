@@ -16,7 +16,7 @@ Part = Literal[
     "images", "system_role", "max_tokens", "max_completion_tokens", "response_format", "logprobs",
     "temperature", "seed", "context", "model",
 ]  # fmt: skip
-"""What a service refuses: images, a role, a field of the request, its length, or the model's name."""
+"""What a service refuses: images, a role, a field, the length, or the model's name."""
 OMITTABLE = ("response_format", "logprobs", "temperature", "seed")
 """Fields that a request can do without."""
 NO_ANSWER = 520
@@ -25,7 +25,7 @@ _MOST_CHARS = 300
 _PAGE = re.compile(r"<(style|script)\b.*?</\1>|<[^>]*>", re.DOTALL | re.IGNORECASE)
 _MOST_TOKENS = 10**12
 _IMPOSSIBLE = -9999.0
-"""OpenAI's log-probability of what is as good as impossible; it stands where a server gives none."""
+"""OpenAI's log-probability of what is as good as impossible; for that which a server leaves out."""
 
 _ODD_FIGURE = re.compile(
     rb'_tokens"\s*:(?!\s*(?:\d{1,12}\s*[,}]|null))'
@@ -88,7 +88,7 @@ def refused(words: str, status: int | None) -> list[str]:
 
 
 def fewer_alternatives(words: str, asked: int) -> int | None:
-    """Return the most alternatives that a refusal of log-probabilities allows, fewer than were asked for.
+    """Return the most alternatives that a refusal of log-probabilities allows, fewer than asked for.
 
     >>> fewer_alternatives("Invalid value: 'top_logprobs' must be less than or equal to 5", 20)
     5
@@ -241,7 +241,7 @@ def understood(body: bytes, content_type: str) -> tuple[int, bytes]:
 
 
 def _whole(lines: Iterable[str]) -> Any:
-    """Return the completion that the events of a stream add up to; an event that is none by itself."""
+    """Return the completion that a stream's events add up to, or an event that is an error."""
     whole: dict[str, Any] = {}
     message: dict[str, str] = {}
     tokens: list[Any] = []

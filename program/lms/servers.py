@@ -4,7 +4,6 @@ import hashlib
 import os
 import threading
 from collections.abc import Mapping
-from dataclasses import dataclass
 from typing import Any
 from weakref import WeakKeyDictionary
 
@@ -69,14 +68,8 @@ _OTHER_PROTOCOLS = {"ollama", "ollama_chat"}
 """LiteLLM does not speak OpenAI's protocol to these."""
 
 
-@dataclass
-class _Served:
-    facts: tuple[Any, ...]
-    lm: dspy.LM
-
-
-_SERVED: WeakKeyDictionary[dspy.BaseLM, _Served] = WeakKeyDictionary()
-"""By the user's own; made anew where that was changed."""
+_SERVED: WeakKeyDictionary[dspy.BaseLM, tuple[tuple[Any, ...], dspy.LM]] = WeakKeyDictionary()
+"""By the user's own: what was true of it, and ours; made anew where that was changed."""
 _LOCK = threading.Lock()
 
 
@@ -90,11 +83,12 @@ def served(lm: dspy.BaseLM, settings: Settings) -> dspy.BaseLM:
         return lm
     facts = (lm.model, dict(lm.kwargs), lm.cache, list(lm.callbacks), settings.kept_dir)
     with _LOCK:
-        kept = _SERVED.get(lm)
-        if kept is None or kept.facts != facts:
-            kept = _SERVED[lm] = _Served(facts, _at_server(lm, address, settings))
-    kept.lm.history = lm.history
-    return kept.lm
+        known, own = _SERVED.get(lm, (None, lm))
+        if known != facts:
+            own = _at_server(lm, address, settings)
+            _SERVED[lm] = facts, own
+    own.history = lm.history
+    return own
 
 
 def _address_of(lm: dspy.BaseLM) -> str | None:
@@ -120,12 +114,9 @@ def _at_server(lm: dspy.LM, address: str, settings: Settings) -> dspy.LM:
     given = lm.kwargs.get("api_key") or os.environ.get(f"{provider.upper()}_API_KEY", "")
     key = usable_key(f"api_key of dspy.LM({lm.model!r})", given)
     connection = server_connection(model, address, key or None, lm.kwargs.get("timeout"))
-    priced = route(lm.model)
-    connection = connection._replace(
-        lm_name=lm.model,
-        wire_model=connection.lm_name,
-        priced_as=(priced.provider, priced.model) if priced else None,
-    )
+    connection = connection._replace(lm_name=lm.model, wire_model=connection.lm_name)
+    if priced := route(lm.model):
+        connection = connection._replace(priced_as=(priced.provider, priced.model))
     declared = declared_traits(CAPABILITIES, address)
     record = record_of(server_name(model, address), address, settings.kept_dir, declared)
     secrets = {"api_key": key} if key else {}

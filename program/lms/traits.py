@@ -37,7 +37,7 @@ MOST_ALTERNATIVES = 20
 
 
 def inquire(engine: Any) -> None:
-    """Fill the record of an engine's model in; EndpointError where nothing answers under its name."""
+    """Fill in the record of an engine's model; EndpointError where nothing answers under its name."""
     record = engine.record
     listed = listed_traits(engine.address, engine.model, engine.secrets)
     names = listed.get("models", ())
@@ -62,30 +62,26 @@ def listed_traits(address: str, model: str, secrets: Mapping[str, str]) -> dict[
     where no server answers or the key is refused.
     """
     root = re.sub(r"/v\d+$", "", address)
-    listing = _page(f"{address}/models", secrets, must_answer=True)
-    listed = listing.get("data")
-    entries = []
+    listed = _page(f"{address}/models", secrets, must_answer=True).get("data")
+    entries: list[Mapping[str, Any]] = []
     if isinstance(listed, list):
         entries = [entry for entry in listed if isinstance(entry, Mapping)]
-    entry: Mapping[str, Any] = {}
-    for each in entries:
-        if each.get("id") == model or len(entries) == 1:
-            entry = each
-            break
+    own = entries if len(entries) == 1 else [each for each in entries if each.get("id") == model]
+    entry = own[0] if own else {}
     reads_images = _is_among(_at(entry, "architecture.input_modalities"), "image")
     lengths = [_at(entry, path) for path in _LENGTHS]
     if entry.get("owned_by") == "llamacpp" or _at(entry, "meta.n_ctx") is not None:
         page = _page(f"{root}/props", secrets)
         vision = _at(page, "modalities.vision")
-        reads_images = vision if isinstance(vision, bool) else reads_images
+        if isinstance(vision, bool):
+            reads_images = vision
         lengths.insert(0, _at(page, "default_generation_settings.n_ctx"))
     elif entry.get("owned_by") == "library":  # Ollama's models
         page = _page(f"{root}/api/show", secrets, {"model": model})
         reads_images = _is_among(page.get("capabilities"), "vision")
         details = page.get("model_info")
-        for name, length in details.items() if isinstance(details, dict) else ():
-            if name.endswith(".context_length"):
-                lengths.append(length)
+        if isinstance(details, dict):
+            lengths += [length for name, length in details.items() if name.endswith(".context_length")]
     known_lengths = [length for length in lengths if isinstance(length, int) and length > 0]
     found = {
         "models": tuple(showable(str(entry.get("id"))) for entry in entries) or None,
@@ -109,10 +105,10 @@ def _is_among(kinds: Any, kind: str) -> bool | None:
 class _OneServer(urllib.request.HTTPRedirectHandler):
     """Follows the redirects of one server alone: urllib would give its key to another."""
 
-    def redirect_request(self, req: Any, fp: Any, code: Any, msg: Any, headers: Any, newurl: Any) -> Any:
+    def redirect_request(self, req: Any, fp: Any, code: Any, *rest: Any) -> Any:
         """Return the request that a redirect asks for."""
-        redirected(req.full_url, newurl)
-        return super().redirect_request(req, fp, code, msg, headers, newurl)
+        redirected(req.full_url, rest[-1])
+        return super().redirect_request(req, fp, code, *rest)
 
 
 def _page(url: str, secrets: Mapping[str, str], body: Any = None, *, must_answer: bool = False) -> dict[str, Any]:
@@ -154,10 +150,10 @@ _BUSY = {429, 503, 529}
 
 
 def _probe(engine: Any, *, with_picture: bool) -> bool:
-    """Ask for one token, with a picture where it is open whether any are read; False where it is busy."""
+    """Ask for one token, perhaps with a picture, and learn from the reply; False where it is busy."""
     parts: list[Any] = [lm15.TextPart(text="Is this picture good or bad? Answer with one word.")]
     if with_picture:
-        parts.append(lm15.ImagePart(data=_dot(), media_type="image/png"))
+        parts.append(lm15.ImagePart(data=_grey_square(), media_type="image/png"))
     config = lm15.Config(max_tokens=1, temperature=0.0, logprobs=MOST_ALTERNATIVES)
     message = lm15.Message(role="user", parts=tuple(parts))
     request = lm15.Request(model=engine.connection.lm_name, messages=(message,), config=config)
@@ -184,8 +180,8 @@ def _probe(engine: Any, *, with_picture: bool) -> bool:
     return True
 
 
-def _dot() -> str:
-    """Return a grey square of 64 px as PNG in base64; smaller ones are refused by some models."""
+def _grey_square() -> str:
+    """Return one of 64 px as PNG in base64; smaller ones are refused by some models."""
     from PIL import Image
 
     buffer = io.BytesIO()
@@ -203,7 +199,7 @@ class ModelTraits(BaseModel):
     """Alternatives that come with each token; 0: none."""
     context_tokens: int | None = None
     system_role: bool = True
-    """Whether it takes a system message; else the user's first message begins with the instructions."""
+    """Whether it takes a system message; else the instructions begin the user's first one."""
     max_tokens_field: Literal["max_tokens", "max_completion_tokens"] = "max_tokens"
     refused: Mapping[str, str] = {}
     """Fields of a request that the service refuses, with its words; they are left out."""
@@ -226,7 +222,7 @@ class ModelTraits(BaseModel):
     smoothing: float = 0.3
     """Share of an even spread (0..1) that its belief is mixed with; 0 where that is calibrated."""
     model_weight: float = 0.5
-    """Power that its belief is raised to beside the tools', until a compile has measured its worth."""
+    """Power that its belief is raised to beside the tools', until a compile has measured it."""
     errors: Mapping[Mode, BeliefError] = {}
     """Of its belief with a reference (FR) and without one (NR), where they are known."""
     adapter: dspy.Adapter | None = None

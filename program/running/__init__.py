@@ -1,1 +1,1 @@
-"""A program over many requests: one question, one answer, one loop with a journal, in threads or on Ray."""
+"""A program over many requests: one loop with a journal, in threads or on Ray."""

@@ -26,7 +26,7 @@ from program.running.runner import Asking, Engine, Placed
 
 _WAITING, _QUICK = "waiting", "quick"
 _WAITING_CALLS, _QUICK_CALLS = 512, 8
-"""At once, to the limits. Those that wait may be many: what makes room for them has an own queue."""
+"""At once, to the limits. Many may wait: what makes room for them has a queue of its own."""
 _CALL = "a call in flight"
 
 
@@ -49,7 +49,7 @@ class Limits:
         self._stopped = ""
 
     def enter(self, worker: str) -> bool:
-        """Take in a worker that starts, for the first time or again; tell whether there is a budget."""
+        """Take in a worker that starts, perhaps again; tell whether there is a budget."""
         with self._lock:
             held = self._held.pop(worker, [])
         for _, free in held:
@@ -57,7 +57,7 @@ class Limits:
         return self._budget is not None
 
     def begin(self, work: str) -> tuple[int, str]:
-        """Count that a piece of work begins; return how often it has, and why the job ends if so."""
+        """Count that a piece of work begins; return how often it has, and why the job ends, if it does."""
         with self._lock:
             self._begun[work] = self._begun.get(work, 0) + 1
             return self._begun[work], self._stopped
@@ -119,7 +119,7 @@ class Limits:
             self._held[worker].append((what, free))
 
     def _let_go(self, worker: str, what: str) -> Callable[[], object] | None:
-        """Forget one thing of a kind that a worker holds, and return what frees it; None where it holds none."""
+        """Forget one thing of a kind that a worker holds, and return what frees it, if any."""
         with self._lock:
             held = self._held[worker]
             for place, (kind, free) in enumerate(held):
@@ -325,7 +325,7 @@ class _RayWorker:
         self._threads, self._work = threads, make()
 
     def __call__(self, table: Any) -> Any:
-        """Return a block's results; those of items that were not begun when the job ended are absent."""
+        """Return a block's results, without items that were not begun when the job ended."""
         import pyarrow
 
         rows, results = table.to_pylist(), []
@@ -352,7 +352,7 @@ class _RayWorker:
         return self._work(row["item"])
 
     def _watched(self, row: dict[str, Any]) -> str:
-        """Work on an item of a block whose worker was killed; give up one that kills worker after worker."""
+        """Work on an item of a block whose worker was killed; give up one that keeps killing it."""
         name = f"row {row['place']}"
         tries, _ = self._shared.ask("begin", name)
         if tries > _TRIES:
@@ -387,7 +387,7 @@ def _own_sigterm() -> Iterator[None]:
 
 @contextmanager
 def _ray_held(cluster: Cluster) -> Iterator[Any]:
-    """Use one start of Ray for all work inside the block. Raises InputError where it cannot be started."""
+    """Use one start of Ray for all work inside; InputError where it cannot be started."""
     # Ray reports use to its makers unless told otherwise.
     os.environ.setdefault("RAY_USAGE_STATS_ENABLED", "0")
     try:

@@ -106,7 +106,7 @@ class Row(Columns, RowStart):
 
     @property
     def is_unread(self) -> bool:
-        """Whether a language model was asked for the answer, and none of its replies could be read."""
+        """Whether none of a language model's replies could be read."""
         return self.attempt in UNREAD
 
     @property

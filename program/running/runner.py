@@ -114,7 +114,7 @@ class Asking(Generic[R]):
         return row
 
     def _count(self, row: R) -> None:
-        """Count an answer that could not be read like a fault of the service; UnreadError for the last."""
+        """Count an answer that could not be read as a fault of the service; UnreadError for the last."""
         answer = self.answer_in(row)
         if answer is None or not answer.is_unread:
             self._faults = 0
