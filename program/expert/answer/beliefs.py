@@ -81,23 +81,35 @@ class Look:
         category = self.category(axis)
         return self.severities[category] if category else 0.0
 
+    def faults(self, axis: str) -> list[VisibleFault]:
+        """Return the faults among the findings that are an axis's; of a part none is known."""
+        if self.cells is not None:
+            return []
+        if axis == "distortion":
+            return visible_faults(self.view)
+        category, kinds = axis_of(axis).category, axis_of(axis).kinds
+        named = [each for each in visible_faults(self.view) if each.category == category]
+        if not kinds:
+            return named
+        # One kind of a category is known only where a photographer's fault is named.
+        is_kind = axis_of(axis).is_fault and axis != fault_of(category or "Blurs")
+        return [each for each in named if each.fault in kinds or not (each.fault or is_kind)]
+
+    def told(self, axis: str) -> list[VisibleFault]:
+        """Return the faults among the findings that are told where an axis is asked after."""
+        if self.cells is not None:
+            return []
+        told, category = axis_of(axis).told, self.category(axis)
+        if told:
+            return [each for each in visible_faults(self.view) if each.fault in told]
+        return [each for each in visible_faults(self.view) if each.category == category]
+
     def stated(self, axis: str) -> Severity:
         """Return how severe the fault in an axis is among the findings; "none" if it is not there."""
-        category, kinds = self.category(axis), axis_of(axis).kinds
-        if category is None or self.cells is not None:
-            return "none"
-        if category in self.disputed:
+        category = self.category(axis)
+        if category in self.disputed and self.cells is None:
             return severity_word(self.severities[category])
-        if axis == "distortion":
-            return _worst(visible_faults(self.view))
-        named = [each for each in visible_faults(self.view) if each.category == category]
-        if kinds:
-            named = [each for each in named if each.fault in kinds or not (each.fault or axis in _KINDS)]
-        return _worst(named)
-
-
-_KINDS = {"motion", "defocus", "overexposure", "underexposure", "oversaturation"}
-"""Axes that are one kind of their category, known only where a photographer's fault is named."""
+        return _worst(self.faults(axis))
 
 
 def _quality_position(score: float) -> float:
@@ -158,8 +170,7 @@ def above(look: Look, name: str, place: float | None = None) -> float:
 
     Without a place: that it is there, of a fault, and that there is much of it, of another.
     """
-    axis = axis_of(name)
-    if not axis.is_fault:
+    if not axis_of(name).is_fault:
         odds = _property(look, name)
         return odds if place is None else odds - _SLOPE * (place - 0.5)
     odds = _fault(look, name)
@@ -188,7 +199,7 @@ def faint(look: Look, categories: Iterable[DistortionCategory]) -> list[VisibleF
 
 def _property(look: Look, name: str) -> float:
     axis = axis_of(name)
-    if look.paired and axis.category:
+    if look.paired and axis.category and not look.cells:
         return (0.5 - severity_place(look.severity(name))) / _POSITION_STEP
     if look.paired or look.cells or look.view.unjudged:
         return 0.0 if name == "taste" else (look.position(name) - 0.45) / _POSITION_STEP
@@ -203,10 +214,10 @@ def _property(look: Look, name: str) -> float:
 def _fault(look: Look, name: str) -> float:
     axis = axis_of(name)
     detected = (look.severity(name) - PRESENT) / _SEVERITY_STEP
-    if look.paired:
-        return _changed(look, name, detected)
     if look.cells:
         return _in_part(look, name, detected)
+    if look.paired:
+        return _changed(look, name, detected)
     odds = _signs(look, axis.signs) + axis.offset
     if look.category(name) in look.disputed:
         odds = 0.5 * (odds + detected)
