@@ -5,7 +5,6 @@ Every answer, reason and comparison asks `support` alone, of an image, a part of
 
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from functools import cached_property
 
 import numpy as np
 from scipy import special
@@ -46,11 +45,8 @@ class Look:
     cells: Cells | None = None
     disputed: frozenset[DistortionCategory] = frozenset()
     """What others judge differently: the severities are then midway."""
-
-    @cached_property
-    def paired(self) -> bool:
-        """Whether there is a reference: the differences from it say more than any population."""
-        return self.view.difference is not None
+    paired: bool = False
+    """Whether there is a reference: the differences from it say more than any population."""
 
     def position(self, name: str) -> float:
         """Return the place among natural photographs, 0..1, in one of `COMPOSITES`."""
@@ -125,7 +121,8 @@ def look_at(view: View, evidence: Mapping[str, str], scores: Sequence[float], te
 
     `evidence` is category -> severity word, as others found it; `text` may name a place.
     """
-    own = Look(view, view.severities)
+    paired = view.difference is not None
+    own = Look(view, view.severities, paired=paired)
     severities, disputed = dict(view.severities), set()
     for name, word in evidence.items():
         category = category_of(name)
@@ -136,7 +133,7 @@ def look_at(view: View, evidence: Mapping[str, str], scores: Sequence[float], te
             continue
         severities[category] = 0.5 * (severities[category] + _SEVERITY_VALUES[word])
         disputed.add(category)
-    return Look(view, severities, scores, cells_in(text, with_subject=False), frozenset(disputed))
+    return Look(view, severities, scores, cells_in(text, with_subject=False), frozenset(disputed), paired)
 
 
 def local(grid: Sequence[Sequence[float]], cells: Cells) -> tuple[float, float]:
@@ -199,7 +196,7 @@ def faint(look: Look, categories: Iterable[DistortionCategory]) -> list[VisibleF
 
 def _property(look: Look, name: str) -> float:
     axis = axis_of(name)
-    if look.paired and axis.category and not look.cells:
+    if look.paired and axis.category:
         return (0.5 - severity_place(look.severity(name))) / _POSITION_STEP
     if look.paired or look.cells or look.view.unjudged:
         return 0.0 if name == "taste" else (look.position(name) - 0.45) / _POSITION_STEP
@@ -214,10 +211,10 @@ def _property(look: Look, name: str) -> float:
 def _fault(look: Look, name: str) -> float:
     axis = axis_of(name)
     detected = (look.severity(name) - PRESENT) / _SEVERITY_STEP
-    if look.cells:
-        return _in_part(look, name, detected)
     if look.paired:
         return _changed(look, name, detected)
+    if look.cells:
+        return _in_part(look, name, detected)
     odds = _signs(look, axis.signs) + axis.offset
     if look.category(name) in look.disputed:
         odds = 0.5 * (odds + detected)

@@ -88,12 +88,10 @@ def is_about_quality(query: str) -> bool:
     topic = topic_in(text)
     if form("content").search(text) and (topic is None or topic.axis != "distortion"):
         return False
-    axes = {claim.axis for claim in terms_in(text)}
-    if topic is not None:
-        axes.add(topic.axis)
-    if axes - {"taste", "quality"} or named_tools(text, []):
+    vague = "" if topic is None else topic.axis
+    if terms_in(text) or vague not in {"", "taste", "quality"} or named_tools(text, []):
         return True
-    return "taste" not in axes and form("judgement").search(text) is not None
+    return vague != "taste" and form("judgement").search(text) is not None
 
 
 def is_read(query: str) -> bool:

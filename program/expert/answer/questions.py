@@ -27,6 +27,7 @@ from program.expert.answer.claims import (
     form,
     predicate,
     property_in,
+    terms_in,
 )
 from program.expert.answer.findings import Phrases, VisibleFault
 from program.expert.answer.planning import is_read, region_pattern, without_options
@@ -122,13 +123,20 @@ def _claims(look: Look, question: str, options: Mapping[str, str]) -> Reading | 
     axes = {claim.axis for claims in own.values() for claim in claims}
     if len(axes) <= 1 or axes <= _EXPOSURES:
         axis = min(axes) if axes else topic.axis if topic else "quality"
-        graded = {letter: own[letter] or _degree(text, axis, topic, own, options) for letter, text in options.items()}
+        graded = {letter: _degree(text, axis, topic, own, options) for letter, text in options.items()}
+        if len(axes) > 1 or not all(map(_is_amount, options.values())):  # unlike "slight blur" and "strong blur"
+            graded |= {letter: claims for letter, claims in own.items() if claims}
         if all(graded.values()):
             own = graded
     firsts = {letter: claims[0] for letter, claims in own.items() if claims}
     if len(firsts) == len(options) and len({claim.axis for claim in firsts.values()}) == 1:
         return _shared_out(look, topic, firsts)
     return _each_for_itself(look, question, options, own)
+
+
+def _is_amount(text: str) -> bool:
+    degree = degree_in(text)
+    return degree is not None and degree.kind == "amount"
 
 
 _EXPOSURES = frozenset({"exposure", "underexposure", "overexposure"})
@@ -138,7 +146,7 @@ def _claimed(text: str) -> list[Claim]:
     """Return what an option claims: of several things joined by "or", each; a bare topic that it is wrong."""
     claims = []
     for part in form("or").split(text):
-        for claim in predicate(part)[:1]:
+        for claim in (terms_in(part) or predicate(part))[:1]:
             if claim.kind == "term":
                 claims.append(claim)
             elif wrong := axis_of(claim.axis).wrong:
@@ -207,7 +215,8 @@ def _each_for_itself(
     if names:
         first = max(names, key=odds.__getitem__)
         odds[first] = _FIRST + (odds[first] if worst[0].severity == "slight" else max(odds.values()))
-    return "distortion", odds
+    is_exposure = all(claim.axis in _EXPOSURES for claims in own.values() for claim in claims)
+    return "exposure" if is_exposure else "distortion", odds
 
 
 def _names(claims: Iterable[Claim], fault: VisibleFault) -> bool:
@@ -228,7 +237,8 @@ def _places(look: Look, question: str, options: Mapping[str, str]) -> Reading | 
         return None
     odds = {}
     for letter, place in cells.items():
-        odds[letter] = support(replace(look, cells=place or ((1, 1),)), topic) - (0 if place else _NO_PLACE)
+        part = replace(look, cells=place or ((1, 1),), paired=False)  # a reference tells of the whole
+        odds[letter] = support(part, topic) - (0 if place else _NO_PLACE)
     return topic.axis, odds
 
 
@@ -240,8 +250,7 @@ def _tones(look: Look, question: str, options: Mapping[str, str]) -> Reading | N
     for letter, text in options.items():
         for words, row in entries("tones"):
             if words.search(text):
-                distance = float(np.linalg.norm(own - row["colour"]))
-                odds[letter] = float(np.logaddexp(-4 * distance / _SURENESS, _UNCLAIMED))
+                odds[letter] = -4 * float(np.linalg.norm(own - row["colour"])) / _SURENESS
     if len(odds) < 2:
         return None
     return "colour tone", {**dict.fromkeys(options, _UNCLAIMED), **odds}
@@ -402,16 +411,18 @@ def _names_fault(claim: Claim) -> bool:
 def direct_answer(look: Look, query: str, phrases: Phrases) -> list[str]:
     """Answer an open question about a property in its own terms; nothing if it asks for none."""
     text = " ".join(query.casefold().split())
-    if form("yes_or_no").search(text):
-        claims, unanswered = predicate(text), {"taste"}
-    else:
-        claims, unanswered = [claim for claim in [property_in(text)] if claim], {"quality", "distortion", "taste"}
+    is_closed = form("yes_or_no").search(text) is not None and not form("alternatives").search(text)
+    claims, unanswered = predicate(text), {"taste"}
+    if not is_closed:
+        claims, unanswered = [claim for claim in [property_in(text)] if claim], {"distortion", "taste"}
+        if not form("how").search(text):
+            unanswered.add("quality")  # what the findings tell
     if not claims or claims[-1].axis in unanswered:
         return []
     last = claims[-1]
     if last.axis in _DETAIL and look.view.unjudged:
         return [findings.unjudged_text(look.view, phrases)]
-    if form("yes_or_no").search(text):
+    if is_closed:
         return _verdict(look, claims, phrases)
     axis = axis_of(last.axis)
     if form("where").search(text) and axis.map:
