@@ -4,12 +4,12 @@ Every answer, reason and comparison asks `support` alone, of an image, a part of
 """
 
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 from scipy import special
 
-from program.expert.answer.claims import Cells, Claim, axis_of, cells_in, fault_of
+from program.expert.answer.claims import Axis, Cells, Claim, axis_of, cells_in, fault_of
 from program.expert.answer.findings import PRESENT, STEPS, VisibleFault, severity_word, strongest, visible_faults
 from program.expert.judge.faults import CLEAR, clean_of, likeliest_of, probability_of, sharpness_of
 from program.expert.judge.views import View, population, position, probit, share_below
@@ -32,6 +32,8 @@ _STATED = 0.5
 """Least log-odds of a fault that is named among the findings."""
 _EXTREME = 0.8
 """Place from which a fault is more than strong."""
+_MOST_APART = 1.5
+"""How far a part differs at most from the whole, in the logarithm of what a map shows."""
 _SEVERITY_VALUES = {"none": 0.1, "slight": 0.8, "moderate": 1.5, "severe": 2.3, "extreme": 3.1}
 
 
@@ -60,11 +62,9 @@ class Look:
         axis = axis_of(name)
         if self.cells is None or axis.gain is None:
             return whole
-        here, mean = local(self.view.measured.maps[axis.map], self.cells)
         if axis.map == "brightness":
-            return share_below(here, population()["brightness"])
-        ratio = float(np.log((here + 1e-4) / (mean + 1e-4)))
-        return float(special.ndtr(probit(whole) + axis.gain * ratio))
+            return share_below(local(self.view.measured.maps["brightness"], self.cells)[0], population()["brightness"])
+        return float(special.ndtr(probit(whole) + axis.gain * _apart(self, axis)))
 
     def category(self, axis: str) -> DistortionCategory | None:
         """Return the category whose severity says how much of an axis's fault there is."""
@@ -77,35 +77,29 @@ class Look:
         category = self.category(axis)
         return self.severities[category] if category else 0.0
 
-    def faults(self, axis: str) -> list[VisibleFault]:
-        """Return the faults among the findings that are an axis's; of a part none is known."""
-        if self.cells is not None:
-            return []
-        if axis == "distortion":
-            return visible_faults(self.view)
-        category, kinds = axis_of(axis).category, axis_of(axis).kinds
-        named = [each for each in visible_faults(self.view) if each.category == category]
-        if not kinds:
-            return named
-        # One kind of a category is known only where a photographer's fault is named.
-        is_kind = axis_of(axis).is_fault and axis != fault_of(category or "Blurs")
-        return [each for each in named if each.fault in kinds or not (each.fault or is_kind)]
+    @property
+    def visible(self) -> list[VisibleFault]:
+        """The faults among the findings; of a part none is known."""
+        return visible_faults(self.view) if self.cells is None else []
 
     def told(self, axis: str) -> list[VisibleFault]:
-        """Return the faults among the findings that are told where an axis is asked after."""
-        if self.cells is not None:
-            return []
+        """Return the visible faults that are told where an axis is asked after."""
         told, category = axis_of(axis).told, self.category(axis)
-        if told:
-            return [each for each in visible_faults(self.view) if each.fault in told]
-        return [each for each in visible_faults(self.view) if each.category == category]
+        return [each for each in self.visible if (each.fault in told if told else each.category == category)]
 
     def stated(self, axis: str) -> Severity:
         """Return how severe the fault in an axis is among the findings; "none" if it is not there."""
-        category = self.category(axis)
+        category, kinds = self.category(axis), axis_of(axis).kinds
         if category in self.disputed and self.cells is None:
             return severity_word(self.severities[category])
-        return _worst(self.faults(axis))
+        if axis == "distortion":
+            return _worst(self.visible)
+        named = [each for each in self.visible if each.category == category]
+        if kinds:
+            # One kind of a category is known only where a photographer's fault is named.
+            is_kind = axis_of(axis).is_fault and axis != fault_of(category or "Blurs")
+            named = [each for each in named if each.fault in kinds or not (each.fault or is_kind)]
+        return _worst(named)
 
 
 def _quality_position(score: float) -> float:
@@ -214,7 +208,7 @@ def _fault(look: Look, name: str) -> float:
     if look.paired:
         return _changed(look, name, detected)
     if look.cells:
-        return _in_part(look, name, detected)
+        return _in_part(look, name)
     odds = _signs(look, axis.signs) + axis.offset
     if look.category(name) in look.disputed:
         odds = 0.5 * (odds + detected)
@@ -233,17 +227,22 @@ def _changed(look: Look, name: str, detected: float) -> float:
     return detected
 
 
-def _in_part(look: Look, name: str, detected: float) -> float:
-    """Judge some cells by what is measured in them."""
+def _in_part(look: Look, name: str) -> float:
+    """Judge some cells by what is believed of the whole, and by how they differ from it."""
     axis = axis_of(name)
-    if axis.map == "brightness":
-        here = look.position("brightness")
-        return ((1 - here if axis.falls else here) - 0.75) / _POSITION_STEP
     if axis.category == "Blurs":
         return -above(look, "sharpness")
-    if axis.gain is not None:
-        return (look.position(name) - 0.8) / _POSITION_STEP
-    return detected
+    of_whole = above(replace(look, cells=None, paired=look.view.difference is not None), name)
+    if axis.gain is None:
+        return of_whole
+    apart = float(np.clip(_apart(look, axis), -_MOST_APART, _MOST_APART))
+    return of_whole + axis.gain * (-apart if axis.falls else apart)
+
+
+def _apart(look: Look, axis: Axis) -> float:
+    """Return the logarithm of what a map shows in a look's cells, of all of it."""
+    here, mean = (max(value, 0.0) + 1e-4 for value in local(look.view.measured.maps[axis.map], look.cells or ()))
+    return float(np.log(here / mean))
 
 
 def _signs(look: Look, signs: Mapping[str, float]) -> float:

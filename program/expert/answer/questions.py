@@ -162,8 +162,8 @@ def _degree(
     if degree is None:
         return []
     is_merit = degree.kind == "merit"
-    is_too = axis in {"lighting", "brightness"} and not beside and any(map(form("too").search, options.values()))
-    if is_too or axis == "exposure" or (beside and axis in _EXPOSURES):
+    is_too = not beside and any(map(form("too").search, options.values()))
+    if (is_too and axis in {"lighting", "brightness"}) or (axis in _EXPOSURES and (beside or is_too)):
         side = "overexposure" if degree.more else "underexposure"
         return [Claim("exposure", 0.5) if is_merit else Claim(side, MUCH)]
     if is_merit and beside and axis == "brightness":
@@ -203,7 +203,7 @@ def _each_for_itself(
     sign = -1.0 if form("reversed").search(question) else 1.0
     none = [letter for letter, text in options.items() if form("says_none").match(text)]
     odds, names = dict.fromkeys(options, _NO_CLAIM), []
-    worst = [] if look.cells or sign < 0 else findings.visible_faults(look.view)[:1]
+    worst = look.visible[:1] if sign > 0 else []
     claimed = {letter: claims for letter, claims in own.items() if claims and letter not in none}
     if len(claimed) < (1 if none else 2):
         return None
@@ -411,7 +411,7 @@ def _names_fault(claim: Claim) -> bool:
 def direct_answer(look: Look, query: str, phrases: Phrases) -> list[str]:
     """Answer an open question about a property in its own terms; nothing if it asks for none."""
     text = " ".join(query.casefold().split())
-    is_closed = form("yes_or_no").search(text) is not None and not form("alternatives").search(text)
+    is_closed = form("yes_or_no").search(text) is not None and not _names_both_sides(text)
     claims, unanswered = predicate(text), {"taste"}
     if not is_closed:
         claims, unanswered = [claim for claim in [property_in(text)] if claim], {"distortion", "taste"}
@@ -430,6 +430,13 @@ def direct_answer(look: Look, query: str, phrases: Phrases) -> list[str]:
         place = findings.place_phrase(look.view.measured.maps[axis.map], phrases, lowest=not is_high)
         return [phrases.say("sentence.at_place", place=place)]
     return [_amount(look, last, phrases)]
+
+
+def _names_both_sides(text: str) -> bool:
+    """Return whether a question offers two sides of one property ("warm or cool")."""
+    terms = terms_in(text) if form("alternatives").search(text) else []
+    is_one = len({claim.axis for claim in terms}) == 1 or all(claim.axis in _EXPOSURES for claim in terms)
+    return is_one and len({(claim.axis, claim.more) for claim in terms}) > 1
 
 
 def _verdict(look: Look, claims: Sequence[Claim], phrases: Phrases) -> list[str]:
