@@ -131,12 +131,14 @@ def look_at(view: View, evidence: Mapping[str, str], scores: Sequence[float], te
 
 
 def local(grid: Sequence[Sequence[float]], cells: Cells) -> tuple[float, float]:
-    """Return the mean over some cells and over all of them.
+    """Return the mean over some cells and over the others.
 
     >>> local([[1, 1, 1], [1, 10, 1], [1, 1, 1]], ((1, 1),))
-    (10.0, 2.0)
+    (10.0, 1.0)
     """
-    return float(np.mean([grid[row][column] for row, column in cells])), float(np.mean(grid))
+    is_here = np.zeros((3, 3), dtype=bool)
+    is_here[tuple(zip(*cells, strict=True))] = True
+    return float(np.mean(np.array(grid)[is_here])), float(np.mean(np.array(grid)[~is_here]))
 
 
 def severity_place(severity: float) -> float:
@@ -240,9 +242,9 @@ def _in_part(look: Look, name: str) -> float:
 
 
 def _apart(look: Look, axis: Axis) -> float:
-    """Return the logarithm of what a map shows in a look's cells, of all of it."""
-    here, mean = (max(value, 0.0) + 1e-4 for value in local(look.view.measured.maps[axis.map], look.cells or ()))
-    return float(np.log(here / mean))
+    """Return by how much a map shows more in a look's cells than in the others, as a logarithm."""
+    here, elsewhere = (max(mean, 0.0) + 1e-4 for mean in local(look.view.measured.maps[axis.map], look.cells or ()))
+    return float(np.log(here / elsewhere))
 
 
 def _signs(look: Look, signs: Mapping[str, float]) -> float:

@@ -324,11 +324,8 @@ def _cells(view: View, category: DistortionCategory) -> Matrix:
 
 def _against_reference(view: View, d: Measurements, fault: VisibleFault, phrases: Phrases) -> str:
     category, name = fault.category, phrases.say(f"change.{fault.category}")
-    if fault.severity == "none":
-        opening = phrases.say("opening.none", name=name)
-    else:
-        severity = phrases.say(f"severity.{fault.severity}")
-        opening = phrases.say("opening.some", name=name, severity=severity)
+    lead = "none" if fault.severity == "none" else "some"
+    opening = phrases.say(f"opening.{lead}", name=name, severity=phrases.say(f"severity.{fault.severity}"))
     change = phrases.say(
         f"against.{category}", d=d, gain=4.343 * d["detail_gain"], noise=np.expm1(d["residual_quiet"]),
         rise=100 * np.expm1(max(d["blocking_rise"], 0)), shift=255 * d["brightness_shift"],

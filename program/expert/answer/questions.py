@@ -414,7 +414,7 @@ def direct_answer(look: Look, query: str, phrases: Phrases) -> list[str]:
     is_closed = form("yes_or_no").search(text) is not None and not _names_both_sides(text)
     claims, unanswered = predicate(text), {"taste"}
     if not is_closed:
-        claims, unanswered = [claim for claim in [property_in(text)] if claim], {"distortion", "taste"}
+        claims, unanswered = terms_in(text)[:1] or predicate(text), {"distortion", "taste"}
         if not form("how").search(text):
             unanswered.add("quality")  # what the findings tell
     if not claims or claims[-1].axis in unanswered:
