@@ -47,8 +47,11 @@ class Look:
     cells: Cells | None = None
     disputed: frozenset[DistortionCategory] = frozenset()
     """What others judge differently: the severities are then midway."""
-    paired: bool = False
-    """Whether there is a reference: the differences from it say more than any population."""
+
+    @property
+    def paired(self) -> bool:
+        """Whether there is a reference: the differences from it say more than any population."""
+        return self.view.difference is not None
 
     def position(self, name: str) -> float:
         """Return the place among natural photographs, 0..1, in one of `COMPOSITES`."""
@@ -115,8 +118,7 @@ def look_at(view: View, evidence: Mapping[str, str], scores: Sequence[float], te
 
     `evidence` is category -> severity word, as others found it; `text` may name a place.
     """
-    paired = view.difference is not None
-    own = Look(view, view.severities, paired=paired)
+    own = Look(view, view.severities)
     severities, disputed = dict(view.severities), set()
     for name, word in evidence.items():
         category = category_of(name)
@@ -127,7 +129,7 @@ def look_at(view: View, evidence: Mapping[str, str], scores: Sequence[float], te
             continue
         severities[category] = 0.5 * (severities[category] + _SEVERITY_VALUES[word])
         disputed.add(category)
-    return Look(view, severities, scores, cells_in(text, with_subject=False), frozenset(disputed), paired)
+    return Look(view, severities, scores, cells_in(text, with_subject=False), frozenset(disputed))
 
 
 def local(grid: Sequence[Sequence[float]], cells: Cells) -> tuple[float, float]:
@@ -234,7 +236,7 @@ def _in_part(look: Look, name: str) -> float:
     axis = axis_of(name)
     if axis.category == "Blurs":
         return -above(look, "sharpness")
-    of_whole = above(replace(look, cells=None, paired=look.view.difference is not None), name)
+    of_whole = above(replace(look, cells=None), name)
     if axis.gain is None:
         return of_whole
     apart = float(np.clip(_apart(look, axis), -_MOST_APART, _MOST_APART))

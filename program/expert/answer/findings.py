@@ -267,12 +267,9 @@ def item(view: View, fault: VisibleFault, phrases: Phrases) -> str:
     severity, name = phrases.say(f"severity.{fault.severity}"), phrases.say(f"change.{fault.category}")
     cells = np.abs(_cells(view, fault.category))
     deviation = float(cells.std()) / (float(cells.mean()) + 1e-6)
-    if deviation < _EVEN:
-        return phrases.say("item.everywhere", severity=severity, name=name)
-    if deviation <= _PLACED:
-        return phrases.say("item.plain", severity=severity, name=name)
+    place = ("everywhere", "plain", "there")[int(np.digitize(deviation, (_EVEN, _PLACED)))]
     cell = phrases.say(f"cell.{int(cells.argmax())}")
-    return phrases.say("item.there", severity=severity, name=name, cell=cell)
+    return phrases.say(f"item.{place}", severity=severity, name=name, cell=cell)
 
 
 def _fault_item(view: View, fault: VisibleFault, phrases: Phrases) -> str:

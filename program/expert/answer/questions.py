@@ -9,7 +9,6 @@
 
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import replace
 from typing import NamedTuple
 
 import numpy as np
@@ -44,7 +43,7 @@ _UNCLAIMED, _NO_CLAIM = -5.0, -2.0
 _FIRST = 0.8
 """Log-odds that the fault named first among the findings gains where one of several is asked for."""
 _NO_PLACE = 0.5
-"""Log-odds that an option lacks which names no place: objects count as the centre."""
+"""What an option that names no place lacks, in deviations over the cells: objects count as the centre."""
 
 Reading = tuple[str, dict[str, float]]
 """What options are decided on, and the log-odds of each by its letter."""
@@ -235,11 +234,19 @@ def _places(look: Look, question: str, options: Mapping[str, str]) -> Reading | 
     topic, cells = property_in(question), {letter: cells_in(text) for letter, text in options.items()}
     if topic is None or not axis_of(topic.axis).map or not any(cells.values()):
         return None
+    grid, sign = np.array(look.view.measured.maps[axis_of(topic.axis).map]), 1 if _shows_by_high(topic) else -1
+    deviations = sign * (grid - grid.mean()) / (grid.std() + 1e-6)
     odds = {}
     for letter, place in cells.items():
-        part = replace(look, cells=place or ((1, 1),), paired=False)  # a reference tells of the whole
-        odds[letter] = support(part, topic) - (0 if place else _NO_PLACE)
+        here = [deviations[cell] for cell in place or ((1, 1),)]
+        odds[letter] = float(np.mean(here)) - (0 if place else _NO_PLACE)
     return topic.axis, odds
+
+
+def _shows_by_high(claim: Claim) -> bool:
+    """Return whether the map of a claim's axis shows it by high values."""
+    axis = axis_of(claim.axis)
+    return not axis.falls if axis.is_fault else claim.more
 
 
 def _tones(look: Look, question: str, options: Mapping[str, str]) -> Reading | None:
@@ -424,10 +431,9 @@ def direct_answer(look: Look, query: str, phrases: Phrases) -> list[str]:
         return [findings.unjudged_text(look.view, phrases)]
     if is_closed:
         return _verdict(look, claims, phrases)
-    axis = axis_of(last.axis)
-    if form("where").search(text) and axis.map:
-        is_high = not axis.falls if axis.is_fault else last.more
-        place = findings.place_phrase(look.view.measured.maps[axis.map], phrases, lowest=not is_high)
+    if form("where").search(text) and axis_of(last.axis).map:
+        cells = look.view.measured.maps[axis_of(last.axis).map]
+        place = findings.place_phrase(cells, phrases, lowest=not _shows_by_high(last))
         return [phrases.say("sentence.at_place", place=place)]
     return [_amount(look, last, phrases)]
 
