@@ -120,6 +120,9 @@ YES_NO = [
     (("Is there motion blur in this image?", "Is the image blurry due to camera shake?"), ("moved",), ("sharp",)),
     (("Is there any distortion in this image?", "Are there quality problems in the picture?"),
      ("blurred", "jpeg"), ("clean",)),
+    (("Does the image need more light?",), ("dark",), ("sharp", "bright")),
+    (("Is this worse than most photographs?", "Should I delete this picture?"), ("defocused",), ("sharp",)),
+    (("Is there less blur than usual?",), ("sharp",), ("blurred",)),
     (("这张图片模糊吗？", "图像是否不清晰？"), ("blurred",), ("sharp",)),
     (("这张图片清晰吗？", "图片的细节丰富吗？"), ("sharp",), ("blurred",)),
     (("这张照片曝光不足吗？", "画面是否太暗？"), ("dark",), ("plain",)),
@@ -205,6 +208,13 @@ DEGREES = [
     ("How much noise is there?", ["A lot", "A little"], {"noisy": "A lot", "sharp": "A little"}),
     ("How is the contrast of this image?", ["High", "Low"], {"flat": "Low", "sharp": "High"}),
     ("How is the overall quality of this image?", ["Good", "Poor"], {"sharp": "Good", "blurred": "Poor"}),
+    ("Compared with a typical photo, how sharp is this one?", ["Sharper", "Less sharp"],
+     {"sharp": "Sharper", "blurred": "Less sharp"}),
+    ("How severe is the blur?", ["No blur", "Slight blur", "Strong blur"],
+     {"sharp": "No blur", "blurred": "Strong blur"}),
+    ("How severe are the distortions?", ["Slight", "Severe"], {"clean": "Slight", "blurred": "Severe"}),
+    ("Is the exposure too high, right or too low?", ["Too high", "Right", "Too low"],
+     {"bright": "Too high", "sharp": "Right", "dark": "Too low"}),
     ("图片的清晰度如何？", ["高", "中等", "低"], {"sharp": "高", "blurred": "低"}),
     ("图片的亮度怎么样？", ["明亮", "适中", "昏暗"], {"bright": "明亮", "dark": "昏暗"}),
     ("图片的噪声严重吗？", ["无", "轻微", "严重"], {"sharp": "无", "noisy": "严重"}),
@@ -228,6 +238,10 @@ WHICH = [
      {"defocused": "Out of focus", "dark": "Low light"}),
     ("What kind of blur is it?", ["Motion blur", "Out of focus"],
      {"moved": "Motion blur", "defocused": "Out of focus"}),
+    ("What would improve this picture most?", ["More light", "Less light", "Better focus"],
+     {"dark": "More light", "bright": "Less light", "defocused": "Better focus"}),
+    ("Which aspect is worst?", ["Brightness or contrast", "Colour", "Noise", "None"],
+     {"dark": "Brightness or contrast", "noisy": "Noise"}),
     ("Which distortion does not exist in this image?", ["Noise", "Blur"], {"noisy": "Blur", "blurred": "Noise"}),
     ("这张图片最严重的失真是什么？", ["噪声", "模糊", "过曝"], {"noisy": "噪声", "blurred": "模糊", "bright": "过曝"}),
 ]  # fmt: skip
@@ -250,6 +264,20 @@ def test_places_are_measured_where_they_are() -> None:
     assert cells_in("Is the upper left corner dark?") == ((0, 0),)
     assert cells_in("Is the image bright?") is None
     assert cells_in("背景清晰吗") == ((0, 0), (0, 1), (0, 2), (1, 0), (1, 2))
+
+
+def test_places_are_found_beside_a_reference_too(iqa: AgenticIQA) -> None:
+    asked = {"query": "Which part of the image is blurry?", "options": ["Left side", "Right side"]}
+    assert iqa(image=_made("left blurred"), reference=_made("sharp"), **asked).option == "Left side"
+    mirrored = np.ascontiguousarray(_made("left blurred")[:, ::-1])
+    assert iqa(image=mirrored, reference=_made("sharp")[:, ::-1].copy(), **asked).option == "Right side"
+
+
+@pytest.mark.parametrize("query", ["Is the sky overexposed?", "Is the top too bright?"])
+def test_a_bright_part_is_not_too_bright_by_itself(query: str) -> None:
+    lit = np.linspace(1.15, 0.85, len(PHOTOGRAPH))[:, None, None]
+    view = Viewer().view(dspy.Image(IMAGES.add(_uint8(PHOTOGRAPH * lit)).url))
+    assert answer_choice(view, query, {"A": "Yes", "B": "No"}, {}, []).letter == "B"
 
 
 def test_colour_tones() -> None:
@@ -478,6 +506,9 @@ def test_taste_among_faults_is_explained_by_what_was_found(iqa: AgenticIQA) -> N
         ("How is the sharpness of this image?", "The sharpness is very low."),
         ("How strong is the noise?", "There is no noise."),
         ("How is the exposure?", "The exposure is"),
+        ("How good is this photo?", "The overall quality is"),
+        ("Is it sharp or blurry?", "The sharpness is very low."),
+        ("Would you keep this picture?", "Probably not."),
         ("Where is the image blurry?", "It is "),
         ("图片清晰吗？", "否。"),
         ("Describe this image.", "Defocus blur"),

@@ -4,13 +4,12 @@ Every answer, reason and comparison asks `support` alone, of an image, a part of
 """
 
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
-from functools import cached_property
+from dataclasses import dataclass, replace
 
 import numpy as np
 from scipy import special
 
-from program.expert.answer.claims import Cells, Claim, axis_of, cells_in, fault_of
+from program.expert.answer.claims import Axis, Cells, Claim, axis_of, cells_in, fault_of
 from program.expert.answer.findings import PRESENT, STEPS, VisibleFault, severity_word, strongest, visible_faults
 from program.expert.judge.faults import CLEAR, clean_of, likeliest_of, probability_of, sharpness_of
 from program.expert.judge.views import View, population, position, probit, share_below
@@ -33,6 +32,8 @@ _STATED = 0.5
 """Least log-odds of a fault that is named among the findings."""
 _EXTREME = 0.8
 """Place from which a fault is more than strong."""
+_MOST_APART = 1.5
+"""How far a part differs at most from the whole, in the logarithm of what a map shows."""
 _SEVERITY_VALUES = {"none": 0.1, "slight": 0.8, "moderate": 1.5, "severe": 2.3, "extreme": 3.1}
 
 
@@ -47,7 +48,7 @@ class Look:
     disputed: frozenset[DistortionCategory] = frozenset()
     """What others judge differently: the severities are then midway."""
 
-    @cached_property
+    @property
     def paired(self) -> bool:
         """Whether there is a reference: the differences from it say more than any population."""
         return self.view.difference is not None
@@ -64,11 +65,9 @@ class Look:
         axis = axis_of(name)
         if self.cells is None or axis.gain is None:
             return whole
-        here, mean = local(self.view.measured.maps[axis.map], self.cells)
         if axis.map == "brightness":
-            return share_below(here, population()["brightness"])
-        ratio = float(np.log((here + 1e-4) / (mean + 1e-4)))
-        return float(special.ndtr(probit(whole) + axis.gain * ratio))
+            return share_below(local(self.view.measured.maps["brightness"], self.cells)[0], population()["brightness"])
+        return float(special.ndtr(probit(whole) + axis.gain * _apart(self, axis)))
 
     def category(self, axis: str) -> DistortionCategory | None:
         """Return the category whose severity says how much of an axis's fault there is."""
@@ -81,23 +80,29 @@ class Look:
         category = self.category(axis)
         return self.severities[category] if category else 0.0
 
+    @property
+    def visible(self) -> list[VisibleFault]:
+        """The faults among the findings; of a part none is known."""
+        return visible_faults(self.view) if self.cells is None else []
+
+    def told(self, axis: str) -> list[VisibleFault]:
+        """Return the visible faults that are told where an axis is asked after."""
+        told, category = axis_of(axis).told, self.category(axis)
+        return [each for each in self.visible if (each.fault in told if told else each.category == category)]
+
     def stated(self, axis: str) -> Severity:
         """Return how severe the fault in an axis is among the findings; "none" if it is not there."""
         category, kinds = self.category(axis), axis_of(axis).kinds
-        if category is None or self.cells is not None:
-            return "none"
-        if category in self.disputed:
+        if category in self.disputed and self.cells is None:
             return severity_word(self.severities[category])
         if axis == "distortion":
-            return _worst(visible_faults(self.view))
-        named = [each for each in visible_faults(self.view) if each.category == category]
+            return _worst(self.visible)
+        named = [each for each in self.visible if each.category == category]
         if kinds:
-            named = [each for each in named if each.fault in kinds or not (each.fault or axis in _KINDS)]
+            # One kind of a category is known only where a photographer's fault is named.
+            is_kind = axis_of(axis).is_fault and axis != fault_of(category or "Blurs")
+            named = [each for each in named if each.fault in kinds or not (each.fault or is_kind)]
         return _worst(named)
-
-
-_KINDS = {"motion", "defocus", "overexposure", "underexposure", "oversaturation"}
-"""Axes that are one kind of their category, known only where a photographer's fault is named."""
 
 
 def _quality_position(score: float) -> float:
@@ -128,12 +133,14 @@ def look_at(view: View, evidence: Mapping[str, str], scores: Sequence[float], te
 
 
 def local(grid: Sequence[Sequence[float]], cells: Cells) -> tuple[float, float]:
-    """Return the mean over some cells and over all of them.
+    """Return the mean over some cells and over the others.
 
     >>> local([[1, 1, 1], [1, 10, 1], [1, 1, 1]], ((1, 1),))
-    (10.0, 2.0)
+    (10.0, 1.0)
     """
-    return float(np.mean([grid[row][column] for row, column in cells])), float(np.mean(grid))
+    is_here = np.zeros((3, 3), dtype=bool)
+    is_here[tuple(zip(*cells, strict=True))] = True
+    return float(np.mean(np.array(grid)[is_here])), float(np.mean(np.array(grid)[~is_here]))
 
 
 def severity_place(severity: float) -> float:
@@ -158,8 +165,7 @@ def above(look: Look, name: str, place: float | None = None) -> float:
 
     Without a place: that it is there, of a fault, and that there is much of it, of another.
     """
-    axis = axis_of(name)
-    if not axis.is_fault:
+    if not axis_of(name).is_fault:
         odds = _property(look, name)
         return odds if place is None else odds - _SLOPE * (place - 0.5)
     odds = _fault(look, name)
@@ -206,7 +212,7 @@ def _fault(look: Look, name: str) -> float:
     if look.paired:
         return _changed(look, name, detected)
     if look.cells:
-        return _in_part(look, name, detected)
+        return _in_part(look, name)
     odds = _signs(look, axis.signs) + axis.offset
     if look.category(name) in look.disputed:
         odds = 0.5 * (odds + detected)
@@ -225,17 +231,22 @@ def _changed(look: Look, name: str, detected: float) -> float:
     return detected
 
 
-def _in_part(look: Look, name: str, detected: float) -> float:
-    """Judge some cells by what is measured in them."""
+def _in_part(look: Look, name: str) -> float:
+    """Judge some cells by what is believed of the whole, and by how they differ from it."""
     axis = axis_of(name)
-    if axis.map == "brightness":
-        here = look.position("brightness")
-        return ((1 - here if axis.falls else here) - 0.75) / _POSITION_STEP
     if axis.category == "Blurs":
         return -above(look, "sharpness")
-    if axis.gain is not None:
-        return (look.position(name) - 0.8) / _POSITION_STEP
-    return detected
+    of_whole = above(replace(look, cells=None), name)
+    if axis.gain is None:
+        return of_whole
+    apart = float(np.clip(_apart(look, axis), -_MOST_APART, _MOST_APART))
+    return of_whole + axis.gain * (-apart if axis.falls else apart)
+
+
+def _apart(look: Look, axis: Axis) -> float:
+    """Return by how much a map shows more in a look's cells than in the others, as a logarithm."""
+    here, elsewhere = (max(mean, 0.0) + 1e-4 for mean in local(look.view.measured.maps[axis.map], look.cells or ()))
+    return float(np.log(here / elsewhere))
 
 
 def _signs(look: Look, signs: Mapping[str, float]) -> float:

@@ -13,13 +13,13 @@ Cells = tuple[tuple[int, int], ...]
 
 
 class Claim(NamedTuple):
-    """What a word claims: axis ("" for words of degree), place 0..1, and where it stands."""
+    """What a word claims: axis ("" for words of degree), place 0..1, where it stands, and in which table."""
 
     axis: str
     place: float
     at: int = 0
-    kind: Literal["amount", "merit"] = "amount"
     end: int = 0
+    kind: Literal["term", "topic", "amount", "merit"] = "term"
 
     @property
     def more(self) -> bool:
@@ -37,8 +37,10 @@ class Axis(NamedTuple):
     map: str = ""
     falls: bool = False
     gain: float | None = None
+    told: tuple[str, ...] = ()
+    low: str = ""
+    high: str = ""
     wrong: str = ""
-    onto: tuple[str, float] | None = None
 
     @property
     def kinds(self) -> tuple[str, ...]:
@@ -87,24 +89,26 @@ _VAGUE = {"distortion": 1, "quality": 2, "taste": 3}
 """Topics that say nothing where a better one is named as well ("the quality of the lighting")."""
 
 
+def _read(table: str, text: str) -> list[Claim]:
+    """Return what the words of a table claim in a text: the first row's come first, and keep their letters."""
+    folded, taken, claims = text.casefold(), set[int](), []
+    for words, row in entries(table):
+        for match in words.finditer(folded):
+            letters = range(*match.span())
+            if letters and taken.isdisjoint(letters):
+                taken.update(letters)
+                place = _modified(folded[: match.start()], row["place"])
+                claims.append(Claim(row["axis"], place, match.start(), match.end()))
+    return claims
+
+
 def terms_in(text: str) -> list[Claim]:
     """Return the claims that words of a property make in a text, negations and modifiers worked in.
 
     >>> [(claim.axis, round(claim.place, 2)) for claim in terms_in("very blurry and not dark")]
     [('sharpness', 0.03), ('brightness', 0.83)]
     """
-    folded = text.casefold()
-    taken: list[tuple[int, int]] = []
-    claims = []
-    for words, row in entries("terms"):
-        for match in words.finditer(folded):
-            start, end = match.span()
-            if start == end or any(start < after and at < end for at, after in taken):
-                continue
-            taken.append((start, end))
-            place = _modified(folded[:start], row["place"])
-            claims.append(Claim(row["axis"], place, start, end=end))
-    return sorted(claims, key=lambda claim: claim.at)
+    return sorted(_read("terms", text), key=lambda claim: claim.at)
 
 
 _NEGATED, _HALF_NEGATED, _WEAKER, _STRONGER = -0.86, -0.5, 0.55, 1.35
@@ -114,17 +118,17 @@ _NEARBY = 24
 
 
 def _modified(before: str, place: float) -> float:
-    clause = re.split(r"[,;.?!，。；？！]|\b(?:but|and|or|because|due to)\b", before)[-1]
-    off = place - 0.5
-    if form("negation").search(clause):
-        is_half = form("half_negation").search(clause)
-        return 0.5 + off * (_HALF_NEGATED if is_half else _NEGATED)
-    near = clause[-_NEARBY:]
-    if form("weaker").search(near):
-        return 0.5 + _WEAKER * off
-    if form("stronger").search(near):
-        return min(max(0.5 + _STRONGER * off, 0.0), 1.0)
-    return place
+    clause = form("clause_end").split(before)[-1]
+    near, off = clause[-_NEARBY:], place - 0.5
+    if form("half_negation").search(clause):
+        off *= _HALF_NEGATED
+    elif form("negation").search(clause):
+        off *= _NEGATED
+    elif form("weaker").search(near):
+        off *= _WEAKER
+    elif form("stronger").search(near):
+        off *= _STRONGER
+    return min(max(0.5 + off, 0.0), 1.0)
 
 
 def topic_in(text: str) -> Claim | None:
@@ -133,12 +137,7 @@ def topic_in(text: str) -> Claim | None:
     >>> topic_in("How is the lighting of this image?").axis, topic_in("What is she holding?")
     ('lighting', None)
     """
-    folded = text.casefold()
-    topics = []
-    for words, row in entries("topics"):
-        if match := words.search(folded):
-            place = _modified(folded[: match.start()], row["place"])
-            topics.append(Claim(row["axis"], place, match.start()))
+    topics = [claim._replace(kind="topic") for claim in _read("topics", text)]
     return min(topics, key=lambda topic: (_VAGUE.get(topic.axis, 0), topic.at), default=None)
 
 
@@ -148,17 +147,14 @@ def degree_in(text: str) -> Claim | None:
     >>> degree_in("Slight").place, degree_in("Very good").place, degree_in("a helmet")
     (0.25, 0.97, None)
     """
-    row = _row_of("degrees", text.casefold())
-    if row is None:
-        return None
-    return Claim("", row["place"], kind=row["kind"])
+    row = row_of("degrees", text)
+    return Claim("", row["place"], kind=row["kind"]) if row else None
 
 
-def _row_of(table: str, folded: str) -> Mapping[str, Any] | None:
-    for words, row in entries(table):
-        if words.search(folded):
-            return row
-    return None
+def row_of(table: str, text: str) -> Mapping[str, Any] | None:
+    """Return the first row of a table whose words a text holds, or None."""
+    folded = text.casefold().strip()
+    return next((row for words, row in entries(table) if words.search(folded)), None)
 
 
 def cells_in(text: str, *, with_subject: bool = True) -> Cells | None:
@@ -169,7 +165,7 @@ def cells_in(text: str, *, with_subject: bool = True) -> Cells | None:
     >>> cells_in("Is the upper left corner dark?"), cells_in("Is this image dark?")
     (((0, 0),), None)
     """
-    row = _row_of("places", text.casefold().strip())
+    row = row_of("places", text)
     if row is None or (row.get("is_subject") and not with_subject):
         return None
     return tuple(divmod(cell, 3) for cell in row["cells"])
@@ -182,7 +178,7 @@ def property_in(text: str) -> Claim | None:
 
 
 def predicate(text: str) -> list[Claim]:
-    """Return the claims of a yes-or-no question: its last word of a property, or its topic.
+    """Return what a text claims: its last word of a property, two with "and", or its topic; and a cause.
 
     >>> [(claim.axis, claim.more) for claim in predicate("is the colour of the dark jacket vivid?")]
     [('colour', True)]
@@ -191,39 +187,34 @@ def predicate(text: str) -> list[Claim]:
     claims = terms_in(main)
     if len(claims) > 1:
         between = main[claims[-2].at : claims[-1].at]
-        claims = claims[-2:] if re.search(r"\band\b|且|和|又", between) else claims[-1:]
+        claims = claims[-2:] if form("and").search(between) else claims[-1:]
     if len(claims) == 1:
-        claims = [_graded(claims[0], main)]
+        claims = [_graded(claims[0], degree_in(main[claims[0].end :]))]
     elif not claims:
-        claims = _stated_claims(topic_in(main), degree_in(main))
-    if causes:
-        claims += terms_in(causes[0])[:1]
-    return claims
+        claims = _of_topic(topic_in(main), degree_in(main))
+    return claims + (terms_in(causes[0])[:1] if causes else [])
 
 
-def _stated_claims(topic: Claim | None, degree: Claim | None) -> list[Claim]:
+_LITTLE = 0.2
+"""Place of the claim that there is little of something."""
+
+
+def _graded(claim: Claim, degree: Claim | None) -> Claim:
+    """Work in a degree behind a fault: "is the noise low?" asks whether there is little."""
+    if degree is None or not (axis_of(claim.axis).is_fault and claim.more):
+        return claim
+    is_little = degree.place > 0.6 if degree.kind == "merit" else degree.place < 0.4
+    return claim._replace(place=_LITTLE) if is_little else claim
+
+
+def _of_topic(topic: Claim | None, degree: Claim | None) -> list[Claim]:
     """Return what a topic, a word of degree, or both together claim: "a good one" is of quality."""
     is_merit = degree is not None and degree.kind == "merit"
     if topic is None:
-        return [Claim("quality", degree.place)] if degree is not None and is_merit else []
+        return [degree._replace(axis="quality")] if degree is not None and is_merit else []
     if degree is None or (is_merit and topic.axis == "distortion"):
         return [topic]
     if is_merit and topic.axis == "lighting":
         # Good light is neither too much nor too little.
         return [Claim("exposure", 0.5 if degree.more else 1.0, topic.at)]
     return [Claim(topic.axis, degree.place, topic.at)]
-
-
-def _graded(claim: Claim, text: str) -> Claim:
-    """Work in a degree behind a fault: "is the noise low?" asks whether there is little."""
-    if not axis_of(claim.axis).is_fault or not claim.more:
-        return claim
-    degree = degree_in(text[claim.end :])
-    if degree is None:
-        return claim
-    is_little = degree.place > 0.6 if degree.kind == "merit" else degree.place < 0.4
-    return Claim(claim.axis, _LITTLE, claim.at) if is_little else claim
-
-
-_LITTLE = 0.2
-"""Place of the claim that there is little of something."""

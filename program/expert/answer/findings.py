@@ -267,12 +267,9 @@ def item(view: View, fault: VisibleFault, phrases: Phrases) -> str:
     severity, name = phrases.say(f"severity.{fault.severity}"), phrases.say(f"change.{fault.category}")
     cells = np.abs(_cells(view, fault.category))
     deviation = float(cells.std()) / (float(cells.mean()) + 1e-6)
-    if deviation < _EVEN:
-        return phrases.say("item.everywhere", severity=severity, name=name)
-    if deviation <= _PLACED:
-        return phrases.say("item.plain", severity=severity, name=name)
+    place = ("everywhere", "plain", "there")[int(np.digitize(deviation, (_EVEN, _PLACED)))]
     cell = phrases.say(f"cell.{int(cells.argmax())}")
-    return phrases.say("item.there", severity=severity, name=name, cell=cell)
+    return phrases.say(f"item.{place}", severity=severity, name=name, cell=cell)
 
 
 def _fault_item(view: View, fault: VisibleFault, phrases: Phrases) -> str:
@@ -324,11 +321,8 @@ def _cells(view: View, category: DistortionCategory) -> Matrix:
 
 def _against_reference(view: View, d: Measurements, fault: VisibleFault, phrases: Phrases) -> str:
     category, name = fault.category, phrases.say(f"change.{fault.category}")
-    if fault.severity == "none":
-        opening = phrases.say("opening.none", name=name)
-    else:
-        severity = phrases.say(f"severity.{fault.severity}")
-        opening = phrases.say("opening.some", name=name, severity=severity)
+    lead = "none" if fault.severity == "none" else "some"
+    opening = phrases.say(f"opening.{lead}", name=name, severity=phrases.say(f"severity.{fault.severity}"))
     change = phrases.say(
         f"against.{category}", d=d, gain=4.343 * d["detail_gain"], noise=np.expm1(d["residual_quiet"]),
         rise=100 * np.expm1(max(d["blocking_rise"], 0)), shift=255 * d["brightness_shift"],

@@ -2,7 +2,7 @@
 
 import functools
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
 from program.common.text import asks_for_score, is_chinese, parse_options
@@ -42,23 +42,21 @@ def named_tools(query: str, ready: Sequence[str]) -> list[str]:
     ['VIF', 'FancyIQA']
     """
     words = re.findall(r"[A-Za-z0-9][A-Za-z0-9_+-]*", query)
-    tokens = {_folded(word) for word in words} | {_folded(_bare(word)) for word in words}
-    text = _folded(query)
+    tokens, text = set(map(_folded, words)), _folded(query)
     named = []
     for tool in ready:
         folded = _folded(tool)
         if folded in tokens or (len(folded) >= _LONG_NAME and folded in text):
             named.append(tool)
+    candidates = [word for word in words if not word.islower() and _folded(word) in word_set("tools")]
+    for match in form("tool").finditer(query):
+        candidates += form("several_tools").split(match[match.lastindex or 0])
     folded_names = set(map(_folded, named))
-    candidates = [word for word in words if _is_published(word)]
-    for beside in ("after_verb", "after_with", "before_noun", "after_chinese"):
-        for match in form(f"tool_{beside}").finditer(query):
-            candidates += re.split(r"\s*,\s*|\s+and\s+|\s*&\s*", match[1])
-    for candidate in map(_bare, candidates):
+    for candidate in candidates:
         folded = _folded(candidate)
         if folded not in word_set("no_tools") and not any(folded in name for name in folded_names):
             folded_names.add(folded)
-            named.append(candidate)
+            named.append(re.sub("_tool$", "", candidate, flags=re.IGNORECASE))
     return named
 
 
@@ -66,16 +64,8 @@ _LONG_NAME = 6
 """Letters of a tool's name from which it is found within other words."""
 
 
-def _is_published(word: str) -> bool:
-    return len(word) > 2 and not word.islower() and _folded(_bare(word)) in word_set("tools")
-
-
-def _bare(word: str) -> str:
-    return re.sub(r"_tool$", "", word, flags=re.IGNORECASE)
-
-
 def _folded(name: str) -> str:
-    return re.sub(r"[\s_-]+", "", name.casefold())
+    return re.sub(r"_tool$|[\s_-]+", "", name.casefold())
 
 
 _OTHER_SCRIPT = re.compile(r"[\u0370-\u1fff\u3040-\u30ff\uac00-\ud7af]")
@@ -98,12 +88,10 @@ def is_about_quality(query: str) -> bool:
     topic = topic_in(text)
     if form("content").search(text) and (topic is None or topic.axis != "distortion"):
         return False
-    axes = {claim.axis for claim in terms_in(text)}
-    if topic is not None:
-        axes.add(topic.axis)
-    if axes - {"taste", "quality"} or named_tools(text, []):
+    vague = "" if topic is None else topic.axis
+    if terms_in(text) or vague not in {"", "taste", "quality"} or named_tools(text, []):
         return True
-    return "taste" not in axes and form("judgement").search(text) is not None
+    return vague != "taste" and form("judgement").search(text) is not None
 
 
 def is_read(query: str) -> bool:
@@ -122,43 +110,31 @@ def plan_assessment(inputs: Inputs) -> dict[str, Any]:
     query = str(inputs.get("query", ""))
     listed = list(map(str, inputs.get("region_names") or []))
     tools = named_tools(query, list(map(str, inputs.get("tool_names") or [])))
-    question = _without_options(query)
+    question = without_options(query, (parse_options(query) or {}).values()) or query
     is_iqa = form("technical").search(question) is not None or not form("beauty").search(question)
     scope = named_regions(question, listed)
     named = named_distortions(question) if is_iqa else []
-    boxed = set(map(str.casefold, listed))
-    is_measurable = GLOBAL in scope or not boxed.isdisjoint(map(str.casefold, scope))
-    plan: dict[str, Any] = {
-        "query_type": "IQA",
+    measurable = {GLOBAL.casefold(), *map(str.casefold, listed)}
+    return {
+        "query_type": "IQA" if is_iqa else "Other",
         "query_scope": scope,
-        "distortion_source": "inferred",
-        "distortions": [],
-        "reference_mode": "No-Reference",
+        "distortion_source": "explicit" if named else "inferred",
+        "distortions": [{"region": region, "distortions": named} for region in scope if named],
+        "reference_mode": "Full-Reference" if inputs.get("has_reference") else "No-Reference",
         "required_tools": tools,
-    }
-    if not is_iqa:
-        plan["query_type"] = "Other"
-    if inputs.get("has_reference"):
-        plan["reference_mode"] = "Full-Reference"
-    if named:
-        plan["distortion_source"] = "explicit"
-        plan["distortions"] = [{"region": region, "distortions": named} for region in scope]
-    plan |= steps(
-        is_iqa=is_iqa, names_distortions=bool(named), names_tools=bool(tools),
-        is_measurable=is_measurable,
-    )  # fmt: skip
-    return plan
+        **steps(
+            is_iqa=is_iqa, names_distortions=bool(named), names_tools=bool(tools),
+            is_measurable=not measurable.isdisjoint(map(str.casefold, scope)),
+        ),
+    }  # fmt: skip
 
 
-def _without_options(query: str) -> str:
-    options = parse_options(query)
-    if not options:
-        return query
-    before, first, _ = query.rpartition(next(iter(options.values())))
-    head = before if first else query
-    if not head.strip():
-        return query
-    return re.split(r"[(（\[]?\bA\s*[)）.．、:：]\s*$", head.rstrip() + " ")[0]
+def without_options(query: str, texts: Iterable[str]) -> str:
+    """Return a question without the options that it repeats in its text."""
+    for text in sorted(texts, key=len, reverse=True):
+        if len(text) > 1:
+            query = re.sub(rf"[(（\[]?(?<![A-Za-z])[A-Za-z]\s*[\])）.:：、．]\s*{re.escape(text)}", " ", query)
+    return " ".join(query.split())
 
 
 def named_distortions(question: str) -> list[DistortionCategory]:

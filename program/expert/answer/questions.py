@@ -1,6 +1,12 @@
-"""Answers to questions: which option, yes or no, how much; with the reasons."""
+"""How a question becomes an answer: which option, yes or no, how much; with the reasons.
 
-import re
+1. Words are read by the tables of `words.yaml` as claims (`claims`): of a property, how much of it, and of what (the
+   image, a part of it, a region). `_yes_or_no` .. `_tones` are the ways in which options answer a question.
+2. What is believed of the image (`beliefs.support`) says how surely people agree with each claim: its log-odds.
+3. The option of the highest log-odds is chosen; a question without options gets them in words.
+4. The same beliefs, and the faults that can be seen (`findings`), say why.
+"""
+
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from typing import NamedTuple
@@ -9,35 +15,38 @@ import numpy as np
 from scipy import special
 
 from program.expert.answer import findings
-from program.expert.answer.beliefs import MUCH, Look, above, faint, local, look_at, support
+from program.expert.answer.beliefs import MUCH, Look, above, faint, look_at, support
 from program.expert.answer.claims import (
     Claim,
     axis_of,
     cells_in,
     degree_in,
     entries,
+    fault_of,
     form,
     predicate,
     property_in,
     terms_in,
-    topic_in,
 )
 from program.expert.answer.findings import Phrases, VisibleFault
-from program.expert.answer.planning import is_read, region_pattern
+from program.expert.answer.planning import is_read, region_pattern, without_options
 from program.expert.judge.views import View
-from signatures.schemas import category_of
 
 _CONTENT = "content"
 """Topic of a question that nothing measured answers."""
 _SURENESS = 0.7
 """What log-odds of a claim count as log-odds of an option."""
+_SAID_YES, _SUREST = 0.3, 5.0
+"""Log-odds of "yes" where nothing can be measured, as askers name what they see; and the most that count."""
+_UNCLAIMED, _NO_CLAIM = -5.0, -2.0
+"""Log-odds of an option beside yes and no, or without a colour; and of one among faults that names none."""
+_FIRST = 0.8
+"""Log-odds that the fault named first among the findings gains where one of several is asked for."""
+_NO_PLACE = 0.5
+"""What an option that names no place lacks, in deviations over the cells: objects count as the centre."""
 
-
-class Decision(NamedTuple):
-    """What options were decided on, and the probability of each by its letter."""
-
-    topic: str
-    shares: dict[str, float]
+Reading = tuple[str, dict[str, float]]
+"""What options are decided on, and the log-odds of each by its letter."""
 
 
 class ChosenOption(NamedTuple):
@@ -55,317 +64,206 @@ def answer_choice(
 ) -> ChosenOption:
     """Choose an option; `evidence` (category -> severity word) and tool scores count, too."""
     texts = {letter: " ".join(text.casefold().strip(" .。!！").split()) for letter, text in options.items()}
-    question = _without_options(query, texts.values())
+    question = without_options(query.casefold(), texts.values())
+    look = look_at(view, evidence, scores, question)
     # Sorted, so that neither the order nor the letters decide anything.
     ordered = dict(sorted(texts.items(), key=lambda pair: pair[1]))
-    look = look_at(view, evidence, scores, question)
-    decision = Decision(_CONTENT, _shares(dict.fromkeys(texts, 1.0)))
-    for decide in (_yes_or_no, _degrees, _claims, _places, _tones):
-        decided = decide(look, question, ordered)
-        if decided is not None:
-            decision = decided
-            break
-    letter = max(ordered, key=decision.shares.__getitem__)
-    probabilities = {each: decision.shares[each] for each in texts}
-    return ChosenOption(letter, decision.topic, decision.topic not in {_CONTENT, "taste"}, probabilities, look)
-
-
-def _without_options(query: str, texts: Iterable[str]) -> str:
-    """Return a question in lower case without its options, whose `texts` are in lower case."""
-    head = query.casefold()
-    for text in sorted(texts, key=len, reverse=True):
-        # A question that repeats its options in its text names none of them.
-        if len(text) > 1:
-            option = rf"[(（]?(?<![a-z])[a-z][).:、．]\s*{re.escape(text)}"
-            head = re.sub(option, " ", head)
-    return " ".join(head.split())
-
-
-def _shares(masses: Mapping[str, float]) -> dict[str, float]:
-    total = sum(masses.values())
-    return {letter: mass / total for letter, mass in masses.items()}
-
-
-def _shares_of_odds(odds: Mapping[str, float]) -> dict[str, float]:
-    top = max(odds.values())
-    return _shares({letter: float(np.exp(_SURENESS * (value - top))) for letter, value in odds.items()})
-
-
-_ANSWERED_YES = 0.55
-"""How often "yes" is right where nothing can be measured: askers name what they see."""
-_MASS_OF_OTHERS = 0.04
-"""Of an option beside yes and no."""
-
-
-def _yes_or_no(look: Look, question: str, options: Mapping[str, str]) -> Decision | None:
-    """Choose yes where everything that is claimed is likelier than not."""
-    yes = [letter for letter, text in options.items() if form("says_yes").match(text)]
-    no = [letter for letter, text in options.items() if form("says_no").match(text)]
-    if len(yes) != 1 or len(no) != 1:
-        return None
-    topic, share = _CONTENT, _ANSWERED_YES
-    if claims := predicate(question):
-        topic = _topic_of(claims[-1])
-        odds = min(support(look, claim) for claim in claims)
-        share = float(np.clip(special.expit(_SURENESS * odds), 0.03, 0.97))
-    masses = dict.fromkeys(options, _MASS_OF_OTHERS)
-    return Decision(topic, _shares({**masses, yes[0]: share, no[0]: 1 - share}))
-
-
-def _topic_of(claim: Claim) -> str:
-    """Return the axis that a claim is told by: who asks for blur is told of blur."""
-    return "blur" if claim.axis == "sharpness" and not claim.more else claim.axis
-
-
-def _degrees(look: Look, question: str, options: Mapping[str, str]) -> Decision | None:
-    """Choose among words on one scale: each option owns the stretch around its place."""
-    topic = property_in(question)
-    axis, places = _on_one_axis(topic, options)
-    if axis is None or len({round(place, 3) for place in places.values()}) < 2:
-        return None
-    if axis == "sharpness" and topic is not None and _topic_of(topic) == "blur":
-        axis, places = "blur", {letter: 1 - place for letter, place in places.items()}
-    at = np.unique(list(places.values()))
-    bounds = 0.5 * (at[:-1] + at[1:])
-    if not axis_of(axis).is_fault and axis != "exposure":
-        # Degrees of a fault mean what they say; of a property they are relative to what is usual.
-        bounds = 0.5 * (bounds + np.arange(1, len(at)) / len(at))
-    beyond = special.expit([_beyond(look, axis, bound) for bound in bounds])
-    mass = -np.diff(np.concatenate([[1.0], np.minimum.accumulate(beyond), [0.0]]))
-    by_place, count = dict(zip(at, mass, strict=True)), Counter(places.values())
-    return Decision(axis, _shares({letter: by_place[at] / count[at] + 1e-6 for letter, at in places.items()}))
-
-
-def _beyond(look: Look, axis: str, place: float) -> float:
-    """Return the log-odds that an image is beyond a place; of exposure 0.5 is right."""
-    if axis != "exposure":
-        return above(look, axis, place)
-    if place < 0.5:
-        return -above(look, "underexposure")
-    return above(look, "overexposure")
-
-
-def _on_one_axis(topic: Claim | None, options: Mapping[str, str]) -> tuple[str | None, dict[str, float]]:
-    """Return the axis that all options are places on, with their places; (None, {}) if none is."""
-    own = _joined({letter: claims[0] for letter, text in options.items() if (claims := terms_in(text))})
-    axis = _common_axis(topic, options, own)
-    places = {}
-    for letter, text in options.items():
-        place = own[letter].place if letter in own else _degree_place(text, axis, topic, beside=bool(own))
-        if axis is None or place is None:
-            return None, {}
-        places[letter] = place
-    return axis, places
-
-
-def _common_axis(topic: Claim | None, options: Mapping[str, str], own: Mapping[str, Claim]) -> str | None:
-    axes = {claim.axis for claim in own.values()}
-    if axes:
-        axis = axes.pop()
-        # One fault among other things is a claim, not a scale.
-        is_claim = axis_of(axis).is_fault and len(own) == 1 and len(options) > 2
-        return None if axes or is_claim else axis
-    if topic is None or topic.axis == "distortion":
-        return "quality" if all(degree_in(text) for text in options.values()) else None
-    if topic.axis in {"lighting", "brightness"} and any(form("too").search(text) for text in options.values()):
-        return "exposure"
-    return topic.axis
-
-
-def _joined(own: dict[str, Claim]) -> dict[str, Claim]:
-    """Bring claims of related axes onto one, where there are several."""
-    axes = {claim.axis for claim in own.values()}
-    is_exposure = axes <= {"exposure", "underexposure", "overexposure"}
-    for letter, claim in own.items():
-        onto = axis_of(claim.axis).onto
-        if onto and (len(axes) > 1 or is_exposure) and not (is_exposure and claim.axis == "exposure"):
-            place = 0.5 + (onto[1] - 0.5) * (claim.place - 0.5) / 0.35
-            own[letter] = Claim("exposure" if is_exposure else onto[0], place, claim.at)
-    return own
-
-
-def _degree_place(text: str, axis: str | None, topic: Claim | None, *, beside: bool) -> float | None:
-    """Return where a word of degree stands on an axis, `beside` options that name places or not."""
-    degree = degree_in(text)
-    if degree is None or axis is None:
-        return None
-    if degree.kind == "merit":
-        # Beside "dark" and "bright", what is good lies between them.
-        if axis == "exposure" or (axis == "brightness" and beside):
-            return 0.5
-        return 1 - degree.place if axis_of(axis).is_fault else degree.place
-    if axis == "exposure":
-        return float(np.sign(degree.place - 0.5)) / 2 + 0.5
-    is_turned = topic is not None and topic.axis == axis and not topic.more
-    return 1 - degree.place if is_turned else degree.place
-
-
-_ODDS_OF_NO_CLAIM = -2.0
-_FIRST = 0.8
-"""Log-odds that the fault named first among the findings gains where one of several is asked for."""
-
-
-def _claims(look: Look, question: str, options: Mapping[str, str]) -> Decision | None:
-    """Choose the claim with the most support; "no distortion" holds when no other does."""
-    sign = -1.0 if form("reversed").search(question) else 1.0
-    claims = {letter: _claim(text) for letter, text in options.items()}
-    none = [letter for letter, text in options.items() if form("says_none").match(text)]
-    if sum(claim is not None for letter, claim in claims.items() if letter not in none) < (1 if none else 2):
-        return None
-    odds = dict.fromkeys(options, _ODDS_OF_NO_CLAIM)
-    for letter, claim in claims.items():
-        if letter in none:
-            odds[letter] = 0.0
-        elif claim is not None:
-            odds[letter] = sign * support(look, claim)
-    faults = [] if look.cells else findings.visible_faults(look.view)
-    if faults and sign > 0:
-        names = {letter: _fits(text, faults[0]) for letter, text in options.items() if claims[letter]}
-        letter = max(names, key=names.__getitem__)
-        if names[letter] and faults[0].severity != "slight":
-            odds[letter] = max(odds.values()) + _FIRST
-        elif names[letter] == _BY_NAME:
-            odds[letter] += _FIRST
-    return Decision("distortion", _shares_of_odds(odds))
-
-
-_BY_NAME, _BY_FAMILY = 2, 1
-
-
-def _fits(text: str, fault: VisibleFault) -> int:
-    """Return how an option names a fault: by its own name, by its family's, or (0) not at all."""
-    claim = _claim(text)
-    if claim is None:
-        return 0
-    kinds = axis_of(claim.axis).kinds or axis_of(_topic_of(claim)).kinds
-    is_family = claim.axis in {"brightness", "sharpness"} or not claim.end
-    if claim.axis == "brightness" and not form("brightness").search(text):
-        kinds, is_family = ("too bright" if claim.more else "too dark",), False
-    if fault.fault in kinds:
-        return _BY_NAME
-    if is_family and fault.category in {category_of(part) for part in form("or").split(text)}:
-        return _BY_FAMILY
-    return 0
-
-
-def _claim(text: str) -> Claim | None:
-    if terms := terms_in(text):
-        return terms[0]
-    topic, degree = topic_in(text), degree_in(text)
-    if topic is None or topic.axis in {"quality", "distortion"}:
-        return None
-    if degree is not None:
-        return Claim(topic.axis, degree.place)
-    wrong = axis_of(topic.axis).wrong
-    return Claim(wrong, MUCH) if wrong else None
-
-
-_OBJECT_HANDICAP = 0.5
-"""What an option that names no place lacks, in deviations over the cells: objects count as the centre."""
-
-
-def _places(look: Look, question: str, options: Mapping[str, str]) -> Decision | None:
-    """Choose the place where the property asked about is strongest."""
-    topic = property_in(question)
-    cells = {letter: cells_in(text) for letter, text in options.items()}
-    if topic is None or not axis_of(topic.axis).map or not any(cells.values()):
-        return None
-    key, is_high = _shown_by(topic)
-    grid, sign = look.view.measured.maps[key], 1 if is_high else -1
-    spread = float(np.std(grid)) + 1e-6
-    values = {}
-    for letter, place in cells.items():
-        here, mean = local(grid, place or ((1, 1),))
-        values[letter] = sign * (here - mean) / spread - (0 if place else _OBJECT_HANDICAP)
-    return Decision(topic.axis, _shares_of_odds(values))
-
-
-def _shown_by(claim: Claim) -> tuple[str, bool]:
-    """Return the map that shows a claim ("" where none does), and whether its high values do."""
-    axis = axis_of(claim.axis)
-    return axis.map, not axis.falls if axis.is_fault else claim.more
-
-
-def _tones(look: Look, question: str, options: Mapping[str, str]) -> Decision | None:
-    """Choose the colour word nearest to the picture's mean colour."""
-    colours = {}
-    for letter, text in options.items():
-        for words, row in entries("tones"):
-            if words.search(text):
-                colours[letter] = row["colour"]
-    if len(colours) < 2:
-        return None
-    n = look.view.measured
-    own = np.array([2.5 * n["cast_red_green"], 2.5 * n["cast_yellow_blue"], n["brightness"]])
-    masses = dict.fromkeys(options, 0.02)
-    for letter, colour in colours.items():
-        masses[letter] = float(np.exp(-4 * np.linalg.norm(own - np.array(colour))))
-    return Decision("colour tone", _shares(masses))
+    for read in (_yes_or_no, _claims, _places, _tones):
+        if reading := read(look, question, ordered):
+            return _choose(reading, dict.fromkeys(ordered, look))
+    return _choose((_CONTENT, dict.fromkeys(ordered, 0.0)), dict.fromkeys(ordered, look))
 
 
 def choose_region(looks: Mapping[str, Look], query: str, names: Mapping[str, str]) -> ChosenOption | None:
     """Choose the region, by option letter, that a question asks for; None if it compares none."""
-    question = _without_options(query, map(str.casefold, names.values()))
+    question = without_options(query.casefold(), map(str.casefold, names.values()))
     for name in names.values():
         question = region_pattern(name).sub(" ", question)
-    if not form("which").search(question):
+    claims = predicate(question)
+    if not (form("which").search(question) and claims) or claims[0].axis == "taste":
         return None
-    claim = _compared(question)
-    if claim is None or claim.axis == "taste":
+    return _choose((claims[0].axis, {letter: _agreed(look, claims) for letter, look in looks.items()}), looks)
+
+
+def _choose(reading: Reading, looks: Mapping[str, Look]) -> ChosenOption:
+    topic, odds = reading
+    shares = special.softmax(_SURENESS * np.array(list(odds.values())))
+    probabilities = dict(zip(odds, shares.tolist(), strict=True))
+    letter = max(probabilities, key=probabilities.__getitem__)
+    return ChosenOption(letter, topic, topic not in {_CONTENT, "taste"}, probabilities, looks[letter])
+
+
+def _agreed(look: Look, claims: Iterable[Claim]) -> float:
+    """Return the log-odds that people agree with all of some claims: those of the least likely one."""
+    return min(support(look, claim) for claim in claims)
+
+
+def _yes_or_no(look: Look, question: str, options: Mapping[str, str]) -> Reading | None:
+    """Yes claims what the question does, no denies it."""
+    yes, no = (
+        [letter for letter, text in options.items() if form(says).match(text)] for says in ("says_yes", "says_no")
+    )
+    if len(yes) != 1 or len(no) != 1:
         return None
-    odds = {letter: support(look, claim) for letter, look in looks.items()}
-    shares = _shares_of_odds(odds)
-    letter = max(shares, key=lambda each: shares[each])
-    return ChosenOption(letter, claim.axis, True, shares, looks[letter])
+    topic, agreed = _CONTENT, _SAID_YES
+    if claims := predicate(question):
+        topic, agreed = _told_by(claims[-1]), float(np.clip(_agreed(look, claims), -_SUREST, _SUREST))
+    return topic, {**dict.fromkeys(options, _UNCLAIMED), yes[0]: agreed, no[0]: 0.0}
 
 
-def _compared(question: str) -> Claim | None:
-    """Return what is to be truest of the region that is asked for."""
-    claims, is_worse = predicate(question), form("worse").search(question)
-    place = _WORSE if is_worse else MUCH
-    if not claims:
-        is_ranked = form("ranked").search(question) or degree_in(question)
-        return Claim("quality", place) if is_ranked else None
-    claim = claims[0]
-    if claim.end:  # a word of a property, such as "sharp"
-        before, behind = question[: claim.at], question[claim.end :]
-        is_turned = form("little_before").search(before) or form("little_behind").search(behind)
-        return Claim(claim.axis, 1 - claim.place) if is_turned else claim
-    if claim.axis == "lighting" and form("ranked").search(question):
-        # Good light is neither too much nor too little.
-        return Claim("exposure", 1.0 if is_worse else 0.5)
-    if is_worse and claim.more and not axis_of(claim.axis).is_fault:
-        return Claim(claim.axis, place)
-    return claim
+def _told_by(claim: Claim) -> str:
+    """Return the axis that a claim is told by: who asks for blur is told of blur."""
+    return "blur" if claim.axis == "sharpness" and not claim.more else claim.axis
 
 
-_WORSE = 0.15
+def _claims(look: Look, question: str, options: Mapping[str, str]) -> Reading | None:
+    """Each option claims a property or a fault: degrees of one share it out, of several each is for itself."""
+    topic, own = property_in(question), {letter: _claimed(text) for letter, text in options.items()}
+    axes = {claim.axis for claims in own.values() for claim in claims}
+    if len(axes) <= 1 or axes <= _EXPOSURES:
+        axis = min(axes) if axes else topic.axis if topic else "quality"
+        graded = {letter: _degree(text, axis, topic, own, options) for letter, text in options.items()}
+        if len(axes) > 1 or not all(map(_is_amount, options.values())):  # unlike "slight blur" and "strong blur"
+            graded |= {letter: claims for letter, claims in own.items() if claims}
+        if all(graded.values()):
+            own = graded
+    firsts = {letter: claims[0] for letter, claims in own.items() if claims}
+    if len(firsts) == len(options) and len({claim.axis for claim in firsts.values()}) == 1:
+        return _shared_out(look, topic, firsts)
+    return _each_for_itself(look, question, options, own)
 
 
-def region_reason(choice: ChosenOption, looks: Mapping[str, Look], names: Mapping[str, str], phrases: Phrases) -> str:
-    """Say which region was chosen, how sure that is, and what decided it in each."""
-    sentences = {}
-    for letter, look in looks.items():
-        if choice.topic == "quality":
-            sentences[letter] = findings.region_sentence(look.view, phrases)
-        else:
-            sentences[letter] = fact(look, choice.topic, phrases)
-    chosen = phrases.say(
-        "choice.measured", letter=choice.letter, text=names[choice.letter],
-        sureness=_sureness(choice, names, phrases), sentence=sentences.pop(choice.letter),
-    )  # fmt: skip
-    others = []
-    for letter, sentence in sentences.items():
-        others.append(findings.name_region(names[letter], sentence, phrases))
-    return phrases.join(chosen, *others)
+def _is_amount(text: str) -> bool:
+    degree = degree_in(text)
+    return degree is not None and degree.kind == "amount"
+
+
+_EXPOSURES = frozenset({"exposure", "underexposure", "overexposure"})
+
+
+def _claimed(text: str) -> list[Claim]:
+    """Return what an option claims: of several things joined by "or", each; a bare topic that it is wrong."""
+    claims = []
+    for part in form("or").split(text):
+        for claim in (terms_in(part) or predicate(part))[:1]:
+            if claim.kind == "term":
+                claims.append(claim)
+            elif wrong := axis_of(claim.axis).wrong:
+                claims.append(Claim(wrong, MUCH, kind="topic"))
+    return claims
+
+
+def _degree(
+    text: str, axis: str, topic: Claim | None, own: Mapping[str, list[Claim]], options: Mapping[str, str]
+) -> list[Claim]:
+    """Return what a word of degree alone claims of an axis, beside what other options claim on their `own`."""
+    degree, beside = degree_in(text), [claim for claims in own.values() for claim in claims]
+    if degree is None:
+        return []
+    is_merit = degree.kind == "merit"
+    is_too = not beside and any(map(form("too").search, options.values()))
+    if (is_too and axis in {"lighting", "brightness"}) or (axis in _EXPOSURES and (beside or is_too)):
+        side = "overexposure" if degree.more else "underexposure"
+        return [Claim("exposure", 0.5) if is_merit else Claim(side, MUCH)]
+    if is_merit and beside and axis == "brightness":
+        return [Claim(axis, 0.5)]  # beside "dark" and "bright", what is good lies between them
+    is_turned = axis_of(axis).is_fault
+    if not is_merit:
+        asked = [topic] if topic and topic.axis == axis else beside
+        is_turned = bool(asked) and not any(claim.more for claim in asked)
+    return [Claim(axis, 1 - degree.place if is_turned else degree.place)]
+
+
+def _shared_out(look: Look, topic: Claim | None, claims: Mapping[str, Claim]) -> Reading | None:
+    """Options are places on one axis: each claims the stretch around its place."""
+    places = {letter: claim.place for letter, claim in claims.items()}
+    axis = next(iter(claims.values())).axis
+    at = np.unique(np.round(list(places.values()), 3))
+    if len(at) < 2:
+        return None
+    if axis == "sharpness" and topic is not None and _told_by(topic) == "blur":
+        axis, at = "blur", 1 - at[::-1]
+        places = {letter: 1 - place for letter, place in places.items()}
+    bounds = 0.5 * (at[:-1] + at[1:])
+    if not axis_of(axis).is_fault:
+        # Degrees of a fault mean what they say; of a property they are relative to what is usual.
+        bounds = 0.5 * (bounds + np.arange(1, len(at)) / len(at))
+    beyond = special.expit([above(look, axis, bound) for bound in bounds])
+    masses = -np.diff(np.concatenate([[1.0], np.minimum.accumulate(beyond), [0.0]]))
+    nearest = {letter: int(np.abs(at - place).argmin()) for letter, place in places.items()}
+    count = Counter(nearest.values())
+    return axis, {letter: float(np.log(masses[n] / count[n] + 1e-6)) / _SURENESS for letter, n in nearest.items()}
+
+
+def _each_for_itself(
+    look: Look, question: str, options: Mapping[str, str], own: Mapping[str, list[Claim]]
+) -> Reading | None:
+    """Each option claims a fault or a property; "no distortion" holds when no other does."""
+    sign = -1.0 if form("reversed").search(question) else 1.0
+    none = [letter for letter, text in options.items() if form("says_none").match(text)]
+    odds, names = dict.fromkeys(options, _NO_CLAIM), []
+    worst = look.visible[:1] if sign > 0 else []
+    claimed = {letter: claims for letter, claims in own.items() if claims and letter not in none}
+    if len(claimed) < (1 if none else 2):
+        return None
+    for letter, claims in claimed.items():
+        odds[letter] = max(sign * support(look, claim) for claim in claims)
+        if worst and _names(claims, worst[0]):
+            names.append(letter)
+    odds |= dict.fromkeys(none, 0.0)
+    if names:
+        first = max(names, key=odds.__getitem__)
+        odds[first] = _FIRST + (odds[first] if worst[0].severity == "slight" else max(odds.values()))
+    is_exposure = all(claim.axis in _EXPOSURES for claims in own.values() for claim in claims)
+    return "exposure" if is_exposure else "distortion", odds
+
+
+def _names(claims: Iterable[Claim], fault: VisibleFault) -> bool:
+    """Return whether any of some claims names a fault, by its own name or its family's."""
+    for claim in claims:
+        axis = axis_of(claim.axis)
+        named = claim.axis if axis.is_fault else axis.high if claim.more else axis.low
+        is_family = claim.kind == "topic" or claim.axis == "sharpness"
+        if fault.fault in axis_of(named).kinds or (is_family and named == fault_of(fault.category)):
+            return True
+    return False
+
+
+def _places(look: Look, question: str, options: Mapping[str, str]) -> Reading | None:
+    """Options are places: each claims that what is asked after is there."""
+    topic, cells = property_in(question), {letter: cells_in(text) for letter, text in options.items()}
+    if topic is None or not axis_of(topic.axis).map or not any(cells.values()):
+        return None
+    grid, sign = np.array(look.view.measured.maps[axis_of(topic.axis).map]), 1 if _shows_by_high(topic) else -1
+    deviations = sign * (grid - grid.mean()) / (grid.std() + 1e-6)
+    odds = {}
+    for letter, place in cells.items():
+        here = [deviations[cell] for cell in place or ((1, 1),)]
+        odds[letter] = float(np.mean(here)) - (0 if place else _NO_PLACE)
+    return topic.axis, odds
+
+
+def _shows_by_high(claim: Claim) -> bool:
+    """Return whether the map of a claim's axis shows it by high values."""
+    axis = axis_of(claim.axis)
+    return not axis.falls if axis.is_fault else claim.more
+
+
+def _tones(look: Look, question: str, options: Mapping[str, str]) -> Reading | None:
+    """Options are colours: each claims to be near the picture's mean colour."""
+    n = look.view.measured
+    own = np.array([2.5 * n["cast_red_green"], 2.5 * n["cast_yellow_blue"], n["brightness"]])
+    odds = {}
+    for letter, text in options.items():
+        for words, row in entries("tones"):
+            if words.search(text):
+                odds[letter] = -4 * float(np.linalg.norm(own - row["colour"])) / _SURENESS
+    if len(odds) < 2:
+        return None
+    return "colour tone", {**dict.fromkeys(options, _UNCLAIMED), **odds}
 
 
 _DETAIL = frozenset({"sharpness", "blur", "motion", "defocus", "oversharp", "low resolution"})
-_OF_LIGHT: Mapping[str, set[str]] = {
-    "underexposure": {"too dark", "crushed shadows"},
-    "overexposure": {"too bright", "blown highlights"},
-    "exposure": {"too dark", "too bright"},
-}  # fmt: skip
 _RATHER, _TOO = 0.5, 0.75
 """Probability of wrong exposure from which it is called rather, and too, dark or bright."""
 _SHARE_STEPS = (-2.5, -0.4, 0.4, 2.5)
@@ -378,9 +276,7 @@ _UNDECIDED, _SURE = 0.25, 1.5
 
 def unseen(query: str, phrases: Phrases) -> str:
     """Say that measurements do not answer a question: its subject or its language is the reason."""
-    if is_read(query):
-        return phrases.say("sentence.unseen")
-    return phrases.say("sentence.unread")
+    return phrases.say("sentence.unseen" if is_read(query) else "sentence.unread")
 
 
 def fact(look: Look, axis: str, phrases: Phrases, *, denied: bool = False) -> str:
@@ -390,24 +286,24 @@ def fact(look: Look, axis: str, phrases: Phrases, *, denied: bool = False) -> st
     """
     if axis == "colour tone":
         return phrases.say("sentence.tone", tone=phrases.say(f"tone.{_tone(look.view)}"))
-    if axis in _OF_LIGHT:
-        of_light = _spoiled(look, _of_exposure(look, axis), phrases, denied=denied)
-        return of_light or _exposure(look, axis, phrases)
-    visible = [] if look.cells else findings.visible_faults(look.view)
-    category = look.category(axis)
-    of_category = [each for each in visible if category and each.category == category]
-    if axis == "sharpness" and of_category:
-        axis = "defocus"
-    if not axis_of(axis).is_fault or axis == "uneven":
-        return phrases.say("fact.step", name=phrases.say(f"axis.{axis}"), step=_share_word(look, axis, phrases))
-    if of_category:
-        return _spoiled(look, of_category, phrases, denied=denied)
-    name = phrases.say(f"axis.{axis}")
-    if category and category in look.disputed:
+    name, category = phrases.say(f"axis.{axis}"), look.category(axis)
+    visible = look.told(axis)
+    if not visible and axis_of(axis).told:
+        return _exposure(look, axis, phrases)
+    is_property = axis == "uneven" or not axis_of(axis).is_fault
+    if is_property and not (visible and axis in {"sharpness", "exposure"}):
+        return phrases.say("fact.step", name=name, step=_share_word(look, axis, phrases))
+    if not visible and category in look.disputed:
         return phrases.say("sentence.in_part")  # of the whole image it cannot be told
-    if category and (slight := faint(look, [category])) and above(look, axis) > 0:
-        return _spoiled(look, slight, phrases, denied=denied)
-    if above(look, axis) > 0:
+    is_there = above(look, axis) > 0
+    if not visible and category and is_there:
+        visible = faint(look, [category])
+    if visible:
+        items = [findings.item(look.view, each, phrases) for each in visible]
+        if denied and all(each.severity == "slight" for each in visible):
+            return phrases.say("sentence.at_most", items=phrases.say("sentence.list").join(items))
+        return findings.sentence_of(items, phrases)
+    if is_there:
         return phrases.say("sentence.signs", name=name)
     return findings.sentence_of([phrases.say("opening.none", name=name)], phrases)
 
@@ -427,31 +323,15 @@ def _share_word(look: Look, axis: str, phrases: Phrases) -> str:
 
 def _exposure(look: Look, axis: str, phrases: Phrases) -> str:
     """Say how the exposure is: on the side that an axis names, if wrong, else on the worse."""
-    named = _of_exposure(look, "exposure")
-    if named:
+    if named := look.told("exposure"):
         side = "underexposure" if named[0].fault == "too dark" else "overexposure"
         how_far = 1 if named[0].severity == "slight" else 2
     else:
         odds = {side: above(look, side) for side in ("underexposure", "overexposure")}
         side = axis if odds.get(axis, 0.0) > 0 else max(odds, key=odds.__getitem__)
         how_far = int(np.digitize(special.expit(odds[side]), (_RATHER, _TOO)))
-    if side == "underexposure":
-        how_far = -how_far
-    return phrases.say("answer.exposure", step=phrases.say(f"exposure.{2 + how_far}"))
-
-
-def _of_exposure(look: Look, axis: str) -> list[VisibleFault]:
-    """Return the visible faults that an axis of exposure is about; of a part none is known."""
-    visible = [] if look.cells else findings.visible_faults(look.view)
-    return [each for each in visible if each.fault in _OF_LIGHT[axis]]
-
-
-def _spoiled(look: Look, faults: list[VisibleFault], phrases: Phrases, *, denied: bool) -> str:
-    """Say where some of the visible faults are and how strong, "" of none."""
-    items = [findings.item(look.view, each, phrases) for each in faults]
-    if items and denied and all(each.severity == "slight" for each in faults):
-        return phrases.say("sentence.at_most", items=phrases.say("sentence.list").join(items))
-    return findings.sentence_of(items, phrases)
+    step = 2 - how_far if side == "underexposure" else 2 + how_far
+    return phrases.say("answer.exposure", step=phrases.say(f"exposure.{step}"))
 
 
 def is_guessed(choice: ChosenOption, options: Mapping[str, str]) -> bool:
@@ -461,43 +341,62 @@ def is_guessed(choice: ChosenOption, options: Mapping[str, str]) -> bool:
 
 def _axis_of(choice: ChosenOption, options: Mapping[str, str]) -> str:
     """Return the axis that a choice was made on: among claims that of the chosen one."""
-    if choice.topic == "distortion":
-        claim = property_in(options.get(choice.letter, ""))
-        if claim is not None:
-            return _topic_of(claim)
-    return choice.topic
+    claim = property_in(options.get(choice.letter, ""))
+    return _told_by(claim) if choice.topic == "distortion" and claim else choice.topic
 
 
 def choice_reason(
     choice: ChosenOption, options: Mapping[str, str], query: str, phrases: Phrases, quality: float
 ) -> str:
     """Say which option was chosen, how sure that is, and which reading decided it."""
-    text, look, topic = options.get(choice.letter, ""), choice.look, choice.topic
+    text, look, axis = options.get(choice.letter, ""), choice.look, _axis_of(choice, options)
     words = findings.summary(look.view, quality, phrases)
-    axis = _axis_of(choice, options)
     if is_guessed(choice, options):
         why = unseen(query, phrases)
         if axis in _DETAIL and look.view.unjudged:
             why = findings.unjudged_text(look.view, phrases)
-        return phrases.join(why, phrases.say("choice.guess"), words if topic == _CONTENT else "")
+        return phrases.join(why, phrases.say("choice.guess"), words if choice.topic == _CONTENT else "")
     claim, folded = property_in(text), query.casefold()
     worst = findings.visible_faults(look.view)[:1]
-    if topic != "distortion" or form("reversed").search(folded):
+    if choice.topic != "distortion" or form("reversed").search(folded):
         sentences = [fact(look, axis, phrases, denied=_is_denied(text, predicate(folded)))]
-        if topic in {"distortion", "quality"}:
+        if choice.topic in {"distortion", "quality"}:
             sentences.append(words)
     elif claim is None or claim.axis == "taste":
         sentences = [words]
-    elif support(look, claim) < 0 and not any(_fits(text.casefold(), each) for each in worst):
+    elif support(look, claim) < 0 and not any(_names(_claimed(text.casefold()), each) for each in worst):
         sentences = [phrases.say("choice.unclear"), words]
     else:
         sentences = [fact(look, axis, phrases)]
     if look.cells:
-        sentences.append(phrases.say("sentence.grid_place", place=place_name(query)))
-    return phrases.say(
-        "choice.measured", letter=choice.letter, text=text, sureness=_sureness(choice, options, phrases),
-        sentence=phrases.join(*sentences),
-    )  # fmt: skip
+        sentences.append(phrases.say("sentence.grid_place", place=_place_name(query)))
+    return _stated(choice, options, phrases.join(*sentences), phrases)
+
+
+def region_reason(choice: ChosenOption, looks: Mapping[str, Look], names: Mapping[str, str], phrases: Phrases) -> str:
+    """Say which region was chosen, how sure that is, and what decided it in each."""
+    sentences = {}
+    for letter, look in looks.items():
+        if choice.topic == "quality":
+            sentences[letter] = findings.region_sentence(look.view, phrases)
+        else:
+            sentences[letter] = fact(look, choice.topic, phrases)
+    chosen = _stated(choice, names, sentences.pop(choice.letter), phrases)
+    others = [findings.name_region(names[letter], sentence, phrases) for letter, sentence in sentences.items()]
+    return phrases.join(chosen, *others)
+
+
+def _stated(choice: ChosenOption, options: Mapping[str, str], sentence: str, phrases: Phrases) -> str:
+    """Say which option was chosen, how surely, and why."""
+    shares = dict(choice.probabilities)
+    share = shares.pop(choice.letter)
+    if share >= 0.55:
+        sureness = phrases.say("choice.sure" if share >= 0.75 else "choice.likely")
+    else:
+        second = max(shares, key=shares.__getitem__)
+        sureness = phrases.say("choice.close", letter=second, text=options.get(second, ""))
+    text = options.get(choice.letter, "")
+    return phrases.say("choice.measured", letter=choice.letter, text=text, sureness=sureness, sentence=sentence)
 
 
 def labelled_reason(letter: str, view: View, options: Mapping[str, str], phrases: Phrases, quality: float) -> str:
@@ -509,35 +408,22 @@ def labelled_reason(letter: str, view: View, options: Mapping[str, str], phrases
 def _is_denied(text: str, claims: Sequence[Claim]) -> bool:
     """Return whether yes or no denies the fault that the last of some claims names, or a lack."""
     says_yes, says_no = (form(f"says_{word}").match(text.casefold()) for word in ("yes", "no"))
-    if not claims or not (says_yes or says_no):
-        return False
-    return _names_fault(claims[-1]) != bool(says_yes)
+    return bool(claims and (says_yes or says_no)) and _names_fault(claims[-1]) != bool(says_yes)
 
 
 def _names_fault(claim: Claim) -> bool:
     return axis_of(claim.axis).is_fault == claim.more
 
 
-def _sureness(choice: ChosenOption, options: Mapping[str, str], phrases: Phrases) -> str:
-    shares = dict(choice.probabilities)
-    share = shares.pop(choice.letter)
-    if share >= 0.75:
-        return phrases.say("choice.sure")
-    if share >= 0.55:
-        return phrases.say("choice.likely")
-    second = max(shares, key=shares.__getitem__)
-    return phrases.say("choice.close", letter=second, text=options.get(second, ""))
-
-
 def direct_answer(look: Look, query: str, phrases: Phrases) -> list[str]:
     """Answer an open question about a property in its own terms; nothing if it asks for none."""
     text = " ".join(query.casefold().split())
-    is_closed = form("yes_or_no").search(text) is not None
-    if is_closed:
-        claims, unanswered = predicate(text), {"taste"}
-    else:
-        claims = [topic for topic in [property_in(text)] if topic]
-        unanswered = {"quality", "distortion", "taste"}
+    is_closed = form("yes_or_no").search(text) is not None and not _names_both_sides(text)
+    claims, unanswered = predicate(text), {"taste"}
+    if not is_closed:
+        claims, unanswered = terms_in(text)[:1] or predicate(text), {"distortion", "taste"}
+        if not form("how").search(text):
+            unanswered.add("quality")  # what the findings tell
     if not claims or claims[-1].axis in unanswered:
         return []
     last = claims[-1]
@@ -546,36 +432,42 @@ def direct_answer(look: Look, query: str, phrases: Phrases) -> list[str]:
     if is_closed:
         return _verdict(look, claims, phrases)
     if form("where").search(text) and axis_of(last.axis).map:
-        key, is_high = _shown_by(last)
-        place = findings.place_phrase(look.view.measured.maps[key], phrases, lowest=not is_high)
+        cells = look.view.measured.maps[axis_of(last.axis).map]
+        place = findings.place_phrase(cells, phrases, lowest=not _shows_by_high(last))
         return [phrases.say("sentence.at_place", place=place)]
-    return [_degree(look, last, phrases)]
+    return [_amount(look, last, phrases)]
+
+
+def _names_both_sides(text: str) -> bool:
+    """Return whether a question offers two sides of one property ("warm or cool")."""
+    terms = terms_in(text) if form("alternatives").search(text) else []
+    is_one = len({claim.axis for claim in terms}) == 1 or all(claim.axis in _EXPOSURES for claim in terms)
+    return is_one and len({(claim.axis, claim.more) for claim in terms}) > 1
 
 
 def _verdict(look: Look, claims: Sequence[Claim], phrases: Phrases) -> list[str]:
     """Say yes or no, how surely, and why where the findings do not say it themselves."""
-    last, odds = claims[-1], min(support(look, claim) for claim in claims)
-    stated, topic = look.stated(last.axis), _topic_of(last)
-    names_fault = _names_fault(last)
-    is_faint = stated == "none" and axis_of(last.axis).category and not (look.paired or look.cells)
-    if stated == "slight" or (is_faint and names_fault and odds > 0):
-        if last.axis != "distortion":
-            why = [] if stated == "slight" else [fact(look, topic, phrases)]
-            return [phrases.say("answer.slightly" if names_fault else "answer.mostly"), *why]
+    last, odds = claims[-1], _agreed(look, claims)
+    stated, is_told = look.stated(last.axis), axis_of(last.axis).category is not None
+    names_fault, why = _names_fault(last), fact(look, _told_by(last), phrases)
+    is_faint = stated == "none" and is_told and not (look.paired or look.cells)
+    if last.axis != "distortion" and (stated == "slight" or (is_faint and names_fault and odds > 0)):
+        slightly = phrases.say("answer.slightly" if names_fault else "answer.mostly")
+        return [slightly] if stated == "slight" else [slightly, why]
     answer = "agree" if odds >= 0 else "disagree"
-    if stated != "none" or (axis_of(last.axis).category and odds < -_SURE):
+    if stated != "none" or (is_told and odds < -_SURE):
         return [phrases.say(f"answer.{answer}")]
     if abs(odds) < _UNDECIDED and not is_faint:
         answer = "unclear"
     elif abs(odds) < _SURE:
         answer = f"probably_{answer}"
-    return [phrases.say(f"answer.{answer}"), fact(look, topic, phrases)]
+    return [phrases.say(f"answer.{answer}"), why]
 
 
-def _degree(look: Look, topic: Claim, phrases: Phrases) -> str:
-    if topic.axis in _OF_LIGHT or topic.axis == "lighting":
+def _amount(look: Look, topic: Claim, phrases: Phrases) -> str:
+    if axis_of(topic.axis).told or topic.axis == "lighting":
         return _exposure(look, topic.axis, phrases)
-    axis = _topic_of(topic)
+    axis = _told_by(topic)
     name = phrases.say(f"axis.{axis}")
     if not axis_of(axis).is_fault:
         return phrases.say("answer.share", name=name, step=_share_word(look, axis, phrases))
@@ -585,10 +477,7 @@ def _degree(look: Look, topic: Claim, phrases: Phrases) -> str:
     return phrases.say("answer.fault", severity=phrases.say(f"severity.{word}"), name=name)
 
 
-def place_name(text: str) -> str:
+def _place_name(text: str) -> str:
     """Return the words by which a text names a place, or ""."""
     folded = text.casefold().strip()
-    for words, _ in entries("places"):
-        if match := words.search(folded):
-            return match[0]
-    return ""
+    return next((match[0] for words, _ in entries("places") if (match := words.search(folded))), "")
