@@ -4,7 +4,7 @@ import logging
 import re
 import time
 from collections import Counter
-from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence, Sized
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sized
 from contextlib import closing, nullcontext
 from dataclasses import dataclass, field, replace
 from pathlib import Path, PurePosixPath
@@ -37,7 +37,7 @@ from program.common.files import IdSet, Place
 from program.common.settings import Settings
 from program.evaluation.baselines import BaselineAnswers, with_baselines
 from program.evaluation.figures import details_of, summarize
-from program.evaluation.record import Cost, Dataset, Details, EvaluationRecord, Fitted, LabelledRow, Readings, WorstRows
+from program.evaluation.record import Cost, Dataset, Details, EvaluationRecord, Fitted, LabelledRow, WorstRows
 from program.lms.limits import BudgetSpent
 from program.running.journal import Journal
 from program.running.runner import Asking, Engine, run
@@ -354,17 +354,12 @@ def evaluate(
             checkpoint = None
     elif checkpoint is None and resume:
         raise InputError("resume: samples from Python have no checkpoint of their own; give checkpoint=")
-    runner = program.resources.runner
-    before = runner.counts.copy()
     record = run_samples(
         program, samples, workers=workers if workers is not None else settings.compile.workers, progress=progress,
         seed=settings.seed, checkpoint=checkpoint, resume=resume, dataset=dataset, context=context,
         others=BaselineAnswers(program) if baselines else None, engine=engine,
     )  # fmt: skip
-    counts = runner.counts - before if engine is None else _counts_of(record.rows)
-    readings = Readings(**counts, **runner.cache_state())
-    update = {"details": details_of(record.rows, seed=settings.seed), "readings": readings}
-    record = record.model_copy(update=update)
+    record = record.model_copy(update={"details": details_of(record.rows, seed=settings.seed)})
     if isinstance(samples, ManifestSplit):
         record = _marked(record, samples.fitted, samples.fitted_ids)
     elif fitted_on is not None:
@@ -393,13 +388,6 @@ def check_judged(record: EvaluationRecord, manifest: Place) -> None:
         raise InputError(
             f"manifest {str(manifest)!r}: none of the {record.failed} samples could be judged; the first: {reason}"
         )
-
-
-def _counts_of(rows: Sequence[LabelledRow]) -> Counter[str]:
-    """Return how many readings the rows say that their tools made, wherever they ran; not those of baselines."""
-    names = ("tool_readings", "tool_cache_hits", "tool_failures")
-    readings, cached, failed = (sum(int((row.spent or {}).get(name, 0)) for row in rows) for name in names)
-    return Counter(fresh=readings - cached - failed, cached=cached, failed=failed)
 
 
 def checkpoint_path(settings: Settings, dataset: Dataset, context: dict[str, Any]) -> Path:

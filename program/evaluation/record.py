@@ -368,19 +368,6 @@ class Details(Agreement):
     """Accuracy of guessing: the mean of 1 / options."""
 
 
-class Readings(Frozen):
-    """The tool readings of one run, and the cache on disk they came from and went to."""
-
-    fresh: int = 0
-    """Not in the cache, so measured."""
-    cached: int = 0
-    failed: int = 0
-    entries: int | None = None
-    """Readings on disk at the end, of all runs; None without a cache. Likewise below."""
-    size_mb: float | None = None
-    limit_mb: int | None = None
-
-
 class EvaluationRecord(Agreement):
     """Everything needed to read, compare and repeat an evaluation. Round-trips through JSON."""
 
@@ -395,7 +382,6 @@ class EvaluationRecord(Agreement):
     """None where nobody knows what the program was fitted on."""
     details: Details | None = None
     baselines: dict[str, Baseline] = Field(default_factory=dict)
-    readings: Readings | None = None
     attempts: dict[str, int] = Field(default_factory=dict)
     """How many samples were answered at each attempt."""
     lm_calls: int | None = None
