@@ -29,23 +29,6 @@ def test_counted_resamples_equal_repeated_samples(metric, tied):
     np.testing.assert_allclose(METRICS[metric].resampler(x, y)(counts), expected, rtol=1e-6, atol=1e-9)
 
 
-def test_counted_calibration_equals_repeated_answers():
-    rng = np.random.default_rng(0)
-    right, confidence = rng.integers(0, 2, 25).astype(float), np.round(rng.random(25), 1)
-    counts = rng.multinomial(25, np.full(25, 1 / 25), size=20)
-    expected = [METRICS["calibration_error"](np.repeat(right, row), np.repeat(confidence, row)) for row in counts]
-    found = METRICS["calibration_error"].resampler(right, confidence)(counts.astype(float))
-    np.testing.assert_allclose(found, expected, rtol=1e-9)
-
-
-@pytest.mark.parametrize("seed", range(20))
-def test_the_interval_of_a_calibration_error_holds_it(seed):
-    rng = np.random.default_rng(seed)
-    confidence = rng.uniform(0.3, 0.9, 80)
-    figure = interval("calibration_error", rng.random(80) < confidence, confidence, seed=seed)
-    assert figure.low <= figure.value <= figure.high
-
-
 def test_an_interval_says_that_the_logistic_did_not_converge(monkeypatch):
     x, y = _scores(0, 30)
     monkeypatch.setattr(intervals, "_SLOW_RESAMPLES", 20)

@@ -3,7 +3,7 @@
 import math
 from collections import Counter, defaultdict
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from operator import attrgetter, itemgetter
+from operator import attrgetter
 from typing import Any
 
 import numpy as np
@@ -119,18 +119,6 @@ def _predictions(rows: Sequence[LabelledRow]) -> _Inputs:
     return rows, truth, predicted
 
 
-def _levels(rows: Sequence[LabelledRow]) -> _Inputs:
-    used, right, sure = [], [], []
-    for row in rows:
-        if row.level_probabilities:
-            # Of equally probable levels the lowest, as argmax does.
-            level, probability = max(sorted(row.level_probabilities.items()), key=itemgetter(1))
-            used.append(row)
-            right.append(float(level == nearest_level(float(row.truth or 0))))
-            sure.append(probability)
-    return used, np.array(right), np.array(sure)
-
-
 def _opinions(rows: Sequence[LabelledRow]) -> _Inputs:
     used = [row for row in rows if row.mos_std is not None]
     _, truth, predicted = _predictions(used)
@@ -145,8 +133,7 @@ def _intervals(rows: Sequence[LabelledRow]) -> _Inputs:
 
 
 _INPUTS: Mapping[str, Callable[[Sequence[LabelledRow]], _Inputs]] = {
-    "scores": _predictions, "answers": _predictions, "levels": _levels, "opinions": _opinions,
-    "intervals": _intervals,
+    "scores": _predictions, "answers": _predictions, "opinions": _opinions, "intervals": _intervals,
 }  # fmt: skip
 """What a metric needs of rows that count: the rows that have it, truth and prediction."""
 

@@ -26,10 +26,10 @@ class Metric:
     """What people read, with an arrow towards the better end."""
     function: Callable[..., float]
     """Takes truth and prediction; nan where undefined."""
-    needs: Literal["scores", "answers", "levels", "opinions", "intervals", "preferences"] = "scores"
-    """What truth and prediction are: human and predicted score; true and chosen letter; whether the likeliest level was
-    right and its probability; True and whether the score lies outside the opinions; True and whether the human score
-    lies in the program's interval; differences of both in pairs (see `preferences`)."""
+    needs: Literal["scores", "answers", "opinions", "intervals", "preferences"] = "scores"
+    """What truth and prediction are: human and predicted score; true and chosen letter; True and whether the score lies
+    outside the opinions; True and whether the human score lies in the program's interval; differences of both in pairs
+    (see `preferences`)."""
     direction: Literal[1, 0, -1] = 1
     """1: higher is better, -1: lower is better, 0: neither."""
     varied: bool = False
@@ -44,9 +44,6 @@ class Metric:
     """How many resamples are computed at once; None computes one after the other, 500 at most."""
     bootstrap_limit: int = 20_000
     """Larger sets use the jackknife over blocks of samples: same width, far less work."""
-    inflated: bool = False
-    """Whether resamples exceed the figure by nature, as means of absolute differences do: the interval then is that of
-    the resamples moved back by their mean excess, so that it holds its figure."""
     note: Callable[[Values, Values], str] | None = None
     """What else is to be said of how the figure came about."""
     headline: bool = False
@@ -169,10 +166,6 @@ METRICS: dict[str, Metric] = {
         "Outliers past 2 sigma of opinions ↓", metrics.accuracy, "opinions", direction=-1, bounds=(0, 1),
         scale="wilson", closed_form=metrics.mean_of(np.equal),
     ),
-    "calibration_error": Metric(
-        "Calibration error of levels (ECE) ↓", metrics.calibration_error, "levels", direction=-1, bounds=(0, 1),
-        bootstrap_limit=2000, inflated=True,
-    ),
     "coverage": Metric(
         "Labels in the interval, 95 % meant", metrics.accuracy, "intervals", direction=0, bounds=(0, 1),
         scale="wilson", closed_form=metrics.mean_of(np.equal),
@@ -289,8 +282,6 @@ def interval(
     else:
         fisher = entry.scale == "fisher" and not plan.resample
         (varied,) = _varied(entry, truth, (predicted,), plan, seed)
-        if plan.resample and entry.inflated:
-            varied = varied - (np.nanmean(varied) - value)
         low, high = _percentiles(varied) if plan.resample else _jackknife(value, varied, fisher=fisher)
         method = plan.method + (" on Fisher's z" if fisher else "") + plan.note
     method += entry.note(truth, predicted) if entry.note else ""

@@ -308,20 +308,6 @@ def outliers(truth: ArrayLike, predicted: ArrayLike, spread: ArrayLike) -> NDArr
     return np.asarray(np.abs(y - x) > 2 * s)
 
 
-def calibration_error(right: ArrayLike, confidence: ArrayLike) -> float:
-    """Return the expected calibration error of stated confidences, 0..1, lower is better.
-
-    `right` is 1 where the most probable level was the human one, else 0; `confidence` is its probability; the bins are
-    five of equal mass. nan for no samples. A calibrated program of n = 100 shows about 0.08, by chance alone.
-    Source: Naeini et al. 2015, AAAI (equal-mass bins: Nixon et al. 2019).
-    """
-    x, y = paired_arrays("calibration_error", right, confidence)
-    if not x.size:
-        return float("nan")
-    bins = equal_mass_bins(y)
-    return float(np.abs(np.bincount(bins, x - y)).sum() / x.size)
-
-
 def after_logistic(
     truth: ArrayLike, predicted: ArrayLike, *, metric: Callable[..., float], parameters: Parameters
 ) -> float:
@@ -336,13 +322,6 @@ def _key(truth: _Array, predicted: _Array, parameters: Parameters) -> tuple[byte
 
 # The metrics after a logistic are asked for the same resamples, one metric after the other.
 _fitted = cached(LRUCache(2048), key=_key, lock=threading.Lock())(fit_logistic)
-
-
-def equal_mass_bins(values: _Array) -> NDArray[np.intp]:
-    """Return each value's bin, 0..4, of about n / 5 members; equal values share one."""
-    # By mid-rank, so that the order of the samples decides nothing.
-    ceilings = np.ceil(np.asarray(scipy.stats.rankdata(values)) * 5 / values.size - 1e-9)
-    return np.minimum(ceilings.astype(np.intp), 5) - 1
 
 
 def paired_arrays(name: str, truth: ArrayLike, predicted: ArrayLike) -> tuple[_Array, _Array]:
