@@ -1,4 +1,4 @@
-"""What a compile ended with, and where that goes: JSON, a page, MLflow (a nested run per candidate), a terminal."""
+"""What a compile ended with, and where that goes: JSON, a page, MLflow, a terminal."""
 
 import difflib
 import math
@@ -20,7 +20,6 @@ from pydantic import TypeAdapter
 from optimizers.job import Job
 from optimizers.learner import learner_of
 from optimizers.recipes import recipe_named
-from optimizers.search import Candidate
 from optimizers.selection import CrossValidation, Verdict, best_baseline, label, leading_metric
 from optimizers.student import role_of
 from program.agent.loop import AgenticIQA
@@ -174,7 +173,7 @@ def log_compile(run: RunHandle, job: Job, result: Compiled, results: Sequence[Co
     if record.srcc is not None:
         run.log_text(svg_of(scatter_plot({"uncompiled": result.uncompiled, "compiled": record})), "scatter.svg")
     run.log_content({**result.summary(), "repeats": spread(results)}, "result.json")
-    for file in ("report.html", "diff.md"):
+    for file in ("report.html", "diff.md", "candidates.jsonl"):
         run.log_file(result.folder / file)
     asked = log_misses(run, record, program, job.splits["test"])
     run.log_prompts(name or dataset_name(job.data), prompts(AgenticIQA(job.settings, lm=job.lm), program, asked))
@@ -212,44 +211,6 @@ def prompts(before: AgenticIQA, after: AgenticIQA, asked: Collection[str]) -> di
         if is_sent or (changes and (name in asked or not asked)):
             texts[name] = Prompt(f"{predictor.signature.instructions}{shown}", changes, lm.model)
     return texts
-
-
-class CandidateRuns:
-    """Each candidate as a run of MLflow, nested in the compile's own and written as it happens.
-
-    It holds what the candidate learned, and its figures: of the search at once, of validation when that ends.
-    Without a run nothing is written.
-    """
-
-    def __init__(self, run: RunHandle | None = None) -> None:
-        self._run = run
-        self._runs: dict[str, RunHandle] = {}
-        self._searched = 0
-
-    def log_score(self, candidate: Candidate, best: float) -> None:
-        """Log the search score of a candidate, and the best so far, which is the next point of the run's curve."""
-        if self._run is not None:
-            self._run.log_metrics({"search_score": best}, step=self._searched)
-            self._searched += 1
-        self._log(candidate, {"search_score": candidate.search_score})
-
-    def log_figures(self, candidate: Candidate, figures: Mapping[str, float | None]) -> None:
-        """Log the figures of a candidate on validation."""
-        self._log(candidate, {f"validation_{name}": figures.get(name) for name in ("srcc", "accuracy")})
-
-    def mark_chosen(self, name: str) -> None:
-        """Mark the candidate that is recommended."""
-        if name in self._runs:
-            self._runs[name].set_tags({"chosen": "true"})
-
-    def _log(self, candidate: Candidate, metrics: Mapping[str, float | None]) -> None:
-        if self._run is None:
-            return
-        if candidate.name not in self._runs:
-            with self._run.nested_run(candidate.name, {"command": "compile", "step": "candidate"}) as run:
-                run.log_params(learned_params(candidate.program))
-            self._runs[candidate.name] = run
-        self._runs[candidate.name].log_metrics(metrics)
 
 
 def difference_markdown(before: AgenticIQA, after: AgenticIQA) -> str:
