@@ -16,7 +16,7 @@ from threading import Thread
 import numpy as np
 import pytest
 
-from program import assess, calibrate, evaluate
+from program import assess, evaluate
 from program import compile as compiler
 from program.gallery.__main__ import main as gallery
 from program.running.runner import Asking
@@ -132,16 +132,6 @@ def test_a_store_that_is_full_costs_an_evaluation_one_warning(home, full, capsys
     assert "database or disk is full" in line
 
 
-def test_a_store_that_is_full_costs_a_calibration_one_warning(home, tmp_path, full, capsys, caplog) -> None:
-    full("runs")
-    out = tmp_path / "strengths.json"
-    calibrate.main([str(home / "data.jsonl"), "--strengths", "--tools", "PIQE", "--out", str(out), "--json"])
-    assert json.loads(capsys.readouterr().out)["out"] == str(out)
-    assert out.is_file()
-    (line,) = warnings(caplog)
-    assert repr(str(out)) in line
-
-
 def test_a_dataset_that_another_run_enters_meanwhile_is_logged_all_the_same(home, tmp_path, full, capsys) -> None:
     from mlflow.store.tracking.dbmodels.models import SqlDataset
     from sqlalchemy import event
@@ -176,15 +166,14 @@ def test_a_dataset_that_another_run_enters_meanwhile_is_logged_all_the_same(home
     assert ("f" * 32,) in inputs
 
 
-@pytest.mark.parametrize("main", [compiler.main, evaluate.main, calibrate.main])
+@pytest.mark.parametrize("main", [compiler.main, evaluate.main])
 def test_a_server_that_does_not_answer_is_refused_before_any_work(
     home, tmp_path, capsys, caplog, monkeypatch, main
 ) -> None:
     monkeypatch.setenv("MLFLOW_TRACKING_URI", "http://me:secret-word@127.0.0.1:9")
     monkeypatch.setenv("MLFLOW_HTTP_REQUEST_MAX_RETRIES", "0")
     out = tmp_path / "out"
-    arguments = {compiler.main: compilation(home, out), evaluate.main: evaluation(home, "--report", str(out)),
-                 calibrate.main: [str(home / "data.jsonl"), "--out", str(out)]}[main]  # fmt: skip
+    arguments = {compiler.main: compilation(home, out), evaluate.main: evaluation(home, "--report", str(out))}[main]
     assert main(arguments) == 2
     said = capsys.readouterr()
     last = said.err.splitlines()[-1]

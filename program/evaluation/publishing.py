@@ -26,7 +26,6 @@ from program.common.errors import InputError
 from program.common.files import Place, remove_leftovers, write_whole
 from program.common.outputs import REPORT, check_outputs_in, replacing
 from program.common.request import DEFAULT_QUERY
-from program.common.settings import Settings
 from program.evaluation.charts import (
     baseline_tables,
     baselines_by_task,
@@ -40,12 +39,12 @@ from program.evaluation.charts import (
 from program.evaluation.evaluating import Evaluating
 from program.evaluation.intervals import METRICS, Figure, interval
 from program.evaluation.metrics import srcc
-from program.evaluation.record import WORST, Baseline, Dataset, Environment, EvaluationRecord, LabelledRow, environment
+from program.evaluation.record import WORST, Baseline, Dataset, EvaluationRecord, LabelledRow
 from program.expert import TILE, heatmap
 from program.fusion import ScoreFusion
 from program.images.store import IMAGES, data_url, jpeg_of, small, thumbnail
 from program.lms.traits import known_traits
-from program.tracking import RunHandle, Tracker, dataset_name
+from program.tracking import RunHandle, dataset_name
 from signatures.schemas import CATEGORY_WORDS, GLOBAL, SEVERITIES
 
 _THUMBNAIL_PX, _MAP_PX = 320, 200
@@ -394,25 +393,6 @@ def _answer(judge: Evaluating, sample: Sample) -> Any:
     return judge(sample).predicted
 
 
-def log_calibration(
-    tracker: Tracker, settings: Settings, datasets: Sequence[tuple[str, str, str]], result: Mapping[str, Any], out: Path
-) -> RunHandle:
-    """Log a calibration (or measured strengths) with the datasets (name, hash, split) it was fitted on, as one run."""
-    names = " + ".join(name for name, _, _ in datasets)
-    with tracker.run(f"calibrate on {names}", {"command": "calibrate"}, result=f"the result is in {str(out)!r}") as run:
-        for name, digest, split in datasets:
-            run.log_dataset(name, digest, name, split)
-        here = environment()
-        _log_commit(run, here)
-        run.log_params({"data": names, "data_sha256": " ".join(digest[:12] for _, digest, _ in datasets),
-                        "seed": settings.seed, "tools": " ".join(result.get("tools", {}))})  # fmt: skip
-        asked = {"tools": settings.tools.model_dump(mode="json"), "environment": here.model_dump(mode="json")}
-        run.log_content(asked, "settings.yaml")
-        run.log_content(result, "result.json")
-        run.log_file(out)
-    return run
-
-
 def log_origin(
     run: RunHandle,
     record: EvaluationRecord,
@@ -428,18 +408,16 @@ def log_origin(
         run.log_dataset(dataset_name(name), digest(truths), name, split, map(_shown, samples))
     figures = record.figures.items()
     run.set_tags({f"undefined.{name}": f.reason or "no samples" for name, f in figures if f.value is None})
-    _log_commit(run, record.environment)
+    here = record.environment
+    if here.git_commit:
+        dirty = str(here.git_dirty).lower()
+        run.set_tags({"mlflow.source.git.commit": here.git_commit, "git_dirty": dirty})
 
 
 def _shown(sample: Sample) -> dict[str, Any]:
     """Return a sample as `mlflow.genai.evaluate` takes it."""
     asked = {"image": str(sample.image), "query": sample.query or DEFAULT_QUERY, "options": sample.options}
     return {"inputs": asked, "expectations": {"truth": sample.truth}}
-
-
-def _log_commit(run: RunHandle, here: Environment) -> None:
-    if here.git_commit:
-        run.set_tags({"mlflow.source.git.commit": here.git_commit, "git_dirty": str(here.git_dirty).lower()})
 
 
 _LONGEST = 300
