@@ -183,7 +183,6 @@ def _tally(rows: Sequence[LabelledRow]) -> dict[str, Any]:
     """Return the fields of a record that are counts and sums over its rows: samples by task, attempts, costs, pace."""
     attempts = Counter(row.attempt for row in rows if row.attempt and row.status != "failed")
     spenders = [row.spent for row in rows if row.spent is not None]
-    spent = _sums(spenders)
     beside = _sums(_cost(row.baseline_cost) for row in rows if row.baseline_cost is not None)
     return {
         "scoring": _counts(rows, "scoring"), "mcq": _counts(rows, "mcq"), "other": _counts(rows, "open"),
@@ -191,8 +190,6 @@ def _tally(rows: Sequence[LabelledRow]) -> dict[str, Any]:
         "attempts": dict(sorted(attempts.items())),
         "pace": _pace(rows, spenders),
         "baseline_cost": Cost(**beside) if beside else None,
-        "spent_by_stage": _stages(spent),
-        "spent_per_sample": {name: round(total / len(spenders), 6) for name, total in spent.items()},
         **_sums(map(_cost, rows)),
     }  # fmt: skip
 
@@ -215,15 +212,6 @@ def _sums(amounts: Iterable[Mapping[str, float | None]]) -> dict[str, Any]:
             if amount is not None:
                 sums[name] = sums.get(name, 0) + amount
     return sums
-
-
-def _stages(spent: Mapping[str, float]) -> dict[str, Cost]:
-    stages = {}
-    for stage in ("executor", "planner", "summarizer"):
-        costs = {kind: spent[f"{kind}_{stage}"] for kind in Cost.model_fields if f"{kind}_{stage}" in spent}
-        if costs:
-            stages[stage] = Cost.model_validate({kind: round(cost, 6) for kind, cost in costs.items()})
-    return stages
 
 
 def _pace(rows: Sequence[LabelledRow], spenders: Sequence[Mapping[str, float]]) -> dict[str, float]:

@@ -389,10 +389,6 @@ class EvaluationRecord(Agreement):
     cost_usd: float | None = None
     baseline_cost: Cost | None = None
     """What the baselines cost on top."""
-    spent_by_stage: dict[str, Cost] = Field(default_factory=dict)
-    """Sums of model calls, tokens and money by stage: planner, executor, summarizer."""
-    spent_per_sample: dict[str, float] = Field(default_factory=dict)
-    """Means over the samples that say: tokens, calls, cache hits, tool readings, replans, seconds by stage."""
     pace: dict[str, float] = Field(default_factory=dict)
     """Over the samples that say: seconds a sample took ("seconds_p50", "seconds_p95"), and what an image cost."""
     seed: int = 0
