@@ -8,6 +8,7 @@ from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from program.common.cli import EXIT_PROBLEMS, Parser, add_layout_flags, add_remote_flag, run_command, whole_number
+from program.common.text import counted
 
 if TYPE_CHECKING:
     from data.preparing import CheckReport
@@ -61,9 +62,8 @@ def _as_text(report: "CheckReport") -> str:
     listed = Counter(problem.kind for problem in report.problems)
     lines += [f"{kind}: and {count} more" for kind, count in (report.counts - listed).items()]
     how = "" if report.decoded else " (files were not decoded)"
-    total = report.counts.total()
-    lines.append(f"clean{how}" if report.clean else f"{total} problem{'s' * (total != 1)}{how}")
-    return "\n".join(lines)
+    said = "clean" if report.clean else counted(report.counts.total(), "problem")
+    return "\n".join([*lines, f"{said}{how}"])
 
 
 if __name__ == "__main__":

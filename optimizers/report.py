@@ -25,6 +25,7 @@ from optimizers.student import role_of
 from program.agent.loop import AgenticIQA
 from program.agent.saving import program_sha256
 from program.common.console import Console
+from program.common.text import counted
 from program.evaluation.charts import comparison_table, scatter_plot, svg_of
 from program.evaluation.intervals import METRICS, Figure
 from program.evaluation.publishing import (
@@ -204,12 +205,15 @@ def prompts(before: AgenticIQA, after: AgenticIQA, asked: Collection[str]) -> di
     for name, predictor in after.named_parameters():
         lm = after.resources.lm(role_of(name))
         demos = [_demo(number, demo) for number, demo in enumerate(predictor.demos, 1)]
-        counted = [f"{len(demos)} demo{'s' * (len(demos) != 1)}"] if demos else []
-        shown = "\n".join(["", "", f"{counted[0]}:", *demos]) if demos else ""
-        changes = "; ".join([*(f"+ {line.removeprefix('- ')}" for line in added[name] if line.strip()), *counted])
+        changed = [f"+ {line.removeprefix('- ')}" for line in added[name] if line.strip()]
+        text = predictor.signature.instructions
+        if demos:
+            changed.append(counted(len(demos), "demo"))
+            text = "\n".join([text, "", f"{changed[-1]}:", *demos])
+        changes = "; ".join(changed)
         is_sent = name in asked and "instructions" in learner_of([known_traits(lm)]).takes
         if is_sent or (changes and (name in asked or not asked)):
-            texts[name] = Prompt(f"{predictor.signature.instructions}{shown}", changes, lm.model)
+            texts[name] = Prompt(text, changes, lm.model)
     return texts
 
 

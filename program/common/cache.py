@@ -85,10 +85,6 @@ class PlainCache:
     def __len__(self) -> int:
         return self._tried(lambda database: int(database.execute("SELECT count(*) FROM entries").fetchone()[0]), 0)
 
-    def volume(self) -> int:
-        """Return the bytes in use on disk."""
-        return self._tried(lambda database: int(database.execute(_SIZE).fetchone()[0]), 0)
-
     def _tried(self, work: Callable[[sqlite3.Connection], _T], otherwise: _T) -> _T:
         if self._file is None:
             return otherwise

@@ -22,6 +22,15 @@ _LONGEST = 50_000
 none."""
 
 
+def counted(count: int, noun: str) -> str:
+    """Return how many of a thing there are.
+
+    >>> counted(1, "photograph"), counted(1200, "photograph")
+    ('1 photograph', '1200 photographs')
+    """
+    return f"{count} {noun}{'s' * (count != 1)}"
+
+
 _ENDED = re.compile(r"[.!?:…。！？：][\"'”’)）\]]*\Z")
 
 

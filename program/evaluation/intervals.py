@@ -12,6 +12,7 @@ from scipy import special
 
 from program.common.backends import Frozen
 from program.common.errors import InputError
+from program.common.text import counted
 from program.evaluation import metrics
 from program.evaluation.metrics import Parameters, Resampler, Values, fit_logistic, paired_arrays
 
@@ -64,7 +65,7 @@ class Metric:
         """Return why these samples say nothing of the metric; empty where they do."""
         size, needed = len(truth), self.curve + 1 if self.curve else 3 if self.varied else 1
         if size < needed:
-            return f"it takes {needed} sample{'s' * (needed != 1)}, not {size or 'none'}"
+            return f"it takes {counted(needed, 'sample')}, not {size or 'none'}"
         if not self.varied:
             return ""
         for what, values in zip(("labels", "answers"), paired_arrays("metric", truth, predicted), strict=True):
@@ -361,7 +362,7 @@ def _plan(metric: Metric, groups: Sequence[Hashable] | None, size: int, seed: in
         unit = "photographs"
     else:
         if count < size:
-            note = f" (descriptive: only {count} photograph{'s' if count != 1 else ''})"
+            note = f" (descriptive: only {counted(count, 'photograph')})"
         codes = np.arange(size)
         resample = size <= metric.bootstrap_limit
     units = int(codes.max(initial=-1)) + 1

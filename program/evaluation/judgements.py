@@ -10,6 +10,7 @@ import numpy as np
 from numpy.typing import NDArray
 from scipy import special
 
+from program.common.text import counted
 from program.evaluation.intervals import CONFIDENCE, MIN_GROUPS, Figure, wilson
 from program.evaluation.metrics import agreements, mean
 from program.evaluation.record import LabelledRow
@@ -61,7 +62,7 @@ class _Ends:
     def of(cls, pairs: Sequence[Pair]) -> "_Ends":
         groups, images = ({getattr(row, of) for pair in pairs for row in pair} for of in ("group", "id"))
         few = len(groups) < min(MIN_GROUPS, len(images))
-        note = f" (descriptive: only {len(groups)} photograph{'s' * (len(groups) != 1)})" if few else ""
+        note = f" (descriptive: only {counted(len(groups), 'photograph')})" if few else ""
         names = (tuple(sorted({row.id if few else row.group for row in pair})) for pair in pairs)
         return cls(tuple(names), len(groups), note)
 
