@@ -96,8 +96,10 @@ def baselines_by_task(record: EvaluationRecord) -> Iterator[tuple[list[Baseline]
 
 def comparison_table(before: EvaluationRecord, after: EvaluationRecord, differences: Mapping[str, Figure]) -> Table:
     """Return one row per figure that a word says: both programs, and their paired difference with its interval."""
-    dataset, asked = after.dataset, [("score", before.srcc), ("question", before.accuracy)]
-    title = f"{dataset.name}{f', {dataset.split} split' if dataset.split else ''}"
+    dataset = after.dataset
+    title = dataset.name
+    if dataset.split:
+        title += f", {dataset.split} split"
     table = Table(
         title=title, title_justify="left", box=box.HORIZONTALS, pad_edge=False, padding=(0, 1, 0, 0),
         caption_justify="left",
@@ -110,29 +112,47 @@ def comparison_table(before: EvaluationRecord, after: EvaluationRecord, differen
     for name, metric in METRICS.items():
         old, new = before.figures.get(name), after.figures.get(name)
         if metric.word and (old is not None or new is not None):
-            cells = ("-" if figure is None else figure.value_text() for figure in (old, new))
             gain = Text("same program") if same else _gain_text(name, differences.get(name))
-            table.add_row(metric.word, *cells, gain)
+            table.add_row(metric.word, _value_cell(old), _value_cell(new), gain)
     seconds = [record.pace.get("model_seconds_per_image") for record in (before, after)]
     tokens = [record.pace.get("tokens_per_image") for record in (before, after)]
     for word, costs, form in (("tokens an image", tokens, ",.0f"), ("seconds an image", seconds, ".2f")):
         if any(costs):
             table.add_row(word, *("-" if cost is None else format(cost, form) for cost in costs), "")
-    counts = [counted(figure.n, what) for what, figure in asked if figure]
-    groups = max((figure.groups for _, figure in asked if figure), default=0)
-    made_up = ", which is made up: they say nothing of people" if dataset.judge != "people" else ""
-    table.caption = "\n".join([
-        f"{' and '.join(counts)} of {counted(groups, 'photograph')}; labels by {dataset.judge}{made_up}.",
-        *_interval_lines([] if same else list(differences.values())),
-        *(["Seconds are those of the model's calls; - where all answers came from the cache."]
-          if any(seconds) else []),
-        *(f"{name}: {record.failed} of {len(record.rows)} samples failed and are left out"
-          for name, record in (("before", before), ("after", after)) if record.failed),
-        *undefined_lines((METRICS[name].word, f) for each in (before, after) for name, f in each.figures.items()
-                   if METRICS[name].word),
-        *_too_few(before),
-    ])  # fmt: skip
+    if same:
+        differences = {}
+    lines = _lines_below(before, after, list(differences.values()), with_seconds=any(seconds))
+    table.caption = "\n".join(lines)
     return table
+
+
+def _lines_below(
+    before: EvaluationRecord, after: EvaluationRecord, gains: Sequence[Figure], *, with_seconds: bool
+) -> list[str]:
+    """Return what a reader has to know of a comparison."""
+    counts, groups = [], 0
+    for figure, what in ((before.srcc, "score"), (before.accuracy, "question")):
+        if figure is not None:
+            counts.append(counted(figure.n, what))
+            groups = max(groups, figure.groups)
+    labels = f"labels by {after.dataset.judge}"
+    if after.dataset.judge != "people":
+        labels += ", which is made up: they say nothing of people"
+    lines = [f"{' and '.join(counts)} of {counted(groups, 'photograph')}; {labels}."]
+    lines += _interval_lines(gains)
+    if with_seconds:
+        lines.append("Seconds are those of the model's calls; - where all answers came from the cache.")
+    figures = []
+    for name, record in (("before", before), ("after", after)):
+        if record.failed:
+            lines.append(f"{name}: {record.failed} of {len(record.rows)} samples failed and are left out")
+        figures += [(METRICS[each].word, figure) for each, figure in record.figures.items()]
+    lines += undefined_lines((word, figure) for word, figure in figures if word)
+    return [*lines, *_too_few(before)]
+
+
+def _value_cell(figure: Figure | None) -> str:
+    return "-" if figure is None else figure.value_text()
 
 
 def _interval_lines(gains: Sequence[Figure]) -> Iterator[str]:

@@ -270,9 +270,8 @@ def samples_of(
         mend = " or ".join([*contents.splits, "all"])
         raise InputError(f"manifest {str(manifest)!r}: no sample in split {split!r}; give --split {mend}")
     if not judges:
-        raise InputError(
-            f"manifest {str(manifest)!r}: no sample {f'of split {split!r} ' if split else ''}has a label; give {LABELS}"
-        )
+        where = f"of split {split!r} " if split else ""
+        raise InputError(f"manifest {str(manifest)!r}: no sample {where}has a label; give {LABELS}")
     if bare:
         logger.warning("%s: %s", str(manifest), left_out(bare, chosen.total()))
     for note in filter(None, (note_on(manifest), doubt)):
@@ -340,11 +339,15 @@ def evaluate(
     if split not in {None, *get_args(Split)}:
         raise InputError(f"split {split!r}: unknown; give {', '.join(get_args(Split))}, or None for all")
     fitted_on, known = program.fitted_on, dict[str, str]()
-    samples: Iterable[Sample] = data if not isinstance(data, str | Path) else samples_of(
-        data, settings, split, progress=progress, fitted_on=fitted_on, include_fitted=include_fitted
-    )  # fmt: skip
-    if fitted_on is not None and not isinstance(samples, ManifestSplit):
-        samples = (sample for sample, _ in _recognized(samples, fitted_on, known))
+    samples: Iterable[Sample]
+    if isinstance(data, str | Path):
+        samples = samples_of(
+            data, settings, split, progress=progress, fitted_on=fitted_on, include_fitted=include_fitted
+        )
+    elif fitted_on is not None and not isinstance(data, ManifestSplit):
+        samples = (sample for sample, _ in _recognized(data, fitted_on, known))
+    else:
+        samples = data
     dataset = samples.dataset if isinstance(samples, ManifestSplit) else Dataset(name="samples")
     context = context_of(program, baselines=baselines)
     if checkpoint is None and dataset.manifest_sha256 is not None:
@@ -354,8 +357,10 @@ def evaluate(
             checkpoint = None
     elif checkpoint is None and resume:
         raise InputError("resume: samples from Python have no checkpoint of their own; give checkpoint=")
+    if workers is None:
+        workers = settings.compile.workers
     record = run_samples(
-        program, samples, workers=workers if workers is not None else settings.compile.workers, progress=progress,
+        program, samples, workers=workers, progress=progress,
         seed=settings.seed, checkpoint=checkpoint, resume=resume, dataset=dataset, context=context,
         others=BaselineAnswers(program) if baselines else None, engine=engine,
     )  # fmt: skip

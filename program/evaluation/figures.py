@@ -195,8 +195,16 @@ def _tally(rows: Sequence[LabelledRow]) -> dict[str, Any]:
 
 
 def _counts(rows: Iterable[LabelledRow], task: Task) -> Counts:
-    own = [row for row in rows if row.task == task]
-    statuses = Counter("failed" if row.status == "failed" else "used" if row.counts else "unlabelled" for row in own)
+    statuses = Counter[str]()
+    for row in rows:
+        if row.task != task:
+            continue
+        if row.status == "failed":
+            statuses["failed"] += 1
+        elif row.counts:
+            statuses["used"] += 1
+        else:
+            statuses["unlabelled"] += 1
     return Counts(asked=statuses.total(), **statuses)
 
 

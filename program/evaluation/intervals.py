@@ -63,9 +63,11 @@ class Metric:
 
     def why_not(self, truth: Values, predicted: Values) -> str:
         """Return why these samples say nothing of the metric; empty where they do."""
-        size, needed = len(truth), self.curve + 1 if self.curve else 3 if self.varied else 1
-        if size < needed:
-            return f"it takes {counted(needed, 'sample')}, not {size or 'none'}"
+        needed = 1
+        if self.varied:
+            needed = max(3, self.curve + 1)
+        if len(truth) < needed:
+            return f"it takes {counted(needed, 'sample')}, not {len(truth) or 'none'}"
         if not self.varied:
             return ""
         for what, values in zip(("labels", "answers"), paired_arrays("metric", truth, predicted), strict=True):
@@ -243,7 +245,11 @@ class Figure(Frozen):
         """1 where the whole interval lies above 0, -1 where it lies below; 0 where it holds 0, or there is none."""
         if self.low is None or self.high is None:
             return 0
-        return 1 if self.low > 0 else -1 if self.high < 0 else 0
+        if self.low > 0:
+            return 1
+        if self.high < 0:
+            return -1
+        return 0
 
     def value_text(self, sign: str = "") -> str:
         """Return the value with three decimals, or "undefined"; with `sign` "+" a plus stands before it."""
@@ -275,17 +281,27 @@ def interval(
     plan = _plan(entry, groups, len(truth), seed)
     if plan.size < 2 or np.isnan(value):
         return plan.figure(value, np.nan, np.nan, _NONE, why)
-    if entry.scale == "wilson" and (plan.resample or value in (0.0, 1.0)):
+    if entry.scale == "wilson" and plan.resample:
         # Resampling understates the spread of a share near 0 or 1 (0.97 of 30: covers 59 %, Wilson's 95 %).
+        low, high = wilson(value, plan.size)
+        method = f"Wilson score interval over {plan.unit}"
+    elif entry.scale == "wilson" and value in (0.0, 1.0):
         # Where answers share photographs and all are alike, a photograph counts as one answer.
-        low, high = wilson(value, plan.size if plan.resample else plan.groups)
-        method = f"Wilson score interval over {plan.unit if plan.resample else 'photographs'}{plan.note}"
+        low, high = wilson(value, plan.groups)
+        method = "Wilson score interval over photographs"
     else:
-        fisher = entry.scale == "fisher" and not plan.resample
         (varied,) = _varied(entry, truth, (predicted,), plan, seed)
-        low, high = _percentiles(varied) if plan.resample else _jackknife(value, varied, fisher=fisher)
-        method = plan.method + (" on Fisher's z" if fisher else "") + plan.note
-    method += entry.note(truth, predicted) if entry.note else ""
+        method = plan.method
+        if plan.resample:
+            low, high = _percentiles(varied)
+        elif entry.scale == "fisher":
+            low, high = _jackknife(value, varied, fisher=True)
+            method += " on Fisher's z"
+        else:
+            low, high = _jackknife(value, varied)
+    method += plan.note
+    if entry.note:
+        method += entry.note(truth, predicted)
     low, high = np.clip([low, high], *entry.bounds)
     # Of three samples a resample is mostly of two, whose coefficients are 1 or -1.
     if plan.size < FEW and (high - low < _NO_WIDTH or (entry.varied and plan.size < 4)):

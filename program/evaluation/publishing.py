@@ -260,10 +260,14 @@ def show(record: EvaluationRecord, page: Path | None) -> None:
         console.print(f"            and {record.failed - _FAILURES_SHOWN} more, in the report", highlight=False)
     if line := _model_line(record):
         console.print(f"\n{line}", highlight=False)
-    spent = f", {record.lm_calls} model calls, {record.tokens or 0} tokens" if record.lm_calls else ""
-    spent += f", {record.cost_usd:.4f} USD" if record.cost_usd is not None else ""
-    degraded = f", {record.degraded} degraded" if record.degraded else ""
-    console.print(f"\n{len(record.rows)} samples in {record.wall_seconds:.1f} s{degraded}{spent}", highlight=False)
+    facts = [f"{len(record.rows)} samples in {record.wall_seconds:.1f} s"]
+    if record.degraded:
+        facts.append(f"{record.degraded} degraded")
+    if record.lm_calls:
+        facts += [f"{record.lm_calls} model calls", f"{record.tokens or 0} tokens"]
+    if record.cost_usd is not None:
+        facts.append(f"{record.cost_usd:.4f} USD")
+    console.print(f"\n{', '.join(facts)}", highlight=False)
     if page is not None:
         console.print(f"report      {page}", highlight=False, soft_wrap=True)
 
@@ -431,19 +435,22 @@ def learned_params(program: AgenticIQA, rows: Iterable[LabelledRow] = ()) -> dic
     Program, prompts and what changed hold them in full. `rows` are what it answered, if anything.
     """
     models = {role: str(program.resources.lm(role).model) for role in ROLES}
-    near, moved = program.summarizer.neighbours, program.summarizer.corrections
-    lines = added_lines(AgenticIQA(program.resources.settings), program)
-    # Several predictors may have learned the same.
-    said = dict.fromkeys(line.removeprefix("- ") for added in lines.values() for line in added)
-    added = " ".join(line for line in said if not line.endswith(":"))
-    return {
-        "model": models["summarizer"] if len(set(models.values())) == 1 else ", ".join(map(" ".join, models.items())),
-        "demos": sum(len(predictor.demos) for _, predictor in program.named_parameters()),
-        "rubric": f"{added[: _LONGEST - 1]}…" if len(added) > _LONGEST else added or "as shipped",
-        **({"neighbours": f"{near.count} of {len(near.photographs)}"} if near is not None else {}),
-        **({"correction": f"by {moved.count} labels"} if moved is not None else {}),
-        "fusion": fusion_words(program, rows),
-    }  # fmt: skip
+    model = models["summarizer"]
+    if len(set(models.values())) > 1:
+        model = ", ".join(f"{role} {name}" for role, name in models.items())
+    lines: dict[str, None] = {}  # several predictors may have learned the same
+    for added in added_lines(AgenticIQA(program.resources.settings), program).values():
+        lines |= dict.fromkeys(line.removeprefix("- ") for line in added if not line.endswith(":"))
+    rubric = " ".join(lines) or "as shipped"
+    if len(rubric) > _LONGEST:
+        rubric = f"{rubric[: _LONGEST - 1]}…"
+    demos = sum(len(predictor.demos) for _, predictor in program.named_parameters())
+    params: dict[str, Any] = {"model": model, "demos": demos, "rubric": rubric, "fusion": fusion_words(program, rows)}
+    if (near := program.summarizer.neighbours) is not None:
+        params["neighbours"] = f"{near.count} of {len(near.photographs)}"
+    if (moved := program.summarizer.corrections) is not None:
+        params["correction"] = f"by {moved.count} labels"
+    return params
 
 
 def fusion_words(program: AgenticIQA, rows: Iterable[LabelledRow] = ()) -> str:

@@ -179,19 +179,23 @@ class WorstRows:
 
 def _labels(sample: Any) -> dict[str, Any]:
     """Return what a row says of a sample before anybody answers it."""
-    kind, (low, high) = sample.metadata.get("question_type"), sample.mos_range
     shown = hashlib.sha256(str(sample.reference or sample.image).encode()).hexdigest()[:12]
-    return {
+    labels = {
         "id": sample.id,
         # Several samples of one photograph are not independent, whether or not the manifest names a group.
         "group": sample.group or f"image-{shown}",
-        "task": sample.task, "distortion": sample.distortion,
-        "question_type": str(kind)[:80] if kind is not None and sample.task == "mcq" else None,
-        "choices": len(sample.options) if sample.options else None, "truth": sample.truth,
-        "mos_std": round(4 * sample.mos_std / (high - low), 6)
-        if sample.mos_std is not None and sample.task == "scoring" else None,
+        "task": sample.task, "distortion": sample.distortion, "truth": sample.truth,
         "preferred_over": sample.preferred_over,
     }  # fmt: skip
+    kind = sample.metadata.get("question_type")
+    if sample.task == "mcq" and kind is not None:
+        labels["question_type"] = str(kind)[:80]
+    if sample.options:
+        labels["choices"] = len(sample.options)
+    if sample.task == "scoring" and sample.mos_std is not None:
+        low, high = sample.mos_range
+        labels["mos_std"] = round(4 * sample.mos_std / (high - low), 6)
+    return labels
 
 
 def _one_line(text: str) -> str:
