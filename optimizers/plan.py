@@ -85,8 +85,8 @@ class CallPlan:
         return f"at most about {_time_words(self.seconds)} left, free"
 
 
-def call_plan(job: Job, *, seeds: int = 1, champion: bool = False) -> CallPlan:
-    """Return the plan of a job with so many seeds; with `champion`, another program is judged on test beside it."""
+def call_plan(job: Job, *, champion: bool = False) -> CallPlan:
+    """Return the plan of a job; with `champion`, another program is judged on test beside it."""
     chosen, attempts = job.settings.compile, job.settings.wire.attempts
     train, validation = job.samples("train", job.optimizers), job.samples("validation")
     tested = len(job.splits["test"])
@@ -102,7 +102,6 @@ def call_plan(job: Job, *, seeds: int = 1, champion: bool = False) -> CallPlan:
     beside = tested if chosen.baselines else 0
     calls, most = programs * full * tested + beside, programs * full_most * tested + attempts * beside
     phases.append(Phase("test", programs * tested, calls, most))
-    phases = [Phase(p.name, seeds * p.runs, seeds * p.expected, seeds * p.most) for p in phases]
     if champion:
         phases.append(Phase("champion on test", tested, full * tested, full_most * tested))
     expected = sum(phase.expected for phase in phases)
@@ -117,14 +116,14 @@ def call_plan(job: Job, *, seeds: int = 1, champion: bool = False) -> CallPlan:
     )  # fmt: skip
 
 
-def within_calls(job: Job, max_calls: int, *, seeds: int = 1) -> Job:
+def within_calls(job: Job, max_calls: int) -> Job:
     """Return the job with searches as large as so many model calls allow, and a note on what gave way.
 
     InputError where they allow none, with the least that is needed; not where a compile is resumed, which has answers.
     """
 
     def planned(percent: int) -> CallPlan:
-        return call_plan(replace(job, share=percent / 100), seeds=seeds)
+        return call_plan(replace(job, share=percent / 100))
 
     whole = planned(100)
     if not whole.paid or whole.expected_calls <= max_calls:
@@ -234,13 +233,6 @@ _LOGS = ("run.json", "candidates.jsonl")
 _MEND = "give another --out"
 
 
-def folder_lock(folder: Path) -> LineLog:
-    """Return the lock on a program's folder, to be removed in the end; InputError where another compile has it."""
-    # It lies beside the folder, which every better candidate replaces.
-    folder.parent.mkdir(parents=True, exist_ok=True)
-    return LineLog(folder.with_name(f".{folder.name}.lock"), mend=_MEND, name=f"folder {str(folder)!r}")
-
-
 class CompileLog:
     """Writes the log of one compile into its folder, which no other compile writes until `close`."""
 
@@ -261,7 +253,9 @@ class CompileLog:
         self._started = time.perf_counter()
         self._saved_score: float | None = None
         """Search score of the program in the folder; None for the uncompiled one."""
-        self._lock = folder_lock(folder)
+        # Its lock lies beside the folder, which every better candidate replaces.
+        folder.parent.mkdir(parents=True, exist_ok=True)
+        self._lock = LineLog(folder.with_name(f".{folder.name}.lock"), mend=_MEND, name=f"folder {str(folder)!r}")
         try:
             if resume:
                 self._read()

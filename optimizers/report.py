@@ -5,10 +5,9 @@ import math
 import os
 import shlex
 import shutil
-import statistics
 import sys
 import textwrap
-from collections.abc import Collection, Iterator, Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass, field
 from functools import partial
@@ -134,34 +133,15 @@ def _not_empty(sections: Mapping[str, str]) -> dict[str, str]:
     return {heading: text for heading, text in sections.items() if text}
 
 
-def spread(results: Sequence[Compiled]) -> dict[str, Any]:
-    """Return each seed's choice and test gain, with mean, standard deviation and range of the gains by metric."""
-    seeds: list[dict[str, Any]] = []
-    gains: dict[str, dict[str, Any]] = {}
-    for result in results:
-        dumped = {str(name): figure.model_dump(mode="json") for name, figure in result.differences.items()}
-        seeds.append({"seed": result.seed, "chosen": result.chosen, "program": str(result.folder), "gain": dumped})
-    for name in results[0].differences:
-        found = (result.differences.get(name) for result in results)
-        values = [figure.value for figure in found if figure is not None and figure.value is not None]
-        if values:
-            deviation = statistics.stdev(values) if len(values) > 1 else None
-            gains[str(name)] = {
-                "mean": statistics.fmean(values), "std": deviation, "low": min(values), "high": max(values),
-                "n": len(values),
-            }  # fmt: skip
-    return {"seeds": seeds, "gains": gains}
-
-
-def log_compile(run: RunHandle, job: Job, result: Compiled, results: Sequence[Compiled], name: str | None) -> None:
+def log_compile(run: RunHandle, job: Job, result: Compiled, name: str | None) -> None:
     """Log what was chosen, its figures, the program as a model, and its prompts; `name` is its registered one."""
     record, program = result.compiled, result.program
     splits = {split: (job.samples(split), job.samples(split)) for split in ("train", "validation")}
     log_origin(run, record, {**splits, "test": (record.rows, job.splits["test"])})
-    chosen = result.chosen if len(results) == 1 else f"{result.chosen}, seed {result.seed}"
     learned = learned_params(program, record.rows)
-    log_program(run, result.folder, program_sha256(program), Row.kinds(), f"{chosen} by {job.optimizer}", learned)
-    run.log_params({"chosen": chosen, **learned})
+    title = f"{result.chosen} by {job.optimizer}"
+    log_program(run, result.folder, program_sha256(program), Row.kinds(), title, learned)
+    run.log_params({"chosen": result.chosen, **learned})
     run.set_tags({"agreement": agreement(record), "gain": _gained(result)})
     validation = result.validation.get(result.chosen, {})
     run.log_metrics({
@@ -173,7 +153,7 @@ def log_compile(run: RunHandle, job: Job, result: Compiled, results: Sequence[Co
     run.log_table([row.columns() for row in result.uncompiled.rows], "samples_uncompiled")
     if record.srcc is not None:
         run.log_text(svg_of(scatter_plot({"uncompiled": result.uncompiled, "compiled": record})), "scatter.svg")
-    run.log_content({**result.summary(), "repeats": spread(results)}, "result.json")
+    run.log_content(result.summary(), "result.json")
     for file in ("report.html", "diff.md", "candidates.jsonl"):
         run.log_file(result.folder / file)
     asked = log_misses(run, record, program, job.splits["test"])
@@ -315,7 +295,7 @@ def advice(job: Job) -> str:
         labels = sum(task in {None, sample.task} for sample in samples)
         if not was_tried and labels >= recipe_named(names.partition(",")[0]).least:
             ways.append(f"--optimizer {names}")
-    return f"to try next: {'; '.join([*ways, '--repeat 3 (other seeds)', job.learner.beyond])}"
+    return f"to try next: {'; '.join([*ways, 'another --seed', job.learner.beyond])}"
 
 
 def reasons(job: Job, before: EvaluationRecord, gains: Mapping[str, Figure]) -> str | None:
@@ -334,8 +314,8 @@ def reasons(job: Job, before: EvaluationRecord, gains: Mapping[str, Figure]) -> 
     return f"why that may be: {'; '.join(causes or ['the labels ask for what this recipe cannot learn'])}"
 
 
-def show(console: Console, result: Compiled, results: Sequence[Compiled], out: Path, before: Sequence[str]) -> None:
-    """Print what was gained and learned, the notes, the spread over seeds, and how to go on.
+def show(console: Console, result: Compiled, out: Path, before: Sequence[str]) -> None:
+    """Print what was gained and learned, the notes, and how to go on.
 
     Notes that were printed `before` the compile are not repeated.
     """
@@ -347,7 +327,7 @@ def show(console: Console, result: Compiled, results: Sequence[Compiled], out: P
         for sentence in result.learned:
             _say(console, f"- {sentence}", indent="  ")
     console.print()
-    for line in [*result.words(before), *_over_seeds(results)]:
+    for line in result.words(before):
         _say(console, line)
     activated = shutil.which("agentic-iqa") is not None
     console.print("\nNext" + ("" if activated else f", after `. {os.path.relpath(sys.prefix)}/bin/activate`"))
@@ -374,16 +354,3 @@ def _say(console: Console, text: str, indent: str = "") -> None:
         break_on_hyphens=False,
     )  # fmt: skip
     console.print("\n".join(lines), highlight=False, markup=False)
-
-
-def _over_seeds(results: Sequence[Compiled]) -> Iterator[str]:
-    if len(results) < 2:
-        return
-    gains = spread(results)["gains"]
-    shown = []
-    for name in ("preference", "srcc", "plcc", "accuracy"):
-        if name in gains:
-            mean, deviation, low, high, _ = gains[name].values()
-            ends = "" if deviation is None else f" (sd {deviation:.3f}, {low:+.3f} to {high:+.3f})"
-            shown.append(f"{label(name)} {mean:+.3f}{ends}")
-    yield f"Gain on test over {len(results)} seeds: {'; '.join(shown)}."

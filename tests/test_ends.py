@@ -251,7 +251,7 @@ def test_the_page_of_a_run_is_told_without_the_servers_password(home, tracking, 
     assert "secret-word" not in out + err
 
 
-@pytest.mark.parametrize("more", [["--resume"], ["--force", "--repeat", "2"]])
+@pytest.mark.parametrize("more", ["--resume", "--force"])
 def test_a_folder_that_a_compile_is_writing_is_refused_to_another(home, tmp_path, capsys, monkeypatch, more) -> None:
     from optimizers import compiling
 
@@ -260,12 +260,12 @@ def test_a_folder_that_a_compile_is_writing_is_refused_to_another(home, tmp_path
     def meanwhile(*arguments, **named):
         if not codes:
             codes.append(None)  # one at a time, should it not be refused
-            codes[0] = compiler.main(compilation(home, out, *more))
+            codes[0] = compiler.main(compilation(home, out, more))
         return gather(*arguments, **named)
 
     monkeypatch.setattr(compiling, "collect_examples", meanwhile)
     before = len(runs(home)) if (home / "mlruns" / "mlflow.db").is_file() else 0
-    assert compiler.main(compilation(home, out, *(["--repeat", "2"] if "--repeat" in more else []))) == 0
+    assert compiler.main(compilation(home, out)) == 0
     said = capsys.readouterr()
     assert codes == [2]
     (line,) = (line for line in said.err.splitlines() if line.startswith("error: "))
@@ -328,16 +328,11 @@ def test_a_program_that_is_there_is_replaced_with_force_only(home, compiled, tmp
     assert contents(tmp_path) == before
     assert compiler.main(compilation(home, compiled, "--seed", "3", "--force")) == 0
     assert json.loads((compiled / "program.json").read_text("utf-8"))["record"]["seed"] == 3
-    compiled.rename(tmp_path / "several-seed1")
-    capsys.readouterr()
-    assert compiler.main(compilation(home, tmp_path / "several", "--repeat", "2")) == 2
-    assert repr(str(tmp_path / "several-seed1")) in capsys.readouterr().err
 
 
-@pytest.mark.parametrize("more", [["--seed", "9"], ["--repeat", "2"]])
-def test_a_resume_that_is_refused_prints_no_plan_and_leaves_no_run(home, compiled, tmp_path, capsys, more) -> None:
+def test_a_resume_that_is_refused_prints_no_plan_and_leaves_no_run(home, compiled, tmp_path, capsys) -> None:
     before, logged = contents(tmp_path), runs(home)
-    assert compiler.main(compilation(home, compiled, "--resume", *more)) == 2
+    assert compiler.main(compilation(home, compiled, "--resume", "--seed", "9")) == 2
     said = capsys.readouterr()
     assert (said.out, said.err.count("\n")) == ("", 1)
     assert str(compiled) in said.err

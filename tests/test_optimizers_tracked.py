@@ -96,7 +96,7 @@ def test_a_fitted_map_is_the_same_in_parameter_artifact_and_program(blurred_mani
             for name in ("result.json", "settings.yaml", "report.html", "diff.md")}  # fmt: skip
     assert json.loads(kept["result.json"].read_text("utf-8"))["verdict"] == done.result.verdict.text
     asked = yaml.safe_load(kept["settings.yaml"].read_text("utf-8"))
-    assert (asked["settings"]["fusion"]["eta"], asked["optimizers"], asked["repeat"]) == (1.0, ["fusion"], 1)
+    assert (asked["settings"]["fusion"]["eta"], asked["optimizers"]) == (1.0, ["fusion"])
 
     # The list shows the leading figure and the gain with interval and samples.
     now, gain = done.result.compiled.srcc, done.result.differences["srcc"]
