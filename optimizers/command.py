@@ -40,7 +40,6 @@ class Registered(Version):
 class Tracked:
     """What a compile ended with, and where MLflow has it."""
 
-    job: Job
     result: Compiled
     registered: Registered | None
     run: RunHandle
@@ -104,7 +103,7 @@ def compile_tracked(
         with waiting(progress, "recording the run in MLflow"):
             log_compile(run, job, result, name=register)
             registered = _registered(register, job, result.compiled, tracker, run) if register else None
-    return Tracked(job, result, registered, run)
+    return Tracked(result, registered, run)
 
 
 def _begun_before(out: Path, log: CompileLog, plan: CallPlan) -> str:

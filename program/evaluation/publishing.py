@@ -37,7 +37,7 @@ from program.evaluation.charts import (
     svg_url,
 )
 from program.evaluation.evaluating import Evaluating
-from program.evaluation.intervals import METRICS, Figure, interval
+from program.evaluation.intervals import METRICS, Figure
 from program.evaluation.metrics import srcc
 from program.evaluation.record import WORST, Baseline, Dataset, EvaluationRecord, LabelledRow
 from program.expert import TILE, heatmap
@@ -234,19 +234,6 @@ def _ladder(record: EvaluationRecord, ways: list[Baseline], columns: list[str]) 
     return {"metric": metric, "columns": columns, "ways": ways, "floor": math.floor(min([*ends, 0.9]) * 10) / 10}
 
 
-def _model_line(record: EvaluationRecord) -> str:
-    """Say how well a language model agrees with the labels by itself, and what it weighs; nothing of the expert."""
-    weight, (truth, levels) = record.context.get("model_weight"), _labels_and_beliefs(record.rows, "expected_level")
-    if weight is None or not truth:
-        return ""
-    scores = [float(row.predicted or 0) for row in _believing(record.rows, "expected_level")]
-    # The embedded expert's level is the program's own answer, but for digits that are cut off.
-    if all(map(partial(math.isclose, abs_tol=1e-4), scores, levels)):
-        return ""
-    agreement = ", ".join(f"{name.upper()} {interval(name, truth, levels).value_text()}" for name in ("srcc", "rmse"))
-    return f"the model alone: {agreement} (n = {len(truth)}); next to the tools its weight is {weight:g}"
-
-
 def show(record: EvaluationRecord, page: Path | None) -> None:
     """Print the tables, what failed and what it cost, and where the report is."""
     console = Console()
@@ -258,8 +245,6 @@ def show(record: EvaluationRecord, page: Path | None) -> None:
         console.print(f"failed      {name}: {error}", highlight=False, markup=False, soft_wrap=True)
     if record.failed > _FAILURES_SHOWN:
         console.print(f"            and {record.failed - _FAILURES_SHOWN} more, in the report", highlight=False)
-    if line := _model_line(record):
-        console.print(f"\n{line}", highlight=False)
     facts = [f"{len(record.rows)} samples in {record.wall_seconds:.1f} s"]
     if record.degraded:
         facts.append(f"{record.degraded} degraded")
@@ -340,8 +325,10 @@ def headlines(record: EvaluationRecord, program: AgenticIQA) -> dict[str, float 
     """
     values: dict[str, float | None] = {name: figure.value for name, figure in _listed(record.figures)}
     for name, belief in (("model_srcc", "expected_level"), ("tools_srcc", "tool_mean_equal")):
-        truth, beliefs = _labels_and_beliefs(record.rows, belief)
-        values[name] = srcc(truth, beliefs) if truth else None
+        used = [row for row in record.rows if row.task == "scoring" and row.counts and belief in row.beliefs]
+        if used:
+            truth: list[Any] = [row.truth for row in used]
+            values[name] = srcc(truth, [row.beliefs[belief] for row in used])
     ways = [way for way in record.baselines.values() if way.kind != "uncompiled"]
     simple = [way.figures["srcc"].value or -1 for way in ways if "srcc" in way.figures]
     fusion = program.summarizer.fusion
@@ -353,15 +340,6 @@ def headlines(record: EvaluationRecord, program: AgenticIQA) -> dict[str, float 
 
 def _listed(figures: Mapping[str, Figure]) -> list[tuple[str, Figure]]:
     return [(name, figures[name]) for name in _LISTED if name in figures]
-
-
-def _labels_and_beliefs(rows: Iterable[LabelledRow], belief: str) -> tuple[list[Any], list[float]]:
-    used = _believing(rows, belief)
-    return [row.truth for row in used], [row.beliefs[belief] for row in used]
-
-
-def _believing(rows: Iterable[LabelledRow], belief: str) -> list[LabelledRow]:
-    return [row for row in rows if row.task == "scoring" and row.counts and belief in row.beliefs]
 
 
 def log_misses(run: RunHandle, record: EvaluationRecord, program: AgenticIQA, samples: Iterable[Sample]) -> set[str]:
