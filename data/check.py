@@ -58,12 +58,15 @@ def _as_text(report: "CheckReport") -> str:
         f"splits: {splits}",
         f"sha256: {report.sha256}",
     ]
-    lines += [f"{p.kind}: {'' if p.line is None else f'line {p.line}: '}{p.message}" for p in report.problems]
+    for problem in report.problems:
+        place = "" if problem.line is None else f"line {problem.line}: "
+        lines.append(f"{problem.kind}: {place}{problem.message}")
     listed = Counter(problem.kind for problem in report.problems)
     lines += [f"{kind}: and {count} more" for kind, count in (report.counts - listed).items()]
-    how = "" if report.decoded else " (files were not decoded)"
     said = "clean" if report.clean else counted(report.counts.total(), "problem")
-    return "\n".join([*lines, f"{said}{how}"])
+    if not report.decoded:
+        said += " (files were not decoded)"
+    return "\n".join([*lines, said])
 
 
 if __name__ == "__main__":
