@@ -267,18 +267,23 @@ def _fitted_sentences(before: AgenticIQA, after: AgenticIQA) -> list[str]:
 
 def _correction_sentence(kind: str, fit: Correction) -> str:
     _, mean, deviation = fit.moves["all"]
-    whose = f"{'the tools' if fit.of_tools else 'its'} scores{' with a reference' * (kind == 'fr')}"
-    return f"A correction fitted on {fit.labels} labels moves {whose} by about {math.hypot(mean, deviation):.2f}."
+    whose = "the tools" if fit.of_tools else "its"
+    scores = "scores with a reference" if kind == "fr" else "scores"
+    far = f"{math.hypot(mean, deviation):.2f}"
+    return f"A correction fitted on {fit.labels} labels moves {whose} {scores} by about {far}."
 
 
 def _fusion_sentences(plain: ScoreFusion, fitted: FittedFusion) -> list[str]:
-    lines, shares = [], [each.model_weight * other.eta for each, other in ((fitted, plain), (plain, fitted))]
+    lines = []
+    share, before = fitted.model_weight * plain.eta, plain.model_weight * fitted.eta
     if fitted.eta == 0 != plain.eta:
         lines.append("The model alone gives the score; the tools no longer count.")
     elif fitted.model_weight == 0 != plain.model_weight:
         lines.append("The tools alone give the score; the model no longer counts.")
-    elif shares[0] != shares[1]:
-        lines.append(f"The model counts {'more' if shares[0] > shares[1] else 'less'} next to the tools.")
+    elif share > before:
+        lines.append("The model counts more next to the tools.")
+    elif share < before:
+        lines.append("The model counts less next to the tools.")
     if fitted.bends:
         places = ", ".join(f"{place} becomes {fitted.map_score(place):.1f}" for place in (2, 3, 4))
         lines.append(f"Scores follow the scale of the labels: {places}.")

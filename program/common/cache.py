@@ -24,8 +24,7 @@ logger = logging.getLogger(__name__)
 
 _T = TypeVar("_T")
 _FAULTS = (OSError, sqlite3.Error, zlib.error, ValueError, RecursionError)
-"""What a folder that is read-only, full, locked or damaged raises; ValueError is JSON that cannot
-be read."""
+"""What a folder that is read-only, full, locked or damaged raises; ValueError is broken JSON."""
 _ANSWERS_IN_MEMORY = 10_000
 """DSPy would keep a million, some KB each; those put out are still on disk."""
 _TABLE = "CREATE TABLE IF NOT EXISTS entries (id INTEGER PRIMARY KEY, key TEXT NOT NULL UNIQUE, value BLOB NOT NULL)"

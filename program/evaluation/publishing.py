@@ -60,11 +60,12 @@ def pictures_of(
     distortions, pictures = {row.id: _found(row) for row in mapped}, {}
     for sample in samples:
         if sample.id in wanted:
-            pictures[sample.id] = {
-                "image": _thumbnail(sample.image), "query": sample.query, "options": sample.options,
-                "reference": _thumbnail(sample.reference) if sample.reference else None,
-                "maps": _maps(sample, distortions[sample.id]) if sample.id in distortions else {},
-            }  # fmt: skip
+            picture = {"image": _thumbnail(sample.image), "reference": None, "maps": {}}
+            if sample.reference:
+                picture["reference"] = _thumbnail(sample.reference)
+            if sample.id in distortions:
+                picture["maps"] = _maps(sample, distortions[sample.id])
+            pictures[sample.id] = {**picture, "query": sample.query, "options": sample.options}
         if len(pictures) == len(wanted):
             break
     return pictures
