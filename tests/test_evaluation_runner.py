@@ -574,7 +574,7 @@ def _scored(truths, answers):
     ]
 
 
-_COEFFICIENTS = ("srcc", "plcc", "krcc", "pairwise")
+_COEFFICIENTS = ("srcc", "plcc", "krcc")
 _AFTER_CURVE = ("plcc_logistic4", "plcc_logistic5", "rmse_logistic4", "rmse_logistic5")
 
 

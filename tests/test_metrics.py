@@ -18,7 +18,6 @@ from program.evaluation.metrics import (
     krcc,
     mae,
     outliers,
-    pairwise,
     plcc,
     rmse,
     srcc,
@@ -201,26 +200,6 @@ def test_a_line_stands_in_for_a_logistic_that_cannot_be_fitted(monkeypatch, para
 def test_logistic_of_nothing_is_nan():
     assert np.isnan(METRICS["plcc_logistic4"]([], []))
     assert np.isnan(METRICS["rmse_logistic5"]([], []))
-
-
-@pytest.mark.parametrize("seed", range(4))
-def test_pairwise_equals_its_definition_and_somers_d(seed):
-    x, y = _tied(np.random.default_rng(seed), 40)
-    points = [
-        0.5 if y[i] == y[j] else float((x[i] < x[j]) == (y[i] < y[j]))
-        for i, j in itertools.combinations(range(40), 2)
-        if x[i] != x[j]
-    ]
-    assert pairwise(x, y) == pytest.approx(np.mean(points), rel=1e-12)
-    assert pairwise(x, y) == pytest.approx((1 + stats.somersd(x, y).statistic) / 2, rel=1e-10)
-
-
-def test_pairwise_of_ties():
-    assert pairwise([1, 2, 3], [7, 7, 7]) == 0.5
-    assert np.isnan(pairwise([2, 2, 2], [1, 2, 3]))
-    assert np.isnan(pairwise([1], [1]))
-    assert pairwise([1, 2, 3], [3, 2, 1]) == pytest.approx(0.0, abs=1e-12)
-    assert pairwise(range(70_000), range(70_000)) == 1.0
 
 
 def test_bias_is_signed():

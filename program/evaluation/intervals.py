@@ -161,10 +161,6 @@ METRICS: dict[str, Metric] = {
         "Bias, predicted - label", metrics.bias, direction=0,
         closed_form=metrics.mean_of(lambda x, y: np.subtract(y, x)), parts=("by_distortion", "by_level"),
     ),
-    "pairwise": Metric(
-        "Pairs in the right order ↑", metrics.pairwise, varied=True, bounds=(0, 1),
-        closed_form=metrics.pairwise_resampler, bootstrap_limit=2000,
-    ),
     "outlier_ratio": Metric(
         "Outliers past 2 sigma of opinions ↓", metrics.accuracy, "opinions", direction=-1, bounds=(0, 1),
         scale="wilson", closed_form=metrics.mean_of(np.equal),

@@ -252,24 +252,6 @@ def bias(truth: ArrayLike, predicted: ArrayLike) -> float:
     return mean(y - x)
 
 
-def pairwise(truth: ArrayLike, predicted: ArrayLike) -> float:
-    """Return the share of pairs of samples that are put in the right order, 0..1, 0.5 for guessing.
-
-    Pairs tied in truth are left out; those tied in the prediction earn half a point, as a coin would. Equals
-    `(1 + Somers' D) / 2` with the truth as the independent variable. nan where no two truths differ.
-    Source: Somers 1962, American Sociological Review 27.
-    """
-    x, y = paired_arrays("pairwise", truth, predicted)
-    if _undefined(x):
-        return float("nan")
-    if _undefined(y):
-        return 0.5
-    pairs = x.size * (x.size - 1) / 2
-    untied_x, untied_y = pairs - _tied_pairs(x), pairs - _tied_pairs(y)
-    agreeing = float(scipy.stats.kendalltau(x, y).statistic) * np.sqrt(untied_x) * np.sqrt(untied_y)  # C - D
-    return float(np.clip((1 + agreeing / untied_x) / 2, 0.0, 1.0))
-
-
 def mean_of(each: Callable[[Values, Values], ArrayLike]) -> Callable[[Values, Values], Resampler]:
     """Return what makes the resampler of a metric that is a mean; `each` returns the samples' own numbers."""
 
@@ -367,37 +349,21 @@ def _unit(values: _Array) -> _Array:
     return np.asarray(centred / np.linalg.norm(centred), dtype=np.float64)
 
 
-def _tied_pairs(values: _Array) -> float:
-    counts = np.unique(values, return_counts=True)[1].astype(np.float64)
-    return float(np.sum(counts * (counts - 1) / 2))
+def krcc_resampler(truth: Values, predicted: Values) -> Resampler:
+    """Return the resampler of KRCC, which needs n x n bytes of memory."""
+    x, y = paired_arrays("krcc", truth, predicted)
+    ranks_x, ranks_y = _Ranks(x), _Ranks(y)
+    signs = np.sign(x[:, None] - x[None, :]) * np.sign(y[:, None] - y[None, :])
+    agree = signs.astype(np.float32)  # -1, 0, 1: sums stay exact far beyond any n that fits in memory
 
+    def resampled(counts: _Array) -> _Array:
+        n = counts.sum(axis=1)
+        pairs = n * (n - 1) / 2
+        agreeing = np.einsum("bi,bi->b", counts.astype(np.float32) @ agree, counts) / 2
+        untied = (pairs - ranks_x.ties(counts)) * (pairs - ranks_y.ties(counts))
+        return _divide(agreeing, np.sqrt(untied))
 
-def _of_pairs(figure: Callable[[_Array, _Array, _Array], _Array]) -> Callable[[Values, Values], Resampler]:
-    """Return what makes a resampler, which needs n x n bytes of memory.
-
-    `figure` takes concordant less discordant pairs of samples (both scores order them alike, or not), and the pairs
-    untied in each score.
-    """
-
-    def resampler(truth: Values, predicted: Values) -> Resampler:
-        x, y = paired_arrays("pairs", truth, predicted)
-        ranks_x, ranks_y = _Ranks(x), _Ranks(y)
-        signs = np.sign(x[:, None] - x[None, :]) * np.sign(y[:, None] - y[None, :])
-        agree = signs.astype(np.float32)  # -1, 0, 1: sums stay exact far beyond any n that fits in memory
-
-        def resampled(counts: _Array) -> _Array:
-            n = counts.sum(axis=1)
-            pairs = n * (n - 1) / 2
-            agreeing = np.einsum("bi,bi->b", counts.astype(np.float32) @ agree, counts) / 2
-            return figure(agreeing, pairs - ranks_x.ties(counts), pairs - ranks_y.ties(counts))
-
-        return resampled
-
-    return resampler
-
-
-krcc_resampler = _of_pairs(lambda agreeing, untied_x, untied_y: _divide(agreeing, np.sqrt(untied_x * untied_y)))
-pairwise_resampler = _of_pairs(lambda agreeing, untied_x, _: (1 + _divide(agreeing, untied_x)) / 2)
+    return resampled
 
 
 class _Ranks:
