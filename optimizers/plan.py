@@ -92,27 +92,33 @@ def call_plan(job: Job, *, champion: bool = False) -> CallPlan:
     tested = len(job.splits["test"])
     full, full_most = _calls_of_a_run(job)
     phases: list[Phase] = []
+    used = job.splits["test"]
     if job.kept is None:
-        run = len(train) + len(validation) - len(job.measured_ids)
-        unasked = 0 if job.needs_answers else run - len(validation)
-        phases = [Phase("evidence", run, full * run - unasked, full_most * run)]
+        used = [*train, *validation, *used]
+        asked = len(train) + len(validation) - len(job.measured_ids)
+        calls = full * asked
+        if not job.needs_answers:
+            calls -= asked - len(validation)
+        phases = [Phase("evidence", asked, calls, full_most * asked)]
         phases += _searches(job, len(train), len(validation))
-    once = bool(job.folds) or job.kept is not None or set(job.optimizers) <= {"none"}
-    programs = 1 if once else 2
-    beside = tested if chosen.baselines else 0
-    calls, most = programs * full * tested + beside, programs * full_most * tested + attempts * beside
-    phases.append(Phase("test", programs * tested, calls, most))
+    runs = 2 * tested
+    if job.folds or job.kept is not None or set(job.optimizers) <= {"none"}:
+        runs = tested
+    calls, most = full * runs, full_most * runs
+    if chosen.baselines:
+        calls, most = calls + tested, most + attempts * tested
+    phases.append(Phase("test", runs, calls, most))
     if champion:
         phases.append(Phase("champion on test", tested, full * tested, full_most * tested))
     expected = sum(phase.expected for phase in phases)
-    used = [*job.splits["test"]] if job.kept is not None else [*train, *validation, *job.splits["test"]]
+    seconds_per_call, cost_usd = job.learner.seconds_per_call, None
+    if job.learner.is_paid:
+        seconds_per_call, cost_usd = seconds_per_call / chosen.workers, _cost(job, expected)
     images = len({sample.image for sample in used})
-    learner = job.learner
-    seconds_per_call = learner.seconds_per_call / chosen.workers if learner.is_paid else learner.seconds_per_call
+    seconds = _SECONDS_AROUND + images * _seconds_of_image(used) / chosen.workers
     return CallPlan(
-        tuple(phases), expected, sum(phase.most for phase in phases), paid=learner.is_paid, images=images,
-        seconds=_SECONDS_AROUND + images * _seconds_of_image(used) / chosen.workers + expected * seconds_per_call,
-        cost_usd=_cost(job, expected) if learner.is_paid else None,
+        tuple(phases), expected, sum(phase.most for phase in phases), paid=job.learner.is_paid,
+        seconds=seconds + expected * seconds_per_call, cost_usd=cost_usd, images=images,
     )  # fmt: skip
 
 

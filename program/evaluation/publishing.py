@@ -60,7 +60,7 @@ def pictures_of(
     distortions, pictures = {row.id: _found(row) for row in mapped}, {}
     for sample in samples:
         if sample.id in wanted:
-            picture = {"image": _thumbnail(sample.image), "reference": None, "maps": {}}
+            picture: dict[str, Any] = {"image": _thumbnail(sample.image), "reference": None, "maps": {}}
             if sample.reference:
                 picture["reference"] = _thumbnail(sample.reference)
             if sample.id in distortions:
