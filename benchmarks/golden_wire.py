@@ -93,7 +93,7 @@ def budgets(section: Section) -> Iterator[tuple[str, Any]]:
             before = len(server.asked)
             done = section.command("program.evaluate", manifest, "--workers", "1", "--json", *flags, *model)
             printed = done["printed"] if isinstance(done["printed"], dict) else {}
-            figures = {key: printed.get(key) for key in ("scoring", "srcc", "lm_calls", "tokens", "spent_by_stage")}
+            figures = {key: printed.get(key) for key in ("scoring", "srcc", "lm_calls", "tokens")}
             requests = {"code": done["code"], "requests": sent(server, before)}
             yield f"evaluation: {name}", {**requests, **section.normal(figures)}
 

@@ -93,7 +93,7 @@ def addresses(store: Path, listed: str) -> Iterator[tuple[str, str, list[str]]]:
     client, _ = open_client(store)
     base, _, rest = listed.partition("/#/experiments/")
     experiment = rest.partition("/")[0]
-    compiles = "tags.command = 'compile' AND metrics.srcc > -1 AND tags.mlflow.parentRunId IS NULL"
+    compiles = "tags.command = 'compile' AND metrics.srcc > -1"
     runs = client.search_runs([experiment], compiles, order_by=["metrics.srcc DESC"])
     names = [run.info.run_id for run in (runs[0], runs[-1])]
     yield "list", listed, ["compile"]

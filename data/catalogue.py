@@ -7,10 +7,9 @@ from functools import cache
 from pathlib import Path
 from typing import Literal
 
-from data.decisions import TABLE, decisions_in
+from data.decisions import TABLE
 from data.manifest import GENERATED
-from data.ratings import ratings_in
-from data.tables import HUB, is_manifest
+from data.tables import HUB, is_manifest, table_in
 from program.common import load_offers
 from program.common.backends import Section
 from program.common.errors import DataError, did_you_mean
@@ -98,7 +97,7 @@ def resolve_dataset(name_or_path: str | Path, cache_dir: Path, *, progress: bool
         return build_quickstart(cache_dir, progress=progress).with_name(GENERATED[name])
     if is_remote(name) or name.startswith(HUB):
         return name
-    path = Path(decisions_in(ratings_in(Path(place_of(os.path.expanduser(name))))))
+    path = Path(table_in(Path(place_of(os.path.expanduser(name)))))
     if path.is_file() or (path.is_dir() and is_manifest(name)):
         return path
     if name in catalogue():

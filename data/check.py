@@ -8,6 +8,7 @@ from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from program.common.cli import EXIT_PROBLEMS, Parser, add_layout_flags, add_remote_flag, run_command, whole_number
+from program.common.text import counted
 
 if TYPE_CHECKING:
     from data.preparing import CheckReport
@@ -57,13 +58,15 @@ def _as_text(report: "CheckReport") -> str:
         f"splits: {splits}",
         f"sha256: {report.sha256}",
     ]
-    lines += [f"{p.kind}: {'' if p.line is None else f'line {p.line}: '}{p.message}" for p in report.problems]
+    for problem in report.problems:
+        place = "" if problem.line is None else f"line {problem.line}: "
+        lines.append(f"{problem.kind}: {place}{problem.message}")
     listed = Counter(problem.kind for problem in report.problems)
     lines += [f"{kind}: and {count} more" for kind, count in (report.counts - listed).items()]
-    how = "" if report.decoded else " (files were not decoded)"
-    total = report.counts.total()
-    lines.append(f"clean{how}" if report.clean else f"{total} problem{'s' * (total != 1)}{how}")
-    return "\n".join(lines)
+    said = "clean" if report.clean else counted(report.counts.total(), "problem")
+    if not report.decoded:
+        said += " (files were not decoded)"
+    return "\n".join([*lines, said])
 
 
 if __name__ == "__main__":

@@ -16,7 +16,7 @@ from pydantic import BaseModel, Field, ValidationError
 from data.votes import scores_of_votes
 from program.common.backends import Frozen
 from program.common.errors import DataError, InputError, first_fault
-from program.common.files import Place, read_bounded
+from program.common.files import read_bounded
 
 REJECTED, KEPT_STARS = -1, 3
 """The rating of a rejected picture, as XMP has it, and the stars from which a person's rating keeps
@@ -157,12 +157,6 @@ def scores_in_burst(won: Mapping[str, Mapping[str, float]], stars: Mapping[str, 
     scores = scores_of_votes(won)
     shift = fmean([stars[name] - score for name, score in scores.items() if name in stars] or [0.0])
     return {name: round(min(max(score + shift, 1.0), 5.0), 4) for name, score in scores.items() if name not in stars}
-
-
-def decisions_in(place: Place) -> Place:
-    """Return the decisions in a gallery's folder, and any other place as it is."""
-    inside = Path(place) / DECISIONS if isinstance(place, Path) else None
-    return inside if inside is not None and inside.is_file() else place
 
 
 class Shot(BaseModel):

@@ -319,8 +319,10 @@ def scan_manifest(path: Place, layout: Layout = _AS_WRITTEN) -> Iterator[tuple[i
     which column is which field, and the scale. Without an "id" the image's name as it stands there is the sample's.
     Raises DataError when the file as a whole cannot be read or is empty.
     """
-    path = str(path) if str(path).startswith(HUB) else place_of(path)
-    folder = None if str(path).startswith(HUB) else folder_of(path)
+    folder: Place | None = None
+    if not str(path).startswith(HUB):
+        path = place_of(path)
+        folder = folder_of(path)
     number = 0
     with closing(IdSet()) as ids:
         for number, row in scan_rows(path, layout.columns, layout.raters, labels=layout.labels):

@@ -74,11 +74,15 @@ def _prepare(arguments: argparse.Namespace) -> int:
 def _as_text(record: dict[str, Any], out: Path) -> str:
     splits = record["splits"]
     sizes = ", ".join(f"{name} {splits[name]}" for name in ("train", "validation", "test") if name in splits)
-    expected = record["expected"]
-    release = "" if expected in {None, record["samples"]} else f" of {expected} in the full release"
+    count = f"{record['samples']} samples"
+    if record["expected"] not in {None, record["samples"]}:
+        count += f" of {record['expected']} in the full release"
+    made_by = record["split_by"]
+    if record["split_sha256"]:
+        made_by += f", seed {record['seed']}"
     lines = [
-        f"{out}: {record['samples']} samples{release}, {record['groups']} groups",
-        f"splits: {sizes} (by {record['split_by']}" + (f", seed {record['seed']})" if record["split_sha256"] else ")"),
+        f"{out}: {count}, {record['groups']} groups",
+        f"splits: {sizes} (by {made_by})",
         f"sha256: {record['manifest_sha256']}",
         f"licence: {record['licence']}",
         f"cite: {record['citation']}",
@@ -86,8 +90,10 @@ def _as_text(record: dict[str, Any], out: Path) -> str:
     if record["missing"]:
         lines.append(f"left out: {record['missing']} lines whose image is not there")
     if votes := record.get("votes"):
-        apart = "; the others are between images of two splits" if votes["kept"] < votes["read"] else ""
-        lines.append(f"votes: {votes['kept']:g} of {votes['read']:g}{apart}")
+        kept = f"votes: {votes['kept']:g} of {votes['read']:g}"
+        if votes["kept"] < votes["read"]:
+            kept += "; the others are between images of two splits"
+        lines.append(kept)
         if parts := ", ".join(f"{split} are in {n} parts" for split, n in votes["parts"].items()):
             lines.append(
                 f"apart: the images of {parts} with no vote between them; scores compare only within a part: "

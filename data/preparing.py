@@ -15,7 +15,6 @@ from pydantic import BaseModel
 
 from data import own
 from data.catalogue import DatasetEntry, Reading, entry_of
-from data.decisions import decisions_in
 from data.manifest import (
     KEYS,
     Layout,
@@ -27,9 +26,9 @@ from data.manifest import (
     write_manifest,
 )
 from data.pairs import pairs, parts_apart, score_within_splits
-from data.ratings import ratings_in
 from data.releases import Release, read_release
 from data.splits import FRACTIONS, SplitsByKey, group_of, plan_splits
+from data.tables import table_in
 from program.common.errors import DataError, ImageError, did_you_mean
 from program.common.files import name_of, open_file, path_mend, place_of, plain_file, write_whole
 from program.common.pool import in_order
@@ -238,7 +237,7 @@ def check_manifest(
     files are read and hashed, not decoded. Rows are read by `layout`. Raises
     DataError when the manifest cannot be read at all.
     """
-    path, layout = Path(decisions_in(ratings_in(place_of(path)))), layout or Layout()
+    path, layout = Path(table_in(place_of(path))), layout or Layout()
     if dataset is not None:
         entry_of(dataset)
     report = CheckReport(manifest=str(path), sha256=manifest_sha256(path), dataset=dataset, decoded=decode)

@@ -16,7 +16,6 @@ from pydantic import AwareDatetime, BaseModel, ConfigDict, Field, ValidationErro
 
 from data.votes import scores_of_votes
 from program.common.errors import DataError, one_line
-from program.common.files import Place
 
 logger = logging.getLogger(__name__)
 
@@ -79,12 +78,6 @@ class RatingLine(Shown):
         if self.other is not None:
             return "pair"
         return "question" if self.options else "score"
-
-
-def ratings_in(place: Place) -> Place:
-    """Return the ratings in a folder that holds some, and any other place as it is."""
-    inside = Path(place) / NAME if isinstance(place, Path) else None
-    return inside if inside is not None and inside.is_file() else place
 
 
 def is_rating(row: Any) -> bool:

@@ -3,7 +3,6 @@
 import json
 import math
 import re
-import statistics
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from itertools import islice
@@ -321,18 +320,6 @@ def live_places(rows: Iterable[Row]) -> Iterator[Row]:
             yield row.with_cells({"kind": kind, "n": n})
 
 
-def bid_spread(rows: Iterable[Row]) -> Iterator[Row]:
-    """Give BID's rows the `spread` of their single grades, whose columns, from the fourth on, have no names."""
-    import openpyxl  # type: ignore[import-untyped]
-
-    labels = list(rows)
-    sheet = openpyxl.load_workbook(labels[0].table, read_only=True, data_only=True).worksheets[0]
-    lines = {f"line {number}": cells for number, cells in enumerate(sheet.iter_rows(values_only=True), start=1)}
-    for row in labels:
-        grades = [cell for cell in lines[row.place][3:] if type(cell) in {int, float}]
-        yield row.with_cells({"spread": statistics.stdev(grades)}) if len(grades) > 1 else row
-
-
 def question_types(rows: Iterable[Row]) -> Iterator[Row]:
     """Give questions Q-Bench's `question_type` by their wording: "yes-or-no", "how" or "what"."""
     for row in rows:
@@ -342,6 +329,6 @@ def question_types(rows: Iterable[Row]) -> Iterator[Row]:
 
 
 CODE: Mapping[str, Callable[[Iterable[Row]], Iterator[Row]]] = {
-    each.__name__: each for each in (live_places, bid_spread, question_types)
+    each.__name__: each for each in (live_places, question_types)
 }
 """For what no table describes: `code` of an entry names one of these."""

@@ -17,7 +17,7 @@ from xml.etree.ElementTree import ParseError
 from zipfile import BadZipFile
 
 from data.decisions import DECISIONS, TABLE, DecidedRows, decided_rows
-from data.ratings import is_rating, manifest_rows, read_ratings
+from data.ratings import NAME, is_rating, manifest_rows, read_ratings
 from program.common.addresses import DATA, kind_elsewhere
 from program.common.cells import plain_cell
 from program.common.errors import DataError, one_line
@@ -54,6 +54,15 @@ _ROWS_AT_ONCE = 1024
 def is_manifest(source: str) -> bool:
     """Tell whether a source's name is that of a manifest."""
     return source.casefold().endswith(tuple(_READERS)) or source.startswith(HUB)
+
+
+def table_in(place: Place) -> Place:
+    """Return the ratings or a gallery's decisions in a folder that holds some, and any other place as it is."""
+    if isinstance(place, Path):
+        for name in (NAME, DECISIONS):
+            if (place / name).is_file():
+                return place / name
+    return place
 
 
 def scan_rows(

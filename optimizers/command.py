@@ -1,18 +1,18 @@
-"""What `python -m program.compile` runs: the compiles of one or several seeds, as one run of MLflow."""
+"""What `python -m program.compile` runs: a compile as a run of MLflow."""
 
 import logging
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from contextlib import AbstractContextManager, ExitStack, closing, nullcontext
-from dataclasses import asdict, dataclass, replace
+from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
 from optimizers.compiling import Compile
 from optimizers.job import Job
-from optimizers.plan import CallPlan, folder_lock
-from optimizers.report import Compiled, log_compile, show, spread, step, waiting
+from optimizers.plan import CallPlan, CompileLog
+from optimizers.report import Compiled, log_compile, show, step, waiting
 from optimizers.selection import label, leading_metric
-from program.agent.saving import check_folder, copy_program, load
+from program.agent.saving import check_folder, load
 from program.common.console import Console
 from program.common.errors import InputError
 from program.common.files import path_lock
@@ -38,11 +38,9 @@ class Registered(Version):
 
 @dataclass(frozen=True)
 class Tracked:
-    """What a compile ended with, of every seed and of the best, and where MLflow has it."""
+    """What a compile ended with, and where MLflow has it."""
 
-    job: Job
     result: Compiled
-    results: list[Compiled]
     registered: Registered | None
     run: RunHandle
 
@@ -53,10 +51,8 @@ class Tracked:
 
     def summary(self) -> dict[str, Any]:
         """Return what `--json` prints."""
-        return {
-            **self.result.summary(), "program": str(self.job.out), "repeats": spread(self.results),
-            "registered": asdict(self.registered) if self.registered else None, "mlflow_run": self.run.run_id,
-        }  # fmt: skip
+        registered = asdict(self.registered) if self.registered else None
+        return {**self.result.summary(), "registered": registered, "mlflow_run": self.run.run_id}
 
     def show(self, console: Console) -> None:
         """Print where MLflow has it; the result was printed before."""
@@ -67,87 +63,55 @@ class Tracked:
             step(console, "registered", f"{new.uri} ({leads}: {new.why})")
 
 
-def check_folders(out: Path, seed: int, repeat: int, *, replace: bool) -> None:
-    """Raise InputError where a folder of a compile holds what it must not replace: a program only with `replace`."""
-    for folder in dict.fromkeys((out, *_seed_folders(out, seed, repeat))):
-        if not replace and (folder / "program.json").is_file():
-            raise InputError(
-                f"folder {str(folder)!r}: holds a program; give --force to replace it, --resume to continue its "
-                "compile, or another --out"
-            )
-        check_folder(folder)
+def check_out(out: Path, *, replace: bool) -> None:
+    """Raise InputError where a compile's folder holds what it must not replace: a program only with `replace`."""
+    if not replace and (out / "program.json").is_file():
+        raise InputError(
+            f"folder {str(out)!r}: holds a program; give --force to replace it, --resume to continue its "
+            "compile, or another --out"
+        )
+    check_folder(out)
 
 
 def compile_tracked(
-    job: Job, repeat: int = 1, *, register: str | None = None, plan: CallPlan | None = None,
-    progress: Console | None = None, console: Console | None = None,
-    budget: AbstractContextManager[object] | None = None,
+    job: Job, *, register: str | None = None, plan: CallPlan | None = None, progress: Console | None = None,
+    console: Console | None = None, budget: AbstractContextManager[object] | None = None,
 ) -> Tracked:  # fmt: skip
-    """Compile with `repeat` seeds, which go up from the job's, inside a run of MLflow; register the program if named.
+    """Compile inside a run of MLflow, and register the program if a name is given.
 
-    No other compile writes their folders meanwhile. Plan and progress go to one console, the result to the other.
-    InputError, before anything is said, asked or written, where another compile has one of the folders, or one cannot
-    be resumed.
+    No other compile writes its folder meanwhile. Plan and progress go to one console, the result to the other.
+    InputError, before anything is said, asked or written, where another compile has the folder, or it cannot be
+    resumed.
     """
     name, place = f"compile {job.optimizer} seed {job.settings.seed}", f"the result is in {str(job.out)!r}"
     with ExitStack() as held:
-        compiles = _begun(job, repeat, progress, held)
+        compiling = Compile(job, progress)
+        held.enter_context(closing(compiling.log))
         if progress is not None and plan is not None:
-            lines = [_begun_before(job.out, compiles, plan)] if job.resume else plan.lines()
+            lines = [_begun_before(job.out, compiling.log, plan)] if job.resume else plan.lines()
             progress.print("\n".join(lines), highlight=False, markup=False)
         with waiting(progress, "opening the store of MLflow"):
             tracker = Tracker(job.settings.mlruns_dir, experiment=experiment_name(job.data))
             run = held.enter_context(tracker.run(name, {"command": "compile"}, result=place))
         limits = (budget if isinstance(budget, Budget) else Budget()).limits
         run.log_params(job.params())
-        run.log_content({**job.all_settings(), "repeat": repeat, "register": register, **limits}, "settings.yaml")
+        run.log_content({**job.all_settings(), "register": register, **limits}, "settings.yaml")
         held.enter_context(budget or nullcontext())
-        results = [each.result(run) for each in compiles]
-        result = _best(results, job.out)
+        result = compiling.result(run)
         if console is not None:
-            show(console, result, results, job.out, () if job.resume else job.notes)
+            show(console, result, job.out, () if job.resume else job.notes)
         with waiting(progress, "recording the run in MLflow"):
-            log_compile(run, job, result, results, name=register)
+            log_compile(run, job, result, name=register)
             registered = _registered(register, job, result.compiled, tracker, run) if register else None
-    return Tracked(job, result, results, registered, run)
+    return Tracked(result, registered, run)
 
 
-def _begun(job: Job, count: int, console: Console | None, held: ExitStack) -> list[Compile]:
-    """Return a compile for each seed, whose folders are theirs alone until the stack ends."""
-    if count > 1:
-        held.callback(folder_lock(job.out).remove)
-    compiles = []
-    for number, folder in enumerate(_seed_folders(job.out, job.settings.seed, count)):
-        # Of several seeds that were interrupted, the later ones were not begun.
-        resume = job.resume and (number == 0 or (folder / "run.json").is_file())
-        settings = job.settings.model_copy(update={"seed": job.settings.seed + number})
-        compiles.append(Compile(replace(job, settings=settings, out=folder, resume=resume), console))
-        held.enter_context(closing(compiles[-1].log))
-    return compiles
-
-
-def _begun_before(out: Path, compiles: Sequence[Compile], plan: CallPlan) -> str:
-    """Say in one line what compiles that are resumed have, and need at most."""
-    if all(each.log.is_finished for each in compiles):
+def _begun_before(out: Path, log: CompileLog, plan: CallPlan) -> str:
+    """Say in one line what a compile that is resumed has, and needs at most."""
+    if log.is_finished:
         return f"the compile in {str(out)!r} is finished; its result follows from what is kept"
-    scored = sum(each.log.scored for each in compiles)
-    are_scored = "1 candidate is scored" if scored == 1 else f"{scored or 'no'} candidates are scored"
+    are_scored = "1 candidate is scored" if log.scored == 1 else f"{log.scored or 'no'} candidates are scored"
     return f"continues {str(out)!r}: {are_scored}; {plan.left()}"
-
-
-def _best(results: Sequence[Compiled], out: Path) -> Compiled:
-    """Return the compile that did best on validation, its program in `out`."""
-    best = max(results, key=lambda r: r.validation[r.chosen]["score"] if r.validation else 0.0)
-    if best.folder != out:
-        copy_program(best.folder, out)
-    return best
-
-
-def _seed_folders(out: Path, first: int, count: int) -> list[Path]:
-    """Return the folder of each seed from `first` on: of several, each has its own beside `out` ("-seed3")."""
-    if count == 1:
-        return [out]
-    return [out.with_name(f"{out.name}-seed{first + number}") for number in range(count)]
 
 
 def _registered(name: str, job: Job, record: EvaluationRecord, tracker: Tracker, run: RunHandle) -> Registered | None:

@@ -23,7 +23,6 @@ from optimizers.objectives import Objective
 from optimizers.plan import CROSSED, CompileLog, call_plan
 from optimizers.recipes import Recipe, recipe_named
 from optimizers.report import (
-    CandidateRuns,
     Compiled,
     advice,
     difference_markdown,
@@ -39,7 +38,6 @@ from optimizers.selection import (
     Ranking,
     Verdict,
     kept_verdict,
-    validation_figures,
     verdict_of,
 )
 from optimizers.student import EvidenceReplay, Reflections, SearchStopped, optimized_predictors
@@ -89,7 +87,6 @@ class Round:
     most_runs: Mapping[str, int] = field(default_factory=dict)
     """Of each recipe, for its progress."""
     log_score: Callable[[Candidate], None] = lambda candidate: None
-    log_figures: Callable[[Candidate, EvaluationRecord], None] = lambda candidate, record: None
     notes: list[str] = field(default_factory=list)
     """For the user, of what the recipes found."""
     seconds: dict[str, float] = field(default_factory=dict)
@@ -117,12 +114,9 @@ class Round:
 
         def judge(candidate: Candidate) -> EvaluationRecord:
             if self.folds:
-                record = self._judged_in_folds(candidate.name, train)
-            else:
-                asked = asking(candidate.program, self.job.answer_part)
-                record = self.judge(candidate.name, self.replayed(asked, train), self.validation, "validation")
-            self.log_figures(candidate, record)
-            return record
+                return self._judged_in_folds(candidate.name, train)
+            asked = asking(candidate.program, self.job.answer_part)
+            return self.judge(candidate.name, self.replayed(asked, train), self.validation, "validation")
 
         with time_phase(self.seconds, "choose on validation"):
             where = IN_FOLDS if self.folds else VALIDATION
@@ -234,17 +228,17 @@ class Compile:
         self.program = AgenticIQA(job.settings, lm=job.lm)
         self.train, self.validation = job.samples("train", job.optimizers), job.samples("validation")
         self.log = CompileLog(job.out, job.key(self.program, [*self.train, *self.validation]), resume=job.resume)
-        self.tracked = CandidateRuns()
+        self._run: RunHandle | None = None
         self.whole = Round.of(
-            job, self.program, Reflections(), console=console, log_score=self._log_score, log_figures=self._log_figures,
+            job, self.program, Reflections(), console=console, log_score=self._log_score,
             most_runs={phase.name: phase.runs for phase in call_plan(job).phases}, notes=list(job.notes),
         )  # fmt: skip
         self.seconds = self.whole.seconds
         self.progress = partial(progress, shown=console is not None, console=console)
 
     def result(self, run: RunHandle | None = None) -> Compiled:
-        """Teach, choose, save and compare, as `compile_program` does, and log candidates to a run."""
-        self.tracked = CandidateRuns(run)
+        """Teach, choose, save and compare, as `compile_program` does; a run gets the curve of the best so far."""
+        self._run = run
         best = f"the best candidate so far is in {str(self.job.out)!r}"
         self.log.begin(self.program)
         with without_history():
@@ -347,17 +341,15 @@ class Compile:
     def _log_score(self, candidate: Candidate) -> None:
         self._mark(candidate)
         self.log.log_score(candidate)
-        self.tracked.log_score(candidate, self.log.curve[-1][2])
-
-    def _log_figures(self, candidate: Candidate, record: EvaluationRecord) -> None:
-        self.tracked.log_figures(candidate, validation_figures(record))
+        if self._run is not None:
+            _, _, best = self.log.curve[-1]
+            self._run.log_metrics({"search_score": best}, step=len(self.log.curve) - 1)
 
     def _reported(
         self, chosen: Candidate, before: EvaluationRecord, after: EvaluationRecord, verdict: Verdict,
         table: dict[str, dict[str, Any]], crossed: CrossValidation | None = None,
     ) -> Compiled:  # fmt: skip
         job, notes = self.job, self.whole.notes
-        self.tracked.mark_chosen(chosen.name)
         with waiting(self.console, "working out intervals"):
             differences = self._gains(before, after)
             if job.kept is None and (why := reasons(job, before, differences)) is not None:

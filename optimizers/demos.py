@@ -53,7 +53,9 @@ def choose_demos(
     The Summarizer's are as many as `demos` of its budget (None: all), the other roles' `role_demos`.
     """
     wanted = budget.demos if name.startswith("summarizer.") else budget.role_demos
-    count = len(demos) if wanted is None else max(0, min(wanted - taken, len(demos)))
+    count = len(demos)
+    if wanted is not None:
+        count = max(0, min(wanted - taken, count))
     rng = random.Random(f"{seed}/{name}")
     shuffled = rng.sample(demos, len(demos))
     ordered = sorted(shuffled, key=attrgetter("value"))
@@ -129,8 +131,10 @@ def _named_distortions(example: dspy.Example, state: AssessmentState | None) -> 
 
 def plan_by_rule(questions: Sequence[tuple[str, Inputs]], resources: Resources) -> dict[str, Any] | None:
     """Return the plan that the rules give for the question that was asked, as JSON values; None if none was."""
-    inputs = next((inputs for name, inputs in questions if name == "planner.plan"), None)
-    return _ruled_plan(inputs, resources).model_dump() if inputs is not None else None
+    for name, inputs in questions:
+        if name == "planner.plan":
+            return _ruled_plan(inputs, resources).model_dump()
+    return None
 
 
 def label_probabilities(quality: float) -> LevelProbabilities:

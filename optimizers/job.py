@@ -27,6 +27,7 @@ from program.common.console import Console
 from program.common.errors import InputError, did_you_mean
 from program.common.files import Place
 from program.common.settings import PLACES, RecipeSettings, Settings
+from program.common.text import counted
 from program.evaluation.intervals import MIN_GROUPS, Figure
 from program.evaluation.publishing import labels_of, origin_params
 from program.evaluation.record import Dataset
@@ -414,7 +415,7 @@ def _as_given(job: Job, labelled: Sequence[Sample], manifest: Place, notes: tupl
     photographs = _groups(splits["validation"])
     notes, kept = (*notes, *_without_missing(splits)), _constant([*splits["train"], *splits["validation"]])
     if photographs < MIN_GROUPS and not all(sample.is_made_up for sample in labelled):
-        few = f"validation has {photographs} photograph{'s' * (photographs != 1)}"
+        few = f"validation has {counted(photographs, 'photograph')}"
         kept = f"{few}, and a choice by fewer than {MIN_GROUPS} does not hold for others"
     return replace(job, splits=splits, notes=notes, kept=kept)
 
@@ -428,7 +429,7 @@ def _drawn(job: Job, labelled: Sequence[Sample], notes: tuple[str, ...]) -> Job:
     if joined:
         notes = (*notes, f"{joined} samples show the same image file as another: they stay together")
     if count < LEAST_LABELS or groups < MIN_GROUPS:
-        few = f"{count} label{'s' * (count != 1)} of {groups} photograph{'s' * (groups != 1)}"
+        few = f"{counted(count, 'label')} of {counted(groups, 'photograph')}"
         enough = f"{LEAST_LABELS} labels of {MIN_GROUPS} photographs"
         kept = f"{few} are too few to tell a gain from chance; give at least {enough}"
     if kept is not None:

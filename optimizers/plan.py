@@ -85,46 +85,51 @@ class CallPlan:
         return f"at most about {_time_words(self.seconds)} left, free"
 
 
-def call_plan(job: Job, *, seeds: int = 1, champion: bool = False) -> CallPlan:
-    """Return the plan of a job with so many seeds; with `champion`, another program is judged on test beside it."""
+def call_plan(job: Job, *, champion: bool = False) -> CallPlan:
+    """Return the plan of a job; with `champion`, another program is judged on test beside it."""
     chosen, attempts = job.settings.compile, job.settings.wire.attempts
     train, validation = job.samples("train", job.optimizers), job.samples("validation")
     tested = len(job.splits["test"])
     full, full_most = _calls_of_a_run(job)
     phases: list[Phase] = []
+    used = job.splits["test"]
     if job.kept is None:
-        run = len(train) + len(validation) - len(job.measured_ids)
-        unasked = 0 if job.needs_answers else run - len(validation)
-        phases = [Phase("evidence", run, full * run - unasked, full_most * run)]
+        used = [*train, *validation, *used]
+        asked = len(train) + len(validation) - len(job.measured_ids)
+        calls = full * asked
+        if not job.needs_answers:
+            calls -= asked - len(validation)
+        phases = [Phase("evidence", asked, calls, full_most * asked)]
         phases += _searches(job, len(train), len(validation))
-    once = bool(job.folds) or job.kept is not None or set(job.optimizers) <= {"none"}
-    programs = 1 if once else 2
-    beside = tested if chosen.baselines else 0
-    calls, most = programs * full * tested + beside, programs * full_most * tested + attempts * beside
-    phases.append(Phase("test", programs * tested, calls, most))
-    phases = [Phase(p.name, seeds * p.runs, seeds * p.expected, seeds * p.most) for p in phases]
+    runs = 2 * tested
+    if job.folds or job.kept is not None or set(job.optimizers) <= {"none"}:
+        runs = tested
+    calls, most = full * runs, full_most * runs
+    if chosen.baselines:
+        calls, most = calls + tested, most + attempts * tested
+    phases.append(Phase("test", runs, calls, most))
     if champion:
         phases.append(Phase("champion on test", tested, full * tested, full_most * tested))
     expected = sum(phase.expected for phase in phases)
-    used = [*job.splits["test"]] if job.kept is not None else [*train, *validation, *job.splits["test"]]
+    seconds_per_call, cost_usd = job.learner.seconds_per_call, None
+    if job.learner.is_paid:
+        seconds_per_call, cost_usd = seconds_per_call / chosen.workers, _cost(job, expected)
     images = len({sample.image for sample in used})
-    learner = job.learner
-    seconds_per_call = learner.seconds_per_call / chosen.workers if learner.is_paid else learner.seconds_per_call
+    seconds = _SECONDS_AROUND + images * _seconds_of_image(used) / chosen.workers
     return CallPlan(
-        tuple(phases), expected, sum(phase.most for phase in phases), paid=learner.is_paid, images=images,
-        seconds=_SECONDS_AROUND + images * _seconds_of_image(used) / chosen.workers + expected * seconds_per_call,
-        cost_usd=_cost(job, expected) if learner.is_paid else None,
+        tuple(phases), expected, sum(phase.most for phase in phases), paid=job.learner.is_paid,
+        seconds=seconds + expected * seconds_per_call, cost_usd=cost_usd, images=images,
     )  # fmt: skip
 
 
-def within_calls(job: Job, max_calls: int, *, seeds: int = 1) -> Job:
+def within_calls(job: Job, max_calls: int) -> Job:
     """Return the job with searches as large as so many model calls allow, and a note on what gave way.
 
     InputError where they allow none, with the least that is needed; not where a compile is resumed, which has answers.
     """
 
     def planned(percent: int) -> CallPlan:
-        return call_plan(replace(job, share=percent / 100), seeds=seeds)
+        return call_plan(replace(job, share=percent / 100))
 
     whole = planned(100)
     if not whole.paid or whole.expected_calls <= max_calls:
@@ -234,13 +239,6 @@ _LOGS = ("run.json", "candidates.jsonl")
 _MEND = "give another --out"
 
 
-def folder_lock(folder: Path) -> LineLog:
-    """Return the lock on a program's folder, to be removed in the end; InputError where another compile has it."""
-    # It lies beside the folder, which every better candidate replaces.
-    folder.parent.mkdir(parents=True, exist_ok=True)
-    return LineLog(folder.with_name(f".{folder.name}.lock"), mend=_MEND, name=f"folder {str(folder)!r}")
-
-
 class CompileLog:
     """Writes the log of one compile into its folder, which no other compile writes until `close`."""
 
@@ -261,7 +259,9 @@ class CompileLog:
         self._started = time.perf_counter()
         self._saved_score: float | None = None
         """Search score of the program in the folder; None for the uncompiled one."""
-        self._lock = folder_lock(folder)
+        # Its lock lies beside the folder, which every better candidate replaces.
+        folder.parent.mkdir(parents=True, exist_ok=True)
+        self._lock = LineLog(folder.with_name(f".{folder.name}.lock"), mend=_MEND, name=f"folder {str(folder)!r}")
         try:
             if resume:
                 self._read()

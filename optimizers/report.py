@@ -1,14 +1,13 @@
-"""What a compile ended with, and where that goes: JSON, a page, MLflow (a nested run per candidate), a terminal."""
+"""What a compile ended with, and where that goes: JSON, a page, MLflow, a terminal."""
 
 import difflib
 import math
 import os
 import shlex
 import shutil
-import statistics
 import sys
 import textwrap
-from collections.abc import Collection, Iterator, Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass, field
 from functools import partial
@@ -20,12 +19,12 @@ from pydantic import TypeAdapter
 from optimizers.job import Job
 from optimizers.learner import learner_of
 from optimizers.recipes import recipe_named
-from optimizers.search import Candidate
 from optimizers.selection import CrossValidation, Verdict, best_baseline, label, leading_metric
 from optimizers.student import role_of
 from program.agent.loop import AgenticIQA
 from program.agent.saving import program_sha256
 from program.common.console import Console
+from program.common.text import counted
 from program.evaluation.charts import comparison_table, scatter_plot, svg_of
 from program.evaluation.intervals import METRICS, Figure
 from program.evaluation.publishing import (
@@ -134,34 +133,15 @@ def _not_empty(sections: Mapping[str, str]) -> dict[str, str]:
     return {heading: text for heading, text in sections.items() if text}
 
 
-def spread(results: Sequence[Compiled]) -> dict[str, Any]:
-    """Return each seed's choice and test gain, with mean, standard deviation and range of the gains by metric."""
-    seeds: list[dict[str, Any]] = []
-    gains: dict[str, dict[str, Any]] = {}
-    for result in results:
-        dumped = {str(name): figure.model_dump(mode="json") for name, figure in result.differences.items()}
-        seeds.append({"seed": result.seed, "chosen": result.chosen, "program": str(result.folder), "gain": dumped})
-    for name in results[0].differences:
-        found = (result.differences.get(name) for result in results)
-        values = [figure.value for figure in found if figure is not None and figure.value is not None]
-        if values:
-            deviation = statistics.stdev(values) if len(values) > 1 else None
-            gains[str(name)] = {
-                "mean": statistics.fmean(values), "std": deviation, "low": min(values), "high": max(values),
-                "n": len(values),
-            }  # fmt: skip
-    return {"seeds": seeds, "gains": gains}
-
-
-def log_compile(run: RunHandle, job: Job, result: Compiled, results: Sequence[Compiled], name: str | None) -> None:
+def log_compile(run: RunHandle, job: Job, result: Compiled, name: str | None) -> None:
     """Log what was chosen, its figures, the program as a model, and its prompts; `name` is its registered one."""
     record, program = result.compiled, result.program
     splits = {split: (job.samples(split), job.samples(split)) for split in ("train", "validation")}
     log_origin(run, record, {**splits, "test": (record.rows, job.splits["test"])})
-    chosen = result.chosen if len(results) == 1 else f"{result.chosen}, seed {result.seed}"
     learned = learned_params(program, record.rows)
-    log_program(run, result.folder, program_sha256(program), Row.kinds(), f"{chosen} by {job.optimizer}", learned)
-    run.log_params({"chosen": chosen, **learned})
+    title = f"{result.chosen} by {job.optimizer}"
+    log_program(run, result.folder, program_sha256(program), Row.kinds(), title, learned)
+    run.log_params({"chosen": result.chosen, **learned})
     run.set_tags({"agreement": agreement(record), "gain": _gained(result)})
     validation = result.validation.get(result.chosen, {})
     run.log_metrics({
@@ -173,8 +153,8 @@ def log_compile(run: RunHandle, job: Job, result: Compiled, results: Sequence[Co
     run.log_table([row.columns() for row in result.uncompiled.rows], "samples_uncompiled")
     if record.srcc is not None:
         run.log_text(svg_of(scatter_plot({"uncompiled": result.uncompiled, "compiled": record})), "scatter.svg")
-    run.log_content({**result.summary(), "repeats": spread(results)}, "result.json")
-    for file in ("report.html", "diff.md"):
+    run.log_content(result.summary(), "result.json")
+    for file in ("report.html", "diff.md", "candidates.jsonl"):
         run.log_file(result.folder / file)
     asked = log_misses(run, record, program, job.splits["test"])
     run.log_prompts(name or dataset_name(job.data), prompts(AgenticIQA(job.settings, lm=job.lm), program, asked))
@@ -205,51 +185,16 @@ def prompts(before: AgenticIQA, after: AgenticIQA, asked: Collection[str]) -> di
     for name, predictor in after.named_parameters():
         lm = after.resources.lm(role_of(name))
         demos = [_demo(number, demo) for number, demo in enumerate(predictor.demos, 1)]
-        counted = [f"{len(demos)} demo{'s' * (len(demos) != 1)}"] if demos else []
-        shown = "\n".join(["", "", f"{counted[0]}:", *demos]) if demos else ""
-        changes = "; ".join([*(f"+ {line.removeprefix('- ')}" for line in added[name] if line.strip()), *counted])
+        changed = [f"+ {line.removeprefix('- ')}" for line in added[name] if line.strip()]
+        text = predictor.signature.instructions
+        if demos:
+            changed.append(counted(len(demos), "demo"))
+            text = "\n".join([text, "", f"{changed[-1]}:", *demos])
+        changes = "; ".join(changed)
         is_sent = name in asked and "instructions" in learner_of([known_traits(lm)]).takes
         if is_sent or (changes and (name in asked or not asked)):
-            texts[name] = Prompt(f"{predictor.signature.instructions}{shown}", changes, lm.model)
+            texts[name] = Prompt(text, changes, lm.model)
     return texts
-
-
-class CandidateRuns:
-    """Each candidate as a run of MLflow, nested in the compile's own and written as it happens.
-
-    It holds what the candidate learned, and its figures: of the search at once, of validation when that ends.
-    Without a run nothing is written.
-    """
-
-    def __init__(self, run: RunHandle | None = None) -> None:
-        self._run = run
-        self._runs: dict[str, RunHandle] = {}
-        self._searched = 0
-
-    def log_score(self, candidate: Candidate, best: float) -> None:
-        """Log the search score of a candidate, and the best so far, which is the next point of the run's curve."""
-        if self._run is not None:
-            self._run.log_metrics({"search_score": best}, step=self._searched)
-            self._searched += 1
-        self._log(candidate, {"search_score": candidate.search_score})
-
-    def log_figures(self, candidate: Candidate, figures: Mapping[str, float | None]) -> None:
-        """Log the figures of a candidate on validation."""
-        self._log(candidate, {f"validation_{name}": figures.get(name) for name in ("srcc", "accuracy")})
-
-    def mark_chosen(self, name: str) -> None:
-        """Mark the candidate that is recommended."""
-        if name in self._runs:
-            self._runs[name].set_tags({"chosen": "true"})
-
-    def _log(self, candidate: Candidate, metrics: Mapping[str, float | None]) -> None:
-        if self._run is None:
-            return
-        if candidate.name not in self._runs:
-            with self._run.nested_run(candidate.name, {"command": "compile", "step": "candidate"}) as run:
-                run.log_params(learned_params(candidate.program))
-            self._runs[candidate.name] = run
-        self._runs[candidate.name].log_metrics(metrics)
 
 
 def difference_markdown(before: AgenticIQA, after: AgenticIQA) -> str:
@@ -322,18 +267,23 @@ def _fitted_sentences(before: AgenticIQA, after: AgenticIQA) -> list[str]:
 
 def _correction_sentence(kind: str, fit: Correction) -> str:
     _, mean, deviation = fit.moves["all"]
-    whose = f"{'the tools' if fit.of_tools else 'its'} scores{' with a reference' * (kind == 'fr')}"
-    return f"A correction fitted on {fit.labels} labels moves {whose} by about {math.hypot(mean, deviation):.2f}."
+    whose = "the tools" if fit.of_tools else "its"
+    scores = "scores with a reference" if kind == "fr" else "scores"
+    far = f"{math.hypot(mean, deviation):.2f}"
+    return f"A correction fitted on {fit.labels} labels moves {whose} {scores} by about {far}."
 
 
 def _fusion_sentences(plain: ScoreFusion, fitted: FittedFusion) -> list[str]:
-    lines, shares = [], [each.model_weight * other.eta for each, other in ((fitted, plain), (plain, fitted))]
+    lines = []
+    share, before = fitted.model_weight * plain.eta, plain.model_weight * fitted.eta
     if fitted.eta == 0 != plain.eta:
         lines.append("The model alone gives the score; the tools no longer count.")
     elif fitted.model_weight == 0 != plain.model_weight:
         lines.append("The tools alone give the score; the model no longer counts.")
-    elif shares[0] != shares[1]:
-        lines.append(f"The model counts {'more' if shares[0] > shares[1] else 'less'} next to the tools.")
+    elif share > before:
+        lines.append("The model counts more next to the tools.")
+    elif share < before:
+        lines.append("The model counts less next to the tools.")
     if fitted.bends:
         places = ", ".join(f"{place} becomes {fitted.map_score(place):.1f}" for place in (2, 3, 4))
         lines.append(f"Scores follow the scale of the labels: {places}.")
@@ -350,7 +300,7 @@ def advice(job: Job) -> str:
         labels = sum(task in {None, sample.task} for sample in samples)
         if not was_tried and labels >= recipe_named(names.partition(",")[0]).least:
             ways.append(f"--optimizer {names}")
-    return f"to try next: {'; '.join([*ways, '--repeat 3 (other seeds)', job.learner.beyond])}"
+    return f"to try next: {'; '.join([*ways, 'another --seed', job.learner.beyond])}"
 
 
 def reasons(job: Job, before: EvaluationRecord, gains: Mapping[str, Figure]) -> str | None:
@@ -369,8 +319,8 @@ def reasons(job: Job, before: EvaluationRecord, gains: Mapping[str, Figure]) -> 
     return f"why that may be: {'; '.join(causes or ['the labels ask for what this recipe cannot learn'])}"
 
 
-def show(console: Console, result: Compiled, results: Sequence[Compiled], out: Path, before: Sequence[str]) -> None:
-    """Print what was gained and learned, the notes, the spread over seeds, and how to go on.
+def show(console: Console, result: Compiled, out: Path, before: Sequence[str]) -> None:
+    """Print what was gained and learned, the notes, and how to go on.
 
     Notes that were printed `before` the compile are not repeated.
     """
@@ -382,7 +332,7 @@ def show(console: Console, result: Compiled, results: Sequence[Compiled], out: P
         for sentence in result.learned:
             _say(console, f"- {sentence}", indent="  ")
     console.print()
-    for line in [*result.words(before), *_over_seeds(results)]:
+    for line in result.words(before):
         _say(console, line)
     activated = shutil.which("agentic-iqa") is not None
     console.print("\nNext" + ("" if activated else f", after `. {os.path.relpath(sys.prefix)}/bin/activate`"))
@@ -409,16 +359,3 @@ def _say(console: Console, text: str, indent: str = "") -> None:
         break_on_hyphens=False,
     )  # fmt: skip
     console.print("\n".join(lines), highlight=False, markup=False)
-
-
-def _over_seeds(results: Sequence[Compiled]) -> Iterator[str]:
-    if len(results) < 2:
-        return
-    gains = spread(results)["gains"]
-    shown = []
-    for name in ("preference", "srcc", "plcc", "accuracy"):
-        if name in gains:
-            mean, deviation, low, high, _ = gains[name].values()
-            ends = "" if deviation is None else f" (sd {deviation:.3f}, {low:+.3f} to {high:+.3f})"
-            shown.append(f"{label(name)} {mean:+.3f}{ends}")
-    yield f"Gain on test over {len(results)} seeds: {'; '.join(shown)}."

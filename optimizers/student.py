@@ -68,8 +68,13 @@ class EvidenceReplay:
 
     def __call__(self, **arguments: Any) -> Assessment:
         """Assess one image; in full where no evidence was gathered for it."""
-        shown = {name: arguments[name] for name in ("image", "reference") if arguments.get(name)}
-        images = {n: s if isinstance(s, dspy.Image) else dspy.Image(IMAGES.add(s).url) for n, s in shown.items()}
+        images: dict[str, dspy.Image] = {}
+        for name in ("image", "reference"):
+            shown = arguments.get(name)
+            if isinstance(shown, dspy.Image):
+                images[name] = shown
+            elif shown:
+                images[name] = dspy.Image(IMAGES.add(shown).url)
         inputs = {name: value for name, value in {**arguments, **images}.items() if value}
         gathered = self._gathered.get(inputs_key(inputs))
         if gathered is None:

@@ -49,9 +49,7 @@ def _calibrate(arguments: argparse.Namespace) -> int:
     from program.common.errors import InputError
     from program.common.pool import progress
     from program.evaluation.calibrating import LabelledSet, measure_all, results
-    from program.evaluation.publishing import log_calibration
     from program.tools.runner import ToolRunner
-    from program.tracking import Tracker, experiment_name
 
     settings = settings_from(arguments)
     if not arguments.data:
@@ -60,7 +58,7 @@ def _calibrate(arguments: argparse.Namespace) -> int:
     check_outputs(arguments, "--out", out)
     remote = settings.images.remote
     datasets = [LabelledSet.read(name, arguments.split, settings.cache_dir, remote) for name in arguments.data]
-    tracker, runner = Tracker(settings.mlruns_dir, experiment_name(datasets[0].name)), ToolRunner(settings)
+    runner = ToolRunner(settings)
     names = arguments.tools.split(",") if arguments.tools else None
     with progress("measuring", sum(len(data.samples) for data in datasets)) as advance:
         surveyed = measure_all(runner, datasets, names=names, on_image=advance)
@@ -71,9 +69,6 @@ def _calibrate(arguments: argparse.Namespace) -> int:
         sys.stdout.write(json.dumps(report) + "\n")
     else:
         Console().print(table)
-    run = log_calibration(tracker, settings, [(d.name, d.manifest_sha256, d.split) for d in datasets], report, out)
-    if not arguments.json:
-        run.show()
     return EXIT_PROBLEMS if surveyed.problems() else 0
 
 

@@ -34,9 +34,6 @@ def main(argv: list[str] | None = None) -> int:
     parser.add_argument("--roles", metavar="ROLE[,ROLE]", help="which to optimize: planner, executor, summarizer")
     parser.add_argument("--demos", metavar="N|all", type=_demos, help="demos for each question to the Summarizer")
     parser.add_argument("--teacher-lm", metavar="MODEL", help="stronger model whose answers become demos")
-    parser.add_argument(
-        "--repeat", metavar="K", type=cli.whole_number(1), default=1, help="compile with K seeds and show the spread"
-    )
     parser.add_argument("--resume", action="store_true", help="continue the compile that was begun in --out")
     parser.add_argument("--force", action="store_true", help="replace the program that is in --out; compile on "
                         "scores that run against the program's")  # fmt: skip
@@ -54,7 +51,7 @@ def main(argv: list[str] | None = None) -> int:
 
 def _compile(arguments: argparse.Namespace) -> int:
     from data.manifest import Layout
-    from optimizers.command import check_folders, compile_tracked
+    from optimizers.command import check_out, compile_tracked
     from optimizers.job import prepare_job
     from optimizers.plan import call_plan, within_calls
     from program.common.console import Console
@@ -62,7 +59,7 @@ def _compile(arguments: argparse.Namespace) -> int:
     from program.lms.limits import budget_from
     from program.tracking.models import check_name
 
-    named, repeat = arguments.out is not None, arguments.repeat
+    named = arguments.out is not None
     if arguments.register is not None:
         check_name(arguments.register)
     if arguments.resume and not named:
@@ -70,7 +67,7 @@ def _compile(arguments: argparse.Namespace) -> int:
     settings, console = cli.settings_from(arguments), Console(stderr=True, soft_wrap=True)
     if named:
         replace = arguments.resume or arguments.force or arguments.dry_run
-        check_folders(arguments.out, settings.seed, repeat, replace=replace)
+        check_out(arguments.out, replace=replace)
     data = arguments.data or settings.compile.data
     job = prepare_job(
         settings, data, arguments.optimizer, console=console,
@@ -82,17 +79,17 @@ def _compile(arguments: argparse.Namespace) -> int:
     if named:
         cli.check_outputs(arguments, "--out", arguments.out, begun=True)
     if arguments.max_calls is not None:
-        begun, job = job, within_calls(job, arguments.max_calls, seeds=repeat)
+        begun, job = job, within_calls(job, arguments.max_calls)
         if job is not begun:
             console.print(job.notes[-1], highlight=False, markup=False)
-    plan = call_plan(job, seeds=repeat, champion=arguments.register is not None)
+    plan = call_plan(job, champion=arguments.register is not None)
     if arguments.dry_run:
         text = json.dumps(plan.to_json(), indent=2) if arguments.json else "\n".join(plan.lines())
         sys.stdout.write(text + "\n")
         return 0
     table = None if arguments.json else Console(soft_wrap=True)
     done = compile_tracked(
-        job, repeat, register=arguments.register, plan=plan, progress=console, console=table,
+        job, register=arguments.register, plan=plan, progress=console, console=table,
         budget=budget_from(arguments),
     )  # fmt: skip
     if table is None:

@@ -32,38 +32,13 @@ def main(argv: list[str] | None = None) -> int:
                         help="JSONL of finished samples (default: in the cache folder, by evaluation)")  # fmt: skip
     parser.add_argument("--report", metavar="DIR", type=Path,
                         help="write report.html, record.json and misses.jsonl there")  # fmt: skip
-    parser.add_argument("--reasons", action="store_true",
-                        help="count how often the faults that people saw are named: NAME is their JSONL")  # fmt: skip
     parser.add_argument("--json", action="store_true", help="print the record as JSON")
     cli.add_remote_flag(parser)
     cli.add_engine_flags(parser)
     cli.add_settings_flags(parser)
     cli.add_budget_flags(parser)
     arguments = parser.parse_args(argv)
-    return cli.run_command(
-        lambda: (_reasons if arguments.reasons else _evaluate)(arguments),
-        kept="what was finished is kept; continue with --resume",
-    )
-
-
-def _reasons(arguments: argparse.Namespace) -> int:
-    from program.agent.saving import program_from
-    from program.common.pool import progress
-    from program.evaluation.judgements import Annotated, read_annotations, reason_figures, reasons_text
-    from program.lms.limits import budget_from
-
-    pictures = read_annotations(Path(arguments.data))
-    program = program_from(arguments, cli.settings_from(arguments))
-    with progress("naming faults", len(pictures)) as advance, budget_from(arguments):
-
-        def named(picture: Annotated) -> list[str]:
-            faults = [fault for fault, _ in program(picture.image).faults]
-            advance(1)
-            return faults
-
-        figures = reason_figures(pictures, named)
-    sys.stdout.write(json.dumps(figures, indent=2) + "\n" if arguments.json else reasons_text(figures))
-    return 0
+    return cli.run_command(lambda: _evaluate(arguments), kept="what was finished is kept; continue with --resume")
 
 
 def _evaluate(arguments: argparse.Namespace) -> int:

@@ -453,17 +453,6 @@ class FakeRunner:
         self.specs = tuple(registry.get(name) for name in ready)
         self.measured = []
 
-    @property
-    def counts(self):
-        """Every reading comes from the cache."""
-        from collections import Counter
-
-        return Counter(cached=len(self.measured))
-
-    def cache_state(self):
-        """Nothing is kept on disk."""
-        return {}
-
     def ready(self, mode, **_):
         """Return the ready tools of a mode."""
         return tuple(spec for spec in self.specs if spec.mode == mode)

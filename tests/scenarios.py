@@ -173,7 +173,7 @@ class Scenarios:
 
 
 def runs_in(folder: Path) -> list[dict[str, Any]]:
-    """Return the runs of a folder's MLflow store, parents first."""
+    """Return the runs of a folder's MLflow store, the earliest first."""
     if not (folder / "mlruns" / "mlflow.db").is_file():
         return []
     from program.tracking.store import open_client
@@ -181,15 +181,14 @@ def runs_in(folder: Path) -> list[dict[str, Any]]:
     client, _ = open_client(folder / "mlruns")
     experiments = [each.experiment_id for each in client.search_experiments()]
     runs = client.search_runs(experiments, order_by=["attributes.start_time ASC"])
-    told = [
+    return [
         {
             "id": run.info.run_id, "name": run.info.run_name, "status": run.info.status,
-            "parent": run.data.tags.get("mlflow.parentRunId"), "params": run.data.params, "metrics": run.data.metrics,
-            "tags": run.data.tags, "artifacts": [entry.path for entry in client.list_artifacts(run.info.run_id)],
+            "params": run.data.params, "metrics": run.data.metrics, "tags": run.data.tags,
+            "artifacts": [entry.path for entry in client.list_artifacts(run.info.run_id)],
         }
         for run in runs
     ]  # fmt: skip
-    return sorted(told, key=lambda run: run["parent"] is not None)
 
 
 # Data: seeded, so that a scenario is the same in every session

@@ -284,4 +284,3 @@ def test_an_evaluation_is_the_same_on_either_engine(service_program, blurred_man
     plain, other = ([row.model_copy(update=apart) for row in record.rows] for record in (held, cluster))
     assert plain[1:] == other[1:]
     assert (other[0].id, other[0].status, other[0].error) == ("s4", "failed", "image 's4': crash")
-    assert (cluster.readings.fresh, cluster.readings.cached) == (0, len(samples) - 1)

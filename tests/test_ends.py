@@ -16,7 +16,7 @@ from threading import Thread
 import numpy as np
 import pytest
 
-from program import assess, calibrate, evaluate
+from program import assess, evaluate
 from program import compile as compiler
 from program.gallery.__main__ import main as gallery
 from program.running.runner import Asking
@@ -76,7 +76,7 @@ def evaluation(home: Path, *more: str) -> list[str]:
 
 def runs(home: Path) -> list[str]:
     with closing(sqlite3.connect(home / "mlruns" / "mlflow.db")) as store:
-        own = "run_uuid not in (select run_uuid from tags where key = 'mlflow.parentRunId' or value = 'test')"
+        own = "run_uuid not in (select run_uuid from tags where value = 'test')"
         return [status for (status,) in store.execute(f"select status from runs where {own}")]  # noqa: S608
 
 
@@ -132,16 +132,6 @@ def test_a_store_that_is_full_costs_an_evaluation_one_warning(home, full, capsys
     assert "database or disk is full" in line
 
 
-def test_a_store_that_is_full_costs_a_calibration_one_warning(home, tmp_path, full, capsys, caplog) -> None:
-    full("runs")
-    out = tmp_path / "strengths.json"
-    calibrate.main([str(home / "data.jsonl"), "--strengths", "--tools", "PIQE", "--out", str(out), "--json"])
-    assert json.loads(capsys.readouterr().out)["out"] == str(out)
-    assert out.is_file()
-    (line,) = warnings(caplog)
-    assert repr(str(out)) in line
-
-
 def test_a_dataset_that_another_run_enters_meanwhile_is_logged_all_the_same(home, tmp_path, full, capsys) -> None:
     from mlflow.store.tracking.dbmodels.models import SqlDataset
     from sqlalchemy import event
@@ -176,15 +166,14 @@ def test_a_dataset_that_another_run_enters_meanwhile_is_logged_all_the_same(home
     assert ("f" * 32,) in inputs
 
 
-@pytest.mark.parametrize("main", [compiler.main, evaluate.main, calibrate.main])
+@pytest.mark.parametrize("main", [compiler.main, evaluate.main])
 def test_a_server_that_does_not_answer_is_refused_before_any_work(
     home, tmp_path, capsys, caplog, monkeypatch, main
 ) -> None:
     monkeypatch.setenv("MLFLOW_TRACKING_URI", "http://me:secret-word@127.0.0.1:9")
     monkeypatch.setenv("MLFLOW_HTTP_REQUEST_MAX_RETRIES", "0")
     out = tmp_path / "out"
-    arguments = {compiler.main: compilation(home, out), evaluate.main: evaluation(home, "--report", str(out)),
-                 calibrate.main: [str(home / "data.jsonl"), "--out", str(out)]}[main]  # fmt: skip
+    arguments = {compiler.main: compilation(home, out), evaluate.main: evaluation(home, "--report", str(out))}[main]
     assert main(arguments) == 2
     said = capsys.readouterr()
     last = said.err.splitlines()[-1]
@@ -262,7 +251,7 @@ def test_the_page_of_a_run_is_told_without_the_servers_password(home, tracking, 
     assert "secret-word" not in out + err
 
 
-@pytest.mark.parametrize("more", [["--resume"], ["--force", "--repeat", "2"]])
+@pytest.mark.parametrize("more", ["--resume", "--force"])
 def test_a_folder_that_a_compile_is_writing_is_refused_to_another(home, tmp_path, capsys, monkeypatch, more) -> None:
     from optimizers import compiling
 
@@ -271,12 +260,12 @@ def test_a_folder_that_a_compile_is_writing_is_refused_to_another(home, tmp_path
     def meanwhile(*arguments, **named):
         if not codes:
             codes.append(None)  # one at a time, should it not be refused
-            codes[0] = compiler.main(compilation(home, out, *more))
+            codes[0] = compiler.main(compilation(home, out, more))
         return gather(*arguments, **named)
 
     monkeypatch.setattr(compiling, "collect_examples", meanwhile)
     before = len(runs(home)) if (home / "mlruns" / "mlflow.db").is_file() else 0
-    assert compiler.main(compilation(home, out, *(["--repeat", "2"] if "--repeat" in more else []))) == 0
+    assert compiler.main(compilation(home, out)) == 0
     said = capsys.readouterr()
     assert codes == [2]
     (line,) = (line for line in said.err.splitlines() if line.startswith("error: "))
@@ -339,16 +328,11 @@ def test_a_program_that_is_there_is_replaced_with_force_only(home, compiled, tmp
     assert contents(tmp_path) == before
     assert compiler.main(compilation(home, compiled, "--seed", "3", "--force")) == 0
     assert json.loads((compiled / "program.json").read_text("utf-8"))["record"]["seed"] == 3
-    compiled.rename(tmp_path / "several-seed1")
-    capsys.readouterr()
-    assert compiler.main(compilation(home, tmp_path / "several", "--repeat", "2")) == 2
-    assert repr(str(tmp_path / "several-seed1")) in capsys.readouterr().err
 
 
-@pytest.mark.parametrize("more", [["--seed", "9"], ["--repeat", "2"]])
-def test_a_resume_that_is_refused_prints_no_plan_and_leaves_no_run(home, compiled, tmp_path, capsys, more) -> None:
+def test_a_resume_that_is_refused_prints_no_plan_and_leaves_no_run(home, compiled, tmp_path, capsys) -> None:
     before, logged = contents(tmp_path), runs(home)
-    assert compiler.main(compilation(home, compiled, "--resume", *more)) == 2
+    assert compiler.main(compilation(home, compiled, "--resume", "--seed", "9")) == 2
     said = capsys.readouterr()
     assert (said.out, said.err.count("\n")) == ("", 1)
     assert str(compiled) in said.err

@@ -13,9 +13,9 @@ from scipy import ndimage
 from skimage import data as photographs
 
 from agentic_iqa import AgenticIQA
+from benchmarks.reasons import Annotated, reason_figures
+from benchmarks.reasons import main as count_reasons
 from program.common.request import Request
-from program.evaluate import main as evaluate
-from program.evaluation.judgements import Annotated, reason_figures
 from program.expert import belief
 from program.expert.judge.faults import tint_of
 from program.expert.judge.heads import load_heads
@@ -194,8 +194,8 @@ def test_a_language_models_reasons_are_counted_too(
         Image.fromarray(pixels).save(tmp_path / name)
     lines = [json.dumps({"id": name, "image": name, **line}) for name in ("a.png", "b.png", "c.png")]
     (tmp_path / "faults.jsonl").write_text("\n".join(lines), "utf-8")
-    flags = ["--reasons", "--json", "--lm", "openai/x", "--api-base", server.base]
-    assert evaluate([str(tmp_path / "faults.jsonl"), *flags]) == 0
+    flags = ["--json", "--lm", "openai/x", "--api-base", server.base]
+    assert count_reasons([str(tmp_path / "faults.jsonl"), *flags]) == 0
     figures = json.loads(capsys.readouterr().out)
     assert figures["right"]["right"] == figures["right"]["n"] >= 1
     assert any(all(fault in str(question.body) for fault in FAULTS) for question in server.asked)
@@ -225,7 +225,7 @@ def test_reasons_are_counted_as_the_table_says() -> None:
 
 
 @pytest.mark.spec("issue-49/reasons")
-def test_evaluate_prints_how_often_the_faults_are_named(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_how_often_the_faults_are_named_is_printed(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     Image.fromarray(_smeared(25)).save(tmp_path / "a.png")
     line = {
         "id": "a",
@@ -234,12 +234,12 @@ def test_evaluate_prints_how_often_the_faults_are_named(tmp_path: Path, capsys: 
         "main": "motion blur",
     }
     (tmp_path / "faults.jsonl").write_text(json.dumps(line) + "\n", "utf-8")
-    assert evaluate([str(tmp_path / "faults.jsonl"), "--reasons"]) == 0
+    assert count_reasons([str(tmp_path / "faults.jsonl")]) == 0
     told = capsys.readouterr().out
     assert "main fault named first" in told
     assert "1 of 1" in told
     (tmp_path / "faults.jsonl").write_text('{"id": "a"}\n', "utf-8")
-    assert evaluate([str(tmp_path / "faults.jsonl"), "--reasons"]) == 2
+    assert count_reasons([str(tmp_path / "faults.jsonl")]) == 2
     assert "line 1" in capsys.readouterr().err
 
 

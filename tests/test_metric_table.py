@@ -21,8 +21,8 @@ def _near(truth, predicted):
     return float(np.mean(np.abs(np.subtract(truth, predicted)) <= 1))
 
 
-def _brier(right, confidence):
-    return float(np.mean(np.subtract(right, confidence) ** 2))
+def _worst(truth, predicted):
+    return float(np.max(np.abs(np.subtract(truth, predicted))))
 
 
 @pytest.fixture
@@ -32,7 +32,7 @@ def entries(monkeypatch: pytest.MonkeyPatch) -> None:
         parts=("by_distortion",),
     )  # fmt: skip
     monkeypatch.setitem(METRICS, "near", near)
-    monkeypatch.setitem(METRICS, "brier", Metric("Brier score of levels ↓", _brier, "levels", direction=-1))
+    monkeypatch.setitem(METRICS, "worst", Metric("Largest error ↓", _worst, direction=-1))
 
 
 def _rows(noise=0.8):
@@ -40,7 +40,7 @@ def _rows(noise=0.8):
     return [
         labelled(
             id=f"s{i:02}", group=f"g{i}", task="scoring", truth=1 + i / 10, predicted=1 + i / 10 + rng.normal(0, noise),
-            status="ok", distortion="ab"[i % 2], level_probabilities={2: 0.7, 4: 0.3}, baselines={"PIQE": 3.0},
+            status="ok", distortion="ab"[i % 2], baselines={"PIQE": 3.0},
         )
         for i in range(40)
     ]  # fmt: skip
@@ -62,20 +62,20 @@ def test_one_entry_reaches_record_comparison_tables_page_and_mlflow(entries):
     assert summary["near"]["value"] == record.near.value == pytest.approx(by_hand)
     assert summary["near"]["method"] == "bootstrap over images"
     assert 0 <= summary["near"]["low"] <= by_hand <= summary["near"]["high"] <= 1
-    levels = [min(5, int(row.truth + 0.5)) == 2 for row in rows]
-    assert summary["details"]["brier"]["value"] == pytest.approx(_brier(levels, [0.7] * 40))
+    largest = _worst([row.truth for row in rows], [row.predicted for row in rows])
+    assert summary["details"]["worst"]["value"] == pytest.approx(largest)
     assert summary["details"]["by_distortion"]["a"]["figures"]["near"]["n"] == 20
     assert summary["baselines"]["PIQE"]["gain"]["near"]["n"] == 40
     assert EvaluationRecord.model_validate_json(record.model_dump_json()) == record
 
     gain = compare(rows, better)
     assert gain["near"].value == pytest.approx(summarize(better).near.value - by_hand)
-    assert "brier" not in gain
+    assert "worst" not in gain
     assert "nearly right" in _text(comparison_table(record, summarize(better), gain))
-    assert "Brier score of levels ↓" in _text(figures_table(record))
+    assert "Largest error ↓" in _text(figures_table(record))
     assert "Within a point ↑" in _text(*baseline_tables(record))
     page = render(record, [])
-    for words in ("Within a point ↑", "scores nearly right", "Brier score of levels ↓"):
+    for words in ("Within a point ↑", "scores nearly right", "Largest error ↓"):
         assert words in page
 
 

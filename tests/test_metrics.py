@@ -14,13 +14,10 @@ from program.evaluation.intervals import METRICS
 from program.evaluation.metrics import (
     accuracy,
     bias,
-    calibration_error,
-    equal_mass_bins,
     fit_logistic,
     krcc,
     mae,
     outliers,
-    pairwise,
     plcc,
     rmse,
     srcc,
@@ -127,7 +124,7 @@ def test_every_metric_is_listed():
               and inspect.isfunction(f) and not name.startswith("_") and not name.endswith("_resampler")}  # fmt: skip
     own = {name for name, f in public.items() if f in functions}
     assert all(METRICS[name].function is public[name] for name in own)
-    others = {"after_logistic", "agreements", "equal_mass_bins", "fit_logistic", "fit_map", "mean", "mean_of",
+    others = {"after_logistic", "agreements", "fit_logistic", "fit_map", "mean", "mean_of",
               "outliers", "paired_arrays"}  # fmt: skip
     assert own == public.keys() - others
 
@@ -205,26 +202,6 @@ def test_logistic_of_nothing_is_nan():
     assert np.isnan(METRICS["rmse_logistic5"]([], []))
 
 
-@pytest.mark.parametrize("seed", range(4))
-def test_pairwise_equals_its_definition_and_somers_d(seed):
-    x, y = _tied(np.random.default_rng(seed), 40)
-    points = [
-        0.5 if y[i] == y[j] else float((x[i] < x[j]) == (y[i] < y[j]))
-        for i, j in itertools.combinations(range(40), 2)
-        if x[i] != x[j]
-    ]
-    assert pairwise(x, y) == pytest.approx(np.mean(points), rel=1e-12)
-    assert pairwise(x, y) == pytest.approx((1 + stats.somersd(x, y).statistic) / 2, rel=1e-10)
-
-
-def test_pairwise_of_ties():
-    assert pairwise([1, 2, 3], [7, 7, 7]) == 0.5
-    assert np.isnan(pairwise([2, 2, 2], [1, 2, 3]))
-    assert np.isnan(pairwise([1], [1]))
-    assert pairwise([1, 2, 3], [3, 2, 1]) == pytest.approx(0.0, abs=1e-12)
-    assert pairwise(range(70_000), range(70_000)) == 1.0
-
-
 def test_bias_is_signed():
     assert bias([1, 2, 3], [2, 2, 5]) == 1.0
     assert bias([3.0], [1.0]) == -2.0
@@ -235,33 +212,6 @@ def test_outliers_are_beyond_two_deviations_of_the_opinions():
     assert outliers([3, 3, 3], [4.0, 4.01, 1.9], [0.5, 0.5, 0.6]).tolist() == [False, True, False]
     with pytest.raises(InputError, match="1 true and 2 predicted"):
         outliers([3.0], [3.0], [0.1, 0.1])
-
-
-def test_calibration_error_equals_its_definition():
-    rng = np.random.default_rng(0)
-    confidence, right = rng.uniform(0.3, 1, 100), rng.integers(0, 2, 100).astype(float)
-    order = np.argsort(confidence)
-    parts = [(right[part], confidence[part]) for part in np.array_split(order, 5)]
-    expected = sum(len(r) / 100 * abs(r.mean() - c.mean()) for r, c in parts)
-    assert calibration_error(right, confidence) == pytest.approx(expected, rel=1e-12)
-    shuffled = rng.permutation(100)
-    assert calibration_error(right[shuffled], confidence[shuffled]) == pytest.approx(expected, rel=1e-12)
-    assert calibration_error([1, 1, 0, 0], [0.5] * 4) == 0.0
-    assert np.isnan(calibration_error([], []))
-
-
-def test_calibration_error_of_a_calibrated_program_is_what_the_docs_say():
-    rng = np.random.default_rng(0)
-    confidence = rng.uniform(0.4, 0.9, (400, 100))
-    values = [calibration_error((rng.random(100) < c).astype(float), c) for c in confidence]
-    assert np.mean(values) == pytest.approx(0.08, abs=0.01)
-
-
-@pytest.mark.parametrize("n", [1, 4, 5, 17, 100])
-def test_bins_have_equal_mass_and_ties_stay_together(n):
-    counts = np.bincount(equal_mass_bins(np.random.default_rng(n).random(n)), minlength=5)
-    assert counts.max() - counts.min() <= 1
-    assert len(set(equal_mass_bins(np.full(n, 0.3)).tolist())) == 1
 
 
 def _row(i, **more):
@@ -289,7 +239,6 @@ def test_details_agree_with_computing_each_by_hand():
     levels = np.array([nearest_level(t) for t in truth])
     assert details.by_level["3"].figures["bias"].value == pytest.approx((predicted - truth)[levels == 3].mean())
     assert sum(part.n for part in details.by_level.values()) == 60
-    assert details.calibration_error.value == pytest.approx(abs(np.mean(levels == 3) - 0.4))
     assert details.by_question_type == {}
     assert details.chance is None
     assert details.coverage.value == pytest.approx(np.mean((truth[1:] >= 2) & (truth[1:] <= 3.5)))

@@ -68,7 +68,7 @@ def test_a_compile_and_an_evaluation_are_listed_and_compared_and_their_traces_op
         figure, gain = compiled.result.compiled.srcc, compiled.result.differences["srcc"]
         assert f"SRCC {figure} n={figure.n}" in shown
         assert f"{gain.value_text('+')} {gain.ends_text('+')}" in shown
-        assert shown.count("uncompiled") == 1  # the evaluation; candidates stay with their compile
+        assert shown.count("uncompiled") == 1  # the evaluation
         asked = urllib.parse.urlencode({"runs": json.dumps(runs), "experiments": json.dumps([experiment])})
         page.goto(f"{address}/#/compare-runs?{asked.replace('+', '%20')}")
         page.get_by_text("Comparing 2 Runs").first.wait_for()

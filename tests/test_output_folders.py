@@ -137,15 +137,6 @@ def test_a_program_is_compiled_into_no_folder_with_other_files(work, capsys, wor
     assert f"holds other files; give a new or empty folder, or move {shown!r} away" in refused(words, capsys)
 
 
-def test_the_folders_of_seeds_are_looked_at_before_any_work(work, capsys):
-    save(AgenticIQA(), Path("out"))
-    save(AgenticIQA(), Path("out-seed8"))
-    Path("out-seed8/.notes.md").write_text("mine", "utf-8")
-    error = refused("compile --data none.jsonl --out out --seed 7 --repeat 2 --force", capsys)
-    assert "folder 'out-seed8': holds other files" in error
-    assert "'.notes.md'" in error
-
-
 def test_edited_instructions_are_no_programs_to_replace(work, capsys):
     file = save(AgenticIQA(), Path("out")) / "program.json"
     file.write_text(file.read_text("utf-8").replace("instructions", "Instructions", 1), "utf-8")

@@ -126,7 +126,7 @@ def test_a_program_folder_with_other_files_is_replaced_by_nothing(photos, capsys
     (photos / "prog").mkdir()
     save(AgenticIQA(), photos / "prog")
     (photos / "prog/thesis.txt").write_text("mine", "utf-8")
-    assert main("compile --data m.jsonl --out prog --force --repeat 2".split()) == 2
+    assert main("compile --data m.jsonl --out prog --force".split()) == 2
     assert "'thesis.txt'" in capsys.readouterr().err
     assert (photos / "prog/thesis.txt").read_text("utf-8") == "mine"
 

@@ -5,7 +5,6 @@ import json
 import subprocess
 import sys
 import threading
-from collections import Counter
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
@@ -75,33 +74,7 @@ def test_two_threads_that_judge_one_image_measure_it_once(tmp_path, picture, mon
     with ThreadPoolExecutor(2) as pool:
         readings = list(pool.map(lambda _: runner.measure("PIQE", image), range(2)))
     assert [reading.raw for reading in readings] == [30.0, 30.0]
-    assert runner.counts == {"fresh": 1, "cached": 1}
-
-
-def test_no_reading_is_lost_from_the_count_when_two_threads_end_at_once(tmp_path, picture, monkeypatch):
-    monkeypatch.setattr("program.tools.runner.evaluate", lambda *_: 30.0)
-    images, runner = [IMAGES.add(picture(seed, 64, 64)) for seed in (5, 6)], tool_runner(tmp_path)
-    both = threading.Barrier(2)
-
-    class Meeting(Counter):
-        """Counts between whose reading and writing another thread may come."""
-
-        def __getitem__(self, name):
-            number = super().__getitem__(name)
-            with contextlib.suppress(threading.BrokenBarrierError):
-                both.wait(0.2)
-            return number
-
-    runner.counts = Meeting()
-    with ThreadPoolExecutor(2) as pool:
-        list(pool.map(lambda image: runner.measure("PIQE", image), images))
-    assert dict(runner.counts.items()) == {"fresh": 2}
-
-
-def test_the_size_of_the_cache_is_told_in_the_unit_of_its_limit(tmp_path, monkeypatch):
-    monkeypatch.setattr(PlainCache, "volume", lambda self: self._limit // 2)
-    state = tool_runner(tmp_path, cache_mb=8).cache_state()
-    assert (state["size_mb"], state["limit_mb"]) == (4.0, 8)
+    assert sorted(reading.cached for reading in readings) == [False, True]
 
 
 def test_floats_come_back_exactly(tmp_path, rng):
@@ -116,7 +89,7 @@ def test_the_size_is_bounded_and_the_oldest_go(tmp_path, rng):
     cache = PlainCache(tmp_path, size_limit_mb=1)
     for i in range(600):
         cache.set(f"{i:064x}|{i:064x}", [float(i), rng.bytes(2000).hex()])
-    assert cache.volume() < 1.2 * 2**20
+    assert (tmp_path / "cache.db").stat().st_size < 1.5 * 2**20
     assert 200 < len(cache) < 600
     assert cache.get(f"{599:064x}|{599:064x}")[0] == 599.0
     assert cache.get(f"{0:064x}|{0:064x}") is None
@@ -178,10 +151,10 @@ def test_without_a_cache_nothing_is_read_or_kept(tmp_path, picture):
     runner = ToolRunner(off, registry)
     assert [runner.measure("PIQE", image).cached for _ in range(2)] == [False, False]
     assert runner.measure("PIQE", image).raw == first.raw
-    assert ToolRunner(kept, registry).cache_state()["entries"] == 1
+    assert len(PlainCache(tmp_path / "readings")) == 1
 
 
-def test_the_record_tells_what_came_from_the_cache(tmp_path):
+def test_the_rows_tell_what_came_from_the_cache(tmp_path):
     from data.manifest import Sample
     from program.agent.loop import AgenticIQA
     from program.evaluation import evaluate
@@ -198,12 +171,10 @@ def test_the_record_tells_what_came_from_the_cache(tmp_path):
     own = {"cache_dir": tmp_path / "cache", "tools": {"device": "cpu"}, "executor": {"selection": "model"}}
     settings = load_settings(overrides=own)
     records = [evaluate(AgenticIQA(settings), samples, workers=1, progress=False) for _ in range(2)]
-    first, second = (record.readings for record in records)
-    assert first.fresh > 0
-    assert (second.fresh, second.cached) == (0, first.fresh + first.cached)
-    assert (first.entries, first.limit_mb) == (first.fresh, 512)
+    first, second = ([row.spent for row in record.rows] for record in records)
+    assert all(spent["tool_readings"] > spent["tool_cache_hits"] == 0 for spent in first)
+    assert all(spent["tool_readings"] == spent["tool_cache_hits"] > 0 for spent in second)
     assert EvaluationRecord.model_validate_json(records[1].model_dump_json()) == records[1]
-    assert json.loads(records[1].model_dump_json())["readings"]["cached"] == second.cached
 
 
 @pytest.mark.parametrize("name", ["cache_mb", "threads", "timeout_s", "reduce_above_px"])

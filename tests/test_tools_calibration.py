@@ -1,7 +1,6 @@
 """Maps from raw tool values to scores 1..5."""
 
 import json
-import os
 import re
 import shutil
 from pathlib import Path
@@ -12,7 +11,6 @@ from hypothesis import given
 from hypothesis import strategies as st
 from scipy.optimize import nnls
 
-from data.manifest import manifest_sha256
 from program import calibrate
 from program.common.errors import SettingsError, ToolError
 from program.common.settings import load_settings
@@ -300,17 +298,9 @@ def test_a_tool_is_not_measured_on_the_scores_that_it_was_trained_on(rng):
 
 
 @pytest.mark.slow
-def test_the_command_fits_writes_keeps_other_maps_and_takes_its_time_once(tracked, tmp_path, manifest, capsys):
-    from mlflow import MlflowClient
-
+def test_the_command_fits_writes_keeps_other_maps_and_takes_its_time_once(tmp_path, manifest, capsys):
     out = tmp_path / "deep" / "calibration.json"
     assert calibrate.main([str(manifest), "--tools", "psnr,GMSD", "--out", str(out), "--json"]) == 0
-    client = MlflowClient(f"sqlite:///{os.environ['AGENTICIQA_MLRUNS_DIR']}/mlflow.db")
-    (run,) = client.search_runs([e.experiment_id for e in client.search_experiments()])
-    assert (run.info.status, run.data.tags["command"]) == ("FINISHED", "calibrate")
-    assert run.data.params["tools"] == "PSNR GMSD"
-    assert run.inputs.dataset_inputs[0].dataset.digest == manifest_sha256(manifest)[:36]
-    assert {"result.json", out.name} <= {item.path for item in client.list_artifacts(run.info.run_id)}
     report = json.loads(capsys.readouterr().out)
     assert set(report["tools"]) == {"PSNR", "GMSD"}
     assert 40 <= report["tools"]["PSNR"]["n"] <= 48

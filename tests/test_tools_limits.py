@@ -158,7 +158,6 @@ def test_a_tool_that_hangs_is_recorded_and_left_out(alone, scene, monkeypatch):
     assert time.perf_counter() - started < 20
     assert "GMSD" not in {spec.name for spec in runner.ready("FR")}
     assert "left out" in runner.unavailable()["GMSD"]
-    assert runner.counts["failed"] == 2
     release.set()
 
 
@@ -288,9 +287,6 @@ def test_settings_reach_the_runner(tmp_path):
     settings = load_settings(overrides={"tools": {**tools, "device": "cpu"}, "cache_dir": tmp_path})
     runner = ToolRunner(settings)
     assert runner.settings == settings.tools
-    assert runner.cache_state() == {"entries": 0, "size_mb": pytest.approx(0.03, abs=0.1), "limit_mb": 3}
-    off = ToolRunner(load_settings(overrides={"cache": False, "cache_dir": tmp_path}))
-    assert off.cache_state() == {}
 
 
 def test_values_that_are_not_finite_name_the_tool(alone, scene, monkeypatch):

@@ -530,16 +530,15 @@ def test_a_real_server_that_dies_costs_one_warning_and_no_error(server, store, c
     with tracker.run("whole", {"note": "fine"}, result="the result is in 'here'") as run:
         run.log_params({"seed": 1})
         run.log_dataset("clive", "0" * 64, "clive/manifest.jsonl", "test")
-        with run.nested_run("candidate 0") as child:
+        with run.run_beside("chosen", {"command": "test"}) as child:
             child.log_metrics({"srcc": 0.1})
         begun = tracker.client.get_run(run.run_id)
         assert (begun.data.params, begun.data.tags["note"]) == ({"seed": "1"}, "fine")
         assert begun.inputs.dataset_inputs[0].dataset.digest == "0" * 36
-        children = f"tags.mlflow.parentRunId = '{run.run_id}'"
-        (candidate,) = tracker.client.search_runs([tracker.experiment_id], children)
-        assert (candidate.info.status, candidate.data.metrics) == ("FINISHED", {"srcc": 0.1})
+        (beside,) = tracker.client.search_runs([tracker.experiment_id], "tags.command = 'test'")
+        assert (beside.info.status, beside.data.metrics) == ("FINISHED", {"srcc": 0.1})
         kill()
-        with run.nested_run("candidate 1") as child:
+        with run.run_beside("later", {"command": "test"}) as child:
             child.log_metrics({"srcc": 0.7})
         run.log_table([{"id": "a"}])
     assert run.run_id is None

@@ -347,7 +347,7 @@ def test_a_spent_budget_ends_an_evaluation_and_a_resumed_one_goes_on(loopback, i
     record = run_samples(iqa, samples, workers=2, progress=False, checkpoint=checkpoint, resume=True)
     assert record.failed == 0
     assert len(record.rows) == 10
-    assert record.spent_by_stage["summarizer"].lm_calls == 10
+    assert sum(row.spent["lm_calls_summarizer"] for row in record.rows) == 10
 
 
 @pytest.mark.parametrize("client", ["native", "lm15"])

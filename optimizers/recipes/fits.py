@@ -31,6 +31,7 @@ from optimizers.search import Array, Beliefs, Candidate, Search, beliefs, drawn,
 from optimizers.selection import PLCC_STEP
 from program.agent.labels import Corrections
 from program.agent.loop import AgenticIQA
+from program.common.text import counted
 from program.evaluation.metrics import fit_logistic, plcc, rmse, srcc
 from program.expert import Correction, Labels, QualityBelief, View, belief, properties_of
 from program.fusion import ScoreFusion
@@ -300,8 +301,7 @@ def _rubric(search: Search) -> list[Candidate]:
     sentences = chosen_sentences(images)
     if not sentences:
         return search.nothing("rubric: no sentence brings scores nearer to the labels by more than chance")
-    plural = "s" * (len(sentences) != 1)
-    search.note = f"rubric: {len(sentences)} sentence{plural} fitted on {len(images.truth)} scores"
+    search.note = f"rubric: {counted(len(sentences), 'sentence')} fitted on {len(images.truth)} scores"
     lengths = sorted({1, 2, 3, 5, len(sentences)} & set(range(1, len(sentences) + 1)), reverse=True)
     programs = {n: with_sentences(search.base.program, sentences[:n]) for n in lengths}
     return [Candidate(search.candidate_name(f"rubric/{n}"), program) for n, program in programs.items()]

@@ -100,12 +100,6 @@ def save(
     return folder
 
 
-def copy_program(source: Path, folder: Path) -> None:
-    """Put a copy of a program, with its compile's files, in place of `folder`'s, as `save` does."""
-    content = {name: (source / name).read_bytes() for name in names_of(source, PROGRAM)}
-    _write(folder, content, kept=set())
-
-
 def _references_in(state: str) -> list[str]:
     return sorted(set(_REFERENCE.findall(state)))
 

@@ -13,8 +13,7 @@ DATA = re.compile(r'data:(?:[^,"]|"[^"]*"){0,500}?;\s*base64,', re.IGNORECASE)
 WEB = frozenset({"http", "https"})
 """Nothing is ever opened by such an address."""
 CHAIN = "::"
-"""What joins addresses to a chain for fsspec (zip://a.png::s3://...). None is opened: each link may
-lead anywhere."""
+"""What joins addresses to a chain for fsspec. None is opened: each link may lead anywhere."""
 _KIND = re.compile("[a-z][a-z0-9+.-]+")
 _SHARE = re.compile(r"\\\\" if os.sep == "/" else r"[\\/]{2}")
 """How the name of another machine's folder begins; only Windows takes two slashes for one."""

@@ -16,8 +16,7 @@ ROLES = ("planner", "executor", "summarizer", "reflection")
 SERVER_PROVIDERS = frozenset(
     {"openai", "vllm", "hosted_vllm", "ollama", "ollama_chat", "lm_studio", "llamacpp", "llamafile", "server"}
 )
-"""Providers that `--api-base` is meant for: each speaks OpenAI's protocol at an address of its
-user's."""
+"""Providers that `--api-base` is for: each speaks OpenAI's protocol at its user's address."""
 
 ApiBase = Annotated[str | None, AfterValidator(lambda value: checked_api_base(value))]
 ImageFormat = Literal["png", "jpeg", "webp", "gif", "bmp", "tiff"]
@@ -68,13 +67,11 @@ class RoleSettings(Section):
     """The language model that plays one role."""
 
     backend: str
-    """`provider/model`, `provider.model`, or a name from `backends`; `perceptual/expert` is the
-    embedded one."""
+    """`provider/model`, `provider.model`, or a name from `backends`."""
     temperature: float = Field(0.0, ge=0)
     max_tokens: int = Field(1024, gt=0)
     api_base: ApiBase = None
-    """An OpenAI-compatible server, as http://127.0.0.1:8000/v1; for another provider, a gateway to
-    it."""
+    """An OpenAI-compatible server, as http://127.0.0.1:8000/v1, or a gateway to a provider."""
     entry: BackendSettings | None = None
     """What `backend` names in `backends`; filled in, not written."""
     images: ImageLimits | None = None
@@ -206,8 +203,7 @@ class WireImage(Record):
     height: int
     size_bytes: int
     change: str | None = None
-    """How it differs from the original ("bmp as png", "scaled from 9000x6000 to 8000x5333"); None:
-    original bytes."""
+    """How it differs from the original, as "bmp as png"; None: original bytes."""
 
 
 class StageUsage(Record):
@@ -235,11 +231,8 @@ class Usage(StageUsage):
     seconds: dict[str, float] = Field(default_factory=dict)
     """Wall time by stage: planner, executor, tools (part of the executor), summarizer, total."""
     wire_images: list[WireImage] = Field(default_factory=list)
-    """Images that went to a model's service; answers from a cache and the embedded expert send
-    none."""
+    """Images that went to a model's service; a cache and the embedded expert get none."""
     wire_notes: list[str] = Field(default_factory=list)
-    """What a model's service refused or was sent otherwise than asked, as its JSON schema or
-    log-probabilities."""
+    """What a model's service refused or was sent otherwise than asked, as its JSON schema."""
     kept_tokens: SkipJsonSchema[int] = Field(0, exclude=True, repr=False)
-    """Tokens of the answers that a cache gave: nothing was paid for them, and they say what an
-    answer takes."""
+    """Tokens of the answers that a cache gave: unpaid, they say what an answer takes."""

@@ -24,8 +24,7 @@ logger = logging.getLogger(__name__)
 
 _T = TypeVar("_T")
 _FAULTS = (OSError, sqlite3.Error, zlib.error, ValueError, RecursionError)
-"""What a folder that is read-only, full, locked or damaged raises; ValueError is JSON that cannot
-be read."""
+"""What a folder that is read-only, full, locked or damaged raises; ValueError is broken JSON."""
 _ANSWERS_IN_MEMORY = 10_000
 """DSPy would keep a million, some KB each; those put out are still on disk."""
 _TABLE = "CREATE TABLE IF NOT EXISTS entries (id INTEGER PRIMARY KEY, key TEXT NOT NULL UNIQUE, value BLOB NOT NULL)"
@@ -84,10 +83,6 @@ class PlainCache:
 
     def __len__(self) -> int:
         return self._tried(lambda database: int(database.execute("SELECT count(*) FROM entries").fetchone()[0]), 0)
-
-    def volume(self) -> int:
-        """Return the bytes in use on disk."""
-        return self._tried(lambda database: int(database.execute(_SIZE).fetchone()[0]), 0)
 
     def _tried(self, work: Callable[[sqlite3.Connection], _T], otherwise: _T) -> _T:
         if self._file is None:

@@ -37,8 +37,7 @@ class EndpointError(ModelError):
     """A model's service cannot be used as it is addressed; the next question fails, too."""
 
     is_repeated = False
-    """Whether the service failed like this before, with no answer since: a run over many images
-    ends here."""
+    """Whether it failed like this before, with no answer since: a run over many images ends."""
 
 
 class UnreadError(ModelError):
@@ -128,8 +127,7 @@ def keys_at(section: Any, location: tuple[int | str, ...]) -> list[str]:
 
 
 UNSHOWABLE = re.compile(r"[\x00-\x08\x0b-\x1f\x7f-\x9f\u200b-\u200f\u2028-\u202e\u2066-\u2069\ud800-\udfff]")
-"""Marks that have no place in a line of text: controls but tab and newline, directions, half
-characters."""
+"""Marks with no place in a line: controls but tab and newline, directions, half characters."""
 
 
 def showable(text: str) -> str:

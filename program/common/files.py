@@ -21,8 +21,7 @@ from program.common.addresses import CHAIN, DATA, FILE, URI, WEB, is_below, join
 from program.common.errors import InputError, one_line
 
 CONFIGS = Path(__file__).resolve().parents[2] / "configs"
-"""What the program ships with, found by its place: a working folder may hold a package `configs` of
-its own."""
+"""What the program ships with, by its place: a working folder may hold a package `configs`."""
 
 
 PARTIAL = re.compile(r"\..{1,50}\.[0-9a-f]{8}\.agentic-iqa\.tmp", re.DOTALL)

@@ -57,8 +57,7 @@ PROGRAM = Kind(
     safe=re.compile(r"review\.jsonl"),
     alone=True,
 )
-"""A program with the files of its compile, and of an evaluation that was told to write its report
-there."""
+"""A program with the files of its compile, and of an evaluation whose report goes there."""
 REPORT = Kind(re.compile(r"report\.html|record\.json|misses\.jsonl"))
 GALLERY = Kind(
     re.compile(r"gallery\.(html|csv|jsonl)"),

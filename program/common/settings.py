@@ -210,8 +210,7 @@ class Settings(Section):
 
 
 _NO_YAML = (yaml.YAMLError, ValueError, LookupError, AttributeError, RecursionError)
-"""What reading YAML raises: a date or tagged value that is none, and text nested too deep, raise no
-YAMLError."""
+"""What reading YAML raises; a date that is none, or text nested too deep, is no YAMLError."""
 _FAST_LOADER = getattr(yaml, "CSafeLoader", yaml.SafeLoader)
 """For our own files: libyaml ends the process where a text is nested too deep."""
 

@@ -15,8 +15,7 @@ class ShowableStream:
 
     def __init__(self, stream: TextIO) -> None:
         self.rich_proxied_file = stream
-        """Where rich writes its colours, past this; `program.common.console` keeps foreign marks
-        out of them."""
+        """Where rich writes its colours, past this; our console keeps foreign marks out."""
 
     def write(self, text: str) -> int:
         """Write a text, and return its length."""

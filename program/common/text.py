@@ -18,8 +18,16 @@ _STRING = r'"(?:[^"\\\n]|\\.|\n(?![ \t]{0,8}\{)|"(?!\s*[,:}\]]|[ \t]*(?:\n|\Z)))
 """A string in an object. A quote that nothing of an object follows is its text's ("the "soft"
 edges"); one that breaks off ends where the next object begins."""
 _LONGEST = 50_000
-"""An answer is looked for in so many of a text's last characters: what runs on for longer is
-none."""
+"""An answer is looked for in so many of a text's last characters: what runs longer is none."""
+
+
+def counted(count: int, noun: str) -> str:
+    """Return how many of a thing there are.
+
+    >>> counted(1, "photograph"), counted(1200, "photograph")
+    ('1 photograph', '1200 photographs')
+    """
+    return f"{count} {noun}{'s' * (count != 1)}"
 
 
 _ENDED = re.compile(r"[.!?:…。！？：][\"'”’)）\]]*\Z")

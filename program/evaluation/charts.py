@@ -11,6 +11,7 @@ from rich import box
 from rich.table import Table
 from rich.text import Text
 
+from program.common.text import counted
 from program.evaluation.intervals import FEW, FITTED, METRICS, Figure, headline
 from program.evaluation.record import Baseline, Details, EvaluationRecord, LabelledRow, PartFigures
 
@@ -64,7 +65,7 @@ def baseline_tables(record: EvaluationRecord) -> Iterator[Table]:
     for ways, columns in baselines_by_task(record):
         metric = columns[0]
         basis = record.figures[metric]
-        title = f"{heading(record)}\nn = {basis.n} of {basis.asked}, {_photographs(basis.groups)}"
+        title = f"{heading(record)}\nn = {basis.n} of {basis.asked}, {counted(basis.groups, 'photograph')}"
         table = Table(title=title, title_justify="left", box=box.SIMPLE_HEAD, show_edge=False, padding=0)
         table.add_column("", width=_LABEL, overflow="fold")
         for name in columns:
@@ -95,8 +96,10 @@ def baselines_by_task(record: EvaluationRecord) -> Iterator[tuple[list[Baseline]
 
 def comparison_table(before: EvaluationRecord, after: EvaluationRecord, differences: Mapping[str, Figure]) -> Table:
     """Return one row per figure that a word says: both programs, and their paired difference with its interval."""
-    dataset, counted = after.dataset, [("score", before.srcc), ("question", before.accuracy)]
-    title = f"{dataset.name}{f', {dataset.split} split' if dataset.split else ''}"
+    dataset = after.dataset
+    title = dataset.name
+    if dataset.split:
+        title += f", {dataset.split} split"
     table = Table(
         title=title, title_justify="left", box=box.HORIZONTALS, pad_edge=False, padding=(0, 1, 0, 0),
         caption_justify="left",
@@ -109,37 +112,59 @@ def comparison_table(before: EvaluationRecord, after: EvaluationRecord, differen
     for name, metric in METRICS.items():
         old, new = before.figures.get(name), after.figures.get(name)
         if metric.word and (old is not None or new is not None):
-            cells = ("-" if figure is None else figure.value_text() for figure in (old, new))
             gain = Text("same program") if same else _gain_text(name, differences.get(name))
-            table.add_row(metric.word, *cells, gain)
+            table.add_row(metric.word, _value_cell(old), _value_cell(new), gain)
     seconds = [record.pace.get("model_seconds_per_image") for record in (before, after)]
     tokens = [record.pace.get("tokens_per_image") for record in (before, after)]
     for word, costs, form in (("tokens an image", tokens, ",.0f"), ("seconds an image", seconds, ".2f")):
         if any(costs):
             table.add_row(word, *("-" if cost is None else format(cost, form) for cost in costs), "")
-    counts = [f"{figure.n} {what}{'s' * (figure.n != 1)}" for what, figure in counted if figure]
-    groups = max((figure.groups for _, figure in counted if figure), default=0)
-    made_up = ", which is made up: they say nothing of people" if dataset.judge != "people" else ""
-    table.caption = "\n".join([
-        f"{' and '.join(counts)} of {_photographs(groups)}; labels by {dataset.judge}{made_up}.",
-        *_interval_lines([] if same else list(differences.values())),
-        *(["Seconds are those of the model's calls; - where all answers came from the cache."]
-          if any(seconds) else []),
-        *(f"{name}: {record.failed} of {len(record.rows)} samples failed and are left out"
-          for name, record in (("before", before), ("after", after)) if record.failed),
-        *undefined_lines((METRICS[name].word, f) for each in (before, after) for name, f in each.figures.items()
-                   if METRICS[name].word),
-        *_too_few(before),
-    ])  # fmt: skip
+    if same:
+        differences = {}
+    lines = _lines_below(before, after, list(differences.values()), with_seconds=any(seconds))
+    table.caption = "\n".join(lines)
     return table
+
+
+def _lines_below(
+    before: EvaluationRecord, after: EvaluationRecord, gains: Sequence[Figure], *, with_seconds: bool
+) -> list[str]:
+    """Return what a reader has to know of a comparison."""
+    counts, groups = [], 0
+    for figure, what in ((before.srcc, "score"), (before.accuracy, "question")):
+        if figure is not None:
+            counts.append(counted(figure.n, what))
+            groups = max(groups, figure.groups)
+    labels = f"labels by {after.dataset.judge}"
+    if after.dataset.judge != "people":
+        labels += ", which is made up: they say nothing of people"
+    lines = [f"{' and '.join(counts)} of {counted(groups, 'photograph')}; {labels}."]
+    lines += _interval_lines(gains)
+    if with_seconds:
+        lines.append("Seconds are those of the model's calls; - where all answers came from the cache.")
+    figures = []
+    for name, record in (("before", before), ("after", after)):
+        if record.failed:
+            lines.append(f"{name}: {record.failed} of {len(record.rows)} samples failed and are left out")
+        figures += [(METRICS[each].word, figure) for each, figure in record.figures.items()]
+    lines += undefined_lines((word, figure) for word, figure in figures if word)
+    return [*lines, *_too_few(before)]
+
+
+def _value_cell(figure: Figure | None) -> str:
+    return "-" if figure is None else figure.value_text()
 
 
 def _interval_lines(gains: Sequence[Figure]) -> Iterator[str]:
     """Yield what the brackets are, where there are any, and of what they speak."""
+    if not any(gain.ends_text() for gain in gains):
+        return
     few = [gain.groups for gain in gains if gain.descriptive]
-    if any(gain.ends_text() for gain in gains):
-        over = f", over images of only {_photographs(min(few))}: they do not speak of new photographs" if few else ""
-        yield f"Brackets: 95 % intervals{over}."
+    if few:
+        over = f"over images of only {counted(min(few), 'photograph')}"
+        yield f"Brackets: 95 % intervals, {over}: they do not speak of new photographs."
+    else:
+        yield "Brackets: 95 % intervals."
 
 
 def gain_words(metric: str, gain: Figure) -> str:
@@ -167,8 +192,9 @@ def notes(record: EvaluationRecord) -> list[str]:
     if record.failed:
         lines.append(f"{record.failed} of {len(record.rows)} samples failed; no figure counts them.")
     if any(figure.descriptive for figure in record.figures.values()):
-        groups = sorted({figure.groups for figure in record.figures.values()})
-        lines.append(f"Only {_photographs(groups[0])}: the intervals are over images and say nothing of new ones.")
+        groups = min(figure.groups for figure in record.figures.values())
+        few = counted(groups, "photograph")
+        lines.append(f"Only {few}: the intervals are over images and say nothing of new ones.")
     lines += _too_few(record)
     lines += undefined_lines(figure_lines(record))
     if any("line instead" in figure.method for _, figure in figure_lines(record)):
@@ -218,8 +244,7 @@ def undefined_lines(figures: Iterable[tuple[str, Figure]]) -> list[str]:
 def _too_few(record: EvaluationRecord) -> Iterator[str]:
     for figure, what in ((record.srcc, "score"), (record.accuracy, "question")):
         if figure is not None and figure.n < FEW:
-            opening = f"Only {figure.n} {what}{'s' * (figure.n != 1)}"
-            yield f"{opening}: neither figures nor intervals of so few say anything of others."
+            yield f"Only {counted(figure.n, what)}: neither figures nor intervals of so few say anything of others."
 
 
 def _superfluous(record: EvaluationRecord) -> Iterator[str]:
@@ -237,10 +262,6 @@ def _superfluous(record: EvaluationRecord) -> Iterator[str]:
 def figure_cell(figure: Figure | None, sign: str = "", style: str = "") -> Text:
     """Return a figure with its interval on a line of its own, so that tables fit 80 columns."""
     return Text("-" if figure is None else f"{figure.value_text(sign)}\n{figure.ends_text(sign)}".rstrip(), style)
-
-
-def _photographs(count: int) -> str:
-    return f"{count} photograph" + ("s" if count != 1 else "")
 
 
 BLUE, INK, FAINT, SOFT = "#3b6fd4", "#1f2933", "#e3e8ee", "#6b7785"

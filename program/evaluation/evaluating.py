@@ -4,7 +4,7 @@ import logging
 import re
 import time
 from collections import Counter
-from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence, Sized
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sized
 from contextlib import closing, nullcontext
 from dataclasses import dataclass, field, replace
 from pathlib import Path, PurePosixPath
@@ -37,7 +37,7 @@ from program.common.files import IdSet, Place
 from program.common.settings import Settings
 from program.evaluation.baselines import BaselineAnswers, with_baselines
 from program.evaluation.figures import details_of, summarize
-from program.evaluation.record import Cost, Dataset, Details, EvaluationRecord, Fitted, LabelledRow, Readings, WorstRows
+from program.evaluation.record import Cost, Dataset, Details, EvaluationRecord, Fitted, LabelledRow, WorstRows
 from program.lms.limits import BudgetSpent
 from program.running.journal import Journal
 from program.running.runner import Asking, Engine, run
@@ -270,9 +270,8 @@ def samples_of(
         mend = " or ".join([*contents.splits, "all"])
         raise InputError(f"manifest {str(manifest)!r}: no sample in split {split!r}; give --split {mend}")
     if not judges:
-        raise InputError(
-            f"manifest {str(manifest)!r}: no sample {f'of split {split!r} ' if split else ''}has a label; give {LABELS}"
-        )
+        where = f"of split {split!r} " if split else ""
+        raise InputError(f"manifest {str(manifest)!r}: no sample {where}has a label; give {LABELS}")
     if bare:
         logger.warning("%s: %s", str(manifest), left_out(bare, chosen.total()))
     for note in filter(None, (note_on(manifest), doubt)):
@@ -340,11 +339,15 @@ def evaluate(
     if split not in {None, *get_args(Split)}:
         raise InputError(f"split {split!r}: unknown; give {', '.join(get_args(Split))}, or None for all")
     fitted_on, known = program.fitted_on, dict[str, str]()
-    samples: Iterable[Sample] = data if not isinstance(data, str | Path) else samples_of(
-        data, settings, split, progress=progress, fitted_on=fitted_on, include_fitted=include_fitted
-    )  # fmt: skip
-    if fitted_on is not None and not isinstance(samples, ManifestSplit):
-        samples = (sample for sample, _ in _recognized(samples, fitted_on, known))
+    samples: Iterable[Sample]
+    if isinstance(data, str | Path):
+        samples = samples_of(
+            data, settings, split, progress=progress, fitted_on=fitted_on, include_fitted=include_fitted
+        )
+    elif fitted_on is not None and not isinstance(data, ManifestSplit):
+        samples = (sample for sample, _ in _recognized(data, fitted_on, known))
+    else:
+        samples = data
     dataset = samples.dataset if isinstance(samples, ManifestSplit) else Dataset(name="samples")
     context = context_of(program, baselines=baselines)
     if checkpoint is None and dataset.manifest_sha256 is not None:
@@ -354,17 +357,14 @@ def evaluate(
             checkpoint = None
     elif checkpoint is None and resume:
         raise InputError("resume: samples from Python have no checkpoint of their own; give checkpoint=")
-    runner = program.resources.runner
-    before = runner.counts.copy()
+    if workers is None:
+        workers = settings.compile.workers
     record = run_samples(
-        program, samples, workers=workers if workers is not None else settings.compile.workers, progress=progress,
+        program, samples, workers=workers, progress=progress,
         seed=settings.seed, checkpoint=checkpoint, resume=resume, dataset=dataset, context=context,
         others=BaselineAnswers(program) if baselines else None, engine=engine,
     )  # fmt: skip
-    counts = runner.counts - before if engine is None else _counts_of(record.rows)
-    readings = Readings(**counts, **runner.cache_state())
-    update = {"details": details_of(record.rows, seed=settings.seed), "readings": readings}
-    record = record.model_copy(update=update)
+    record = record.model_copy(update={"details": details_of(record.rows, seed=settings.seed)})
     if isinstance(samples, ManifestSplit):
         record = _marked(record, samples.fitted, samples.fitted_ids)
     elif fitted_on is not None:
@@ -393,13 +393,6 @@ def check_judged(record: EvaluationRecord, manifest: Place) -> None:
         raise InputError(
             f"manifest {str(manifest)!r}: none of the {record.failed} samples could be judged; the first: {reason}"
         )
-
-
-def _counts_of(rows: Sequence[LabelledRow]) -> Counter[str]:
-    """Return how many readings the rows say that their tools made, wherever they ran; not those of baselines."""
-    names = ("tool_readings", "tool_cache_hits", "tool_failures")
-    readings, cached, failed = (sum(int((row.spent or {}).get(name, 0)) for row in rows) for name in names)
-    return Counter(fresh=readings - cached - failed, cached=cached, failed=failed)
 
 
 def checkpoint_path(settings: Settings, dataset: Dataset, context: dict[str, Any]) -> Path:

@@ -3,7 +3,7 @@
 import math
 from collections import Counter, defaultdict
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from operator import attrgetter, itemgetter
+from operator import attrgetter
 from typing import Any
 
 import numpy as np
@@ -119,18 +119,6 @@ def _predictions(rows: Sequence[LabelledRow]) -> _Inputs:
     return rows, truth, predicted
 
 
-def _levels(rows: Sequence[LabelledRow]) -> _Inputs:
-    used, right, sure = [], [], []
-    for row in rows:
-        if row.level_probabilities:
-            # Of equally probable levels the lowest, as argmax does.
-            level, probability = max(sorted(row.level_probabilities.items()), key=itemgetter(1))
-            used.append(row)
-            right.append(float(level == nearest_level(float(row.truth or 0))))
-            sure.append(probability)
-    return used, np.array(right), np.array(sure)
-
-
 def _opinions(rows: Sequence[LabelledRow]) -> _Inputs:
     used = [row for row in rows if row.mos_std is not None]
     _, truth, predicted = _predictions(used)
@@ -145,8 +133,7 @@ def _intervals(rows: Sequence[LabelledRow]) -> _Inputs:
 
 
 _INPUTS: Mapping[str, Callable[[Sequence[LabelledRow]], _Inputs]] = {
-    "scores": _predictions, "answers": _predictions, "levels": _levels, "opinions": _opinions,
-    "intervals": _intervals,
+    "scores": _predictions, "answers": _predictions, "opinions": _opinions, "intervals": _intervals,
 }  # fmt: skip
 """What a metric needs of rows that count: the rows that have it, truth and prediction."""
 
@@ -196,7 +183,6 @@ def _tally(rows: Sequence[LabelledRow]) -> dict[str, Any]:
     """Return the fields of a record that are counts and sums over its rows: samples by task, attempts, costs, pace."""
     attempts = Counter(row.attempt for row in rows if row.attempt and row.status != "failed")
     spenders = [row.spent for row in rows if row.spent is not None]
-    spent = _sums(spenders)
     beside = _sums(_cost(row.baseline_cost) for row in rows if row.baseline_cost is not None)
     return {
         "scoring": _counts(rows, "scoring"), "mcq": _counts(rows, "mcq"), "other": _counts(rows, "open"),
@@ -204,15 +190,21 @@ def _tally(rows: Sequence[LabelledRow]) -> dict[str, Any]:
         "attempts": dict(sorted(attempts.items())),
         "pace": _pace(rows, spenders),
         "baseline_cost": Cost(**beside) if beside else None,
-        "spent_by_stage": _stages(spent),
-        "spent_per_sample": {name: round(total / len(spenders), 6) for name, total in spent.items()},
         **_sums(map(_cost, rows)),
     }  # fmt: skip
 
 
 def _counts(rows: Iterable[LabelledRow], task: Task) -> Counts:
-    own = [row for row in rows if row.task == task]
-    statuses = Counter("failed" if row.status == "failed" else "used" if row.counts else "unlabelled" for row in own)
+    statuses = Counter[str]()
+    for row in rows:
+        if row.task != task:
+            continue
+        if row.status == "failed":
+            statuses["failed"] += 1
+        elif row.counts:
+            statuses["used"] += 1
+        else:
+            statuses["unlabelled"] += 1
     return Counts(asked=statuses.total(), **statuses)
 
 
@@ -228,15 +220,6 @@ def _sums(amounts: Iterable[Mapping[str, float | None]]) -> dict[str, Any]:
             if amount is not None:
                 sums[name] = sums.get(name, 0) + amount
     return sums
-
-
-def _stages(spent: Mapping[str, float]) -> dict[str, Cost]:
-    stages = {}
-    for stage in ("executor", "planner", "summarizer"):
-        costs = {kind: spent[f"{kind}_{stage}"] for kind in Cost.model_fields if f"{kind}_{stage}" in spent}
-        if costs:
-            stages[stage] = Cost.model_validate({kind: round(cost, 6) for kind, cost in costs.items()})
-    return stages
 
 
 def _pace(rows: Sequence[LabelledRow], spenders: Sequence[Mapping[str, float]]) -> dict[str, float]:

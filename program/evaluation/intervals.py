@@ -12,6 +12,7 @@ from scipy import special
 
 from program.common.backends import Frozen
 from program.common.errors import InputError
+from program.common.text import counted
 from program.evaluation import metrics
 from program.evaluation.metrics import Parameters, Resampler, Values, fit_logistic, paired_arrays
 
@@ -26,10 +27,10 @@ class Metric:
     """What people read, with an arrow towards the better end."""
     function: Callable[..., float]
     """Takes truth and prediction; nan where undefined."""
-    needs: Literal["scores", "answers", "levels", "opinions", "intervals", "preferences"] = "scores"
-    """What truth and prediction are: human and predicted score; true and chosen letter; whether the likeliest level was
-    right and its probability; True and whether the score lies outside the opinions; True and whether the human score
-    lies in the program's interval; differences of both in pairs (see `preferences`)."""
+    needs: Literal["scores", "answers", "opinions", "intervals", "preferences"] = "scores"
+    """What truth and prediction are: human and predicted score; true and chosen letter; True and whether the score lies
+    outside the opinions; True and whether the human score lies in the program's interval; differences of both in pairs
+    (see `preferences`)."""
     direction: Literal[1, 0, -1] = 1
     """1: higher is better, -1: lower is better, 0: neither."""
     varied: bool = False
@@ -44,9 +45,6 @@ class Metric:
     """How many resamples are computed at once; None computes one after the other, 500 at most."""
     bootstrap_limit: int = 20_000
     """Larger sets use the jackknife over blocks of samples: same width, far less work."""
-    inflated: bool = False
-    """Whether resamples exceed the figure by nature, as means of absolute differences do: the interval then is that of
-    the resamples moved back by their mean excess, so that it holds its figure."""
     note: Callable[[Values, Values], str] | None = None
     """What else is to be said of how the figure came about."""
     headline: bool = False
@@ -65,9 +63,11 @@ class Metric:
 
     def why_not(self, truth: Values, predicted: Values) -> str:
         """Return why these samples say nothing of the metric; empty where they do."""
-        size, needed = len(truth), self.curve + 1 if self.curve else 3 if self.varied else 1
-        if size < needed:
-            return f"it takes {needed} sample{'s' * (needed != 1)}, not {size or 'none'}"
+        needed = 1
+        if self.varied:
+            needed = max(3, self.curve + 1)
+        if len(truth) < needed:
+            return f"it takes {counted(needed, 'sample')}, not {len(truth) or 'none'}"
         if not self.varied:
             return ""
         for what, values in zip(("labels", "answers"), paired_arrays("metric", truth, predicted), strict=True):
@@ -161,17 +161,9 @@ METRICS: dict[str, Metric] = {
         "Bias, predicted - label", metrics.bias, direction=0,
         closed_form=metrics.mean_of(lambda x, y: np.subtract(y, x)), parts=("by_distortion", "by_level"),
     ),
-    "pairwise": Metric(
-        "Pairs in the right order ↑", metrics.pairwise, varied=True, bounds=(0, 1),
-        closed_form=metrics.pairwise_resampler, bootstrap_limit=2000,
-    ),
     "outlier_ratio": Metric(
         "Outliers past 2 sigma of opinions ↓", metrics.accuracy, "opinions", direction=-1, bounds=(0, 1),
         scale="wilson", closed_form=metrics.mean_of(np.equal),
-    ),
-    "calibration_error": Metric(
-        "Calibration error of levels (ECE) ↓", metrics.calibration_error, "levels", direction=-1, bounds=(0, 1),
-        bootstrap_limit=2000, inflated=True,
     ),
     "coverage": Metric(
         "Labels in the interval, 95 % meant", metrics.accuracy, "intervals", direction=0, bounds=(0, 1),
@@ -249,7 +241,11 @@ class Figure(Frozen):
         """1 where the whole interval lies above 0, -1 where it lies below; 0 where it holds 0, or there is none."""
         if self.low is None or self.high is None:
             return 0
-        return 1 if self.low > 0 else -1 if self.high < 0 else 0
+        if self.low > 0:
+            return 1
+        if self.high < 0:
+            return -1
+        return 0
 
     def value_text(self, sign: str = "") -> str:
         """Return the value with three decimals, or "undefined"; with `sign` "+" a plus stands before it."""
@@ -281,19 +277,27 @@ def interval(
     plan = _plan(entry, groups, len(truth), seed)
     if plan.size < 2 or np.isnan(value):
         return plan.figure(value, np.nan, np.nan, _NONE, why)
-    if entry.scale == "wilson" and (plan.resample or value in (0.0, 1.0)):
+    if entry.scale == "wilson" and plan.resample:
         # Resampling understates the spread of a share near 0 or 1 (0.97 of 30: covers 59 %, Wilson's 95 %).
+        low, high = wilson(value, plan.size)
+        method = f"Wilson score interval over {plan.unit}"
+    elif entry.scale == "wilson" and value in (0.0, 1.0):
         # Where answers share photographs and all are alike, a photograph counts as one answer.
-        low, high = wilson(value, plan.size if plan.resample else plan.groups)
-        method = f"Wilson score interval over {plan.unit if plan.resample else 'photographs'}{plan.note}"
+        low, high = wilson(value, plan.groups)
+        method = "Wilson score interval over photographs"
     else:
-        fisher = entry.scale == "fisher" and not plan.resample
         (varied,) = _varied(entry, truth, (predicted,), plan, seed)
-        if plan.resample and entry.inflated:
-            varied = varied - (np.nanmean(varied) - value)
-        low, high = _percentiles(varied) if plan.resample else _jackknife(value, varied, fisher=fisher)
-        method = plan.method + (" on Fisher's z" if fisher else "") + plan.note
-    method += entry.note(truth, predicted) if entry.note else ""
+        method = plan.method
+        if plan.resample:
+            low, high = _percentiles(varied)
+        elif entry.scale == "fisher":
+            low, high = _jackknife(value, varied, fisher=True)
+            method += " on Fisher's z"
+        else:
+            low, high = _jackknife(value, varied)
+    method += plan.note
+    if entry.note:
+        method += entry.note(truth, predicted)
     low, high = np.clip([low, high], *entry.bounds)
     # Of three samples a resample is mostly of two, whose coefficients are 1 or -1.
     if plan.size < FEW and (high - low < _NO_WIDTH or (entry.varied and plan.size < 4)):
@@ -370,7 +374,7 @@ def _plan(metric: Metric, groups: Sequence[Hashable] | None, size: int, seed: in
         unit = "photographs"
     else:
         if count < size:
-            note = f" (descriptive: only {count} photograph{'s' if count != 1 else ''})"
+            note = f" (descriptive: only {counted(count, 'photograph')})"
         codes = np.arange(size)
         resample = size <= metric.bootstrap_limit
     units = int(codes.max(initial=-1)) + 1

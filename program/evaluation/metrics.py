@@ -252,24 +252,6 @@ def bias(truth: ArrayLike, predicted: ArrayLike) -> float:
     return mean(y - x)
 
 
-def pairwise(truth: ArrayLike, predicted: ArrayLike) -> float:
-    """Return the share of pairs of samples that are put in the right order, 0..1, 0.5 for guessing.
-
-    Pairs tied in truth are left out; those tied in the prediction earn half a point, as a coin would. Equals
-    `(1 + Somers' D) / 2` with the truth as the independent variable. nan where no two truths differ.
-    Source: Somers 1962, American Sociological Review 27.
-    """
-    x, y = paired_arrays("pairwise", truth, predicted)
-    if _undefined(x):
-        return float("nan")
-    if _undefined(y):
-        return 0.5
-    pairs = x.size * (x.size - 1) / 2
-    untied_x, untied_y = pairs - _tied_pairs(x), pairs - _tied_pairs(y)
-    agreeing = float(scipy.stats.kendalltau(x, y).statistic) * np.sqrt(untied_x) * np.sqrt(untied_y)  # C - D
-    return float(np.clip((1 + agreeing / untied_x) / 2, 0.0, 1.0))
-
-
 def mean_of(each: Callable[[Values, Values], ArrayLike]) -> Callable[[Values, Values], Resampler]:
     """Return what makes the resampler of a metric that is a mean; `each` returns the samples' own numbers."""
 
@@ -308,20 +290,6 @@ def outliers(truth: ArrayLike, predicted: ArrayLike, spread: ArrayLike) -> NDArr
     return np.asarray(np.abs(y - x) > 2 * s)
 
 
-def calibration_error(right: ArrayLike, confidence: ArrayLike) -> float:
-    """Return the expected calibration error of stated confidences, 0..1, lower is better.
-
-    `right` is 1 where the most probable level was the human one, else 0; `confidence` is its probability; the bins are
-    five of equal mass. nan for no samples. A calibrated program of n = 100 shows about 0.08, by chance alone.
-    Source: Naeini et al. 2015, AAAI (equal-mass bins: Nixon et al. 2019).
-    """
-    x, y = paired_arrays("calibration_error", right, confidence)
-    if not x.size:
-        return float("nan")
-    bins = equal_mass_bins(y)
-    return float(np.abs(np.bincount(bins, x - y)).sum() / x.size)
-
-
 def after_logistic(
     truth: ArrayLike, predicted: ArrayLike, *, metric: Callable[..., float], parameters: Parameters
 ) -> float:
@@ -336,13 +304,6 @@ def _key(truth: _Array, predicted: _Array, parameters: Parameters) -> tuple[byte
 
 # The metrics after a logistic are asked for the same resamples, one metric after the other.
 _fitted = cached(LRUCache(2048), key=_key, lock=threading.Lock())(fit_logistic)
-
-
-def equal_mass_bins(values: _Array) -> NDArray[np.intp]:
-    """Return each value's bin, 0..4, of about n / 5 members; equal values share one."""
-    # By mid-rank, so that the order of the samples decides nothing.
-    ceilings = np.ceil(np.asarray(scipy.stats.rankdata(values)) * 5 / values.size - 1e-9)
-    return np.minimum(ceilings.astype(np.intp), 5) - 1
 
 
 def paired_arrays(name: str, truth: ArrayLike, predicted: ArrayLike) -> tuple[_Array, _Array]:
@@ -388,37 +349,21 @@ def _unit(values: _Array) -> _Array:
     return np.asarray(centred / np.linalg.norm(centred), dtype=np.float64)
 
 
-def _tied_pairs(values: _Array) -> float:
-    counts = np.unique(values, return_counts=True)[1].astype(np.float64)
-    return float(np.sum(counts * (counts - 1) / 2))
+def krcc_resampler(truth: Values, predicted: Values) -> Resampler:
+    """Return the resampler of KRCC, which needs n x n bytes of memory."""
+    x, y = paired_arrays("krcc", truth, predicted)
+    ranks_x, ranks_y = _Ranks(x), _Ranks(y)
+    signs = np.sign(x[:, None] - x[None, :]) * np.sign(y[:, None] - y[None, :])
+    agree = signs.astype(np.float32)  # -1, 0, 1: sums stay exact far beyond any n that fits in memory
 
+    def resampled(counts: _Array) -> _Array:
+        n = counts.sum(axis=1)
+        pairs = n * (n - 1) / 2
+        agreeing = np.einsum("bi,bi->b", counts.astype(np.float32) @ agree, counts) / 2
+        untied = (pairs - ranks_x.ties(counts)) * (pairs - ranks_y.ties(counts))
+        return _divide(agreeing, np.sqrt(untied))
 
-def _of_pairs(figure: Callable[[_Array, _Array, _Array], _Array]) -> Callable[[Values, Values], Resampler]:
-    """Return what makes a resampler, which needs n x n bytes of memory.
-
-    `figure` takes concordant less discordant pairs of samples (both scores order them alike, or not), and the pairs
-    untied in each score.
-    """
-
-    def resampler(truth: Values, predicted: Values) -> Resampler:
-        x, y = paired_arrays("pairs", truth, predicted)
-        ranks_x, ranks_y = _Ranks(x), _Ranks(y)
-        signs = np.sign(x[:, None] - x[None, :]) * np.sign(y[:, None] - y[None, :])
-        agree = signs.astype(np.float32)  # -1, 0, 1: sums stay exact far beyond any n that fits in memory
-
-        def resampled(counts: _Array) -> _Array:
-            n = counts.sum(axis=1)
-            pairs = n * (n - 1) / 2
-            agreeing = np.einsum("bi,bi->b", counts.astype(np.float32) @ agree, counts) / 2
-            return figure(agreeing, pairs - ranks_x.ties(counts), pairs - ranks_y.ties(counts))
-
-        return resampled
-
-    return resampler
-
-
-krcc_resampler = _of_pairs(lambda agreeing, untied_x, untied_y: _divide(agreeing, np.sqrt(untied_x * untied_y)))
-pairwise_resampler = _of_pairs(lambda agreeing, untied_x, _: (1 + _divide(agreeing, untied_x)) / 2)
+    return resampled
 
 
 class _Ranks:

@@ -26,7 +26,6 @@ from program.common.errors import InputError
 from program.common.files import Place, remove_leftovers, write_whole
 from program.common.outputs import REPORT, check_outputs_in, replacing
 from program.common.request import DEFAULT_QUERY
-from program.common.settings import Settings
 from program.evaluation.charts import (
     baseline_tables,
     baselines_by_task,
@@ -38,14 +37,14 @@ from program.evaluation.charts import (
     svg_url,
 )
 from program.evaluation.evaluating import Evaluating
-from program.evaluation.intervals import METRICS, Figure, interval
+from program.evaluation.intervals import METRICS, Figure
 from program.evaluation.metrics import srcc
-from program.evaluation.record import WORST, Baseline, Dataset, Environment, EvaluationRecord, LabelledRow, environment
+from program.evaluation.record import WORST, Baseline, Dataset, EvaluationRecord, LabelledRow
 from program.expert import TILE, heatmap
 from program.fusion import ScoreFusion
 from program.images.store import IMAGES, data_url, jpeg_of, small, thumbnail
 from program.lms.traits import known_traits
-from program.tracking import RunHandle, Tracker, dataset_name
+from program.tracking import RunHandle, dataset_name
 from signatures.schemas import CATEGORY_WORDS, GLOBAL, SEVERITIES
 
 _THUMBNAIL_PX, _MAP_PX = 320, 200
@@ -61,11 +60,12 @@ def pictures_of(
     distortions, pictures = {row.id: _found(row) for row in mapped}, {}
     for sample in samples:
         if sample.id in wanted:
-            pictures[sample.id] = {
-                "image": _thumbnail(sample.image), "query": sample.query, "options": sample.options,
-                "reference": _thumbnail(sample.reference) if sample.reference else None,
-                "maps": _maps(sample, distortions[sample.id]) if sample.id in distortions else {},
-            }  # fmt: skip
+            picture: dict[str, Any] = {"image": _thumbnail(sample.image), "reference": None, "maps": {}}
+            if sample.reference:
+                picture["reference"] = _thumbnail(sample.reference)
+            if sample.id in distortions:
+                picture["maps"] = _maps(sample, distortions[sample.id])
+            pictures[sample.id] = {**picture, "query": sample.query, "options": sample.options}
         if len(pictures) == len(wanted):
             break
     return pictures
@@ -235,19 +235,6 @@ def _ladder(record: EvaluationRecord, ways: list[Baseline], columns: list[str]) 
     return {"metric": metric, "columns": columns, "ways": ways, "floor": math.floor(min([*ends, 0.9]) * 10) / 10}
 
 
-def _model_line(record: EvaluationRecord) -> str:
-    """Say how well a language model agrees with the labels by itself, and what it weighs; nothing of the expert."""
-    weight, (truth, levels) = record.context.get("model_weight"), _labels_and_beliefs(record.rows, "expected_level")
-    if weight is None or not truth:
-        return ""
-    scores = [float(row.predicted or 0) for row in _believing(record.rows, "expected_level")]
-    # The embedded expert's level is the program's own answer, but for digits that are cut off.
-    if all(map(partial(math.isclose, abs_tol=1e-4), scores, levels)):
-        return ""
-    agreement = ", ".join(f"{name.upper()} {interval(name, truth, levels).value_text()}" for name in ("srcc", "rmse"))
-    return f"the model alone: {agreement} (n = {len(truth)}); next to the tools its weight is {weight:g}"
-
-
 def show(record: EvaluationRecord, page: Path | None) -> None:
     """Print the tables, what failed and what it cost, and where the report is."""
     console = Console()
@@ -259,12 +246,14 @@ def show(record: EvaluationRecord, page: Path | None) -> None:
         console.print(f"failed      {name}: {error}", highlight=False, markup=False, soft_wrap=True)
     if record.failed > _FAILURES_SHOWN:
         console.print(f"            and {record.failed - _FAILURES_SHOWN} more, in the report", highlight=False)
-    if line := _model_line(record):
-        console.print(f"\n{line}", highlight=False)
-    spent = f", {record.lm_calls} model calls, {record.tokens or 0} tokens" if record.lm_calls else ""
-    spent += f", {record.cost_usd:.4f} USD" if record.cost_usd is not None else ""
-    degraded = f", {record.degraded} degraded" if record.degraded else ""
-    console.print(f"\n{len(record.rows)} samples in {record.wall_seconds:.1f} s{degraded}{spent}", highlight=False)
+    facts = [f"{len(record.rows)} samples in {record.wall_seconds:.1f} s"]
+    if record.degraded:
+        facts.append(f"{record.degraded} degraded")
+    if record.lm_calls:
+        facts += [f"{record.lm_calls} model calls", f"{record.tokens or 0} tokens"]
+    if record.cost_usd is not None:
+        facts.append(f"{record.cost_usd:.4f} USD")
+    console.print(f"\n{', '.join(facts)}", highlight=False)
     if page is not None:
         console.print(f"report      {page}", highlight=False, soft_wrap=True)
 
@@ -337,8 +326,10 @@ def headlines(record: EvaluationRecord, program: AgenticIQA) -> dict[str, float 
     """
     values: dict[str, float | None] = {name: figure.value for name, figure in _listed(record.figures)}
     for name, belief in (("model_srcc", "expected_level"), ("tools_srcc", "tool_mean_equal")):
-        truth, beliefs = _labels_and_beliefs(record.rows, belief)
-        values[name] = srcc(truth, beliefs) if truth else None
+        used = [row for row in record.rows if row.task == "scoring" and row.counts and belief in row.beliefs]
+        if used:
+            truth: list[Any] = [row.truth for row in used]
+            values[name] = srcc(truth, [row.beliefs[belief] for row in used])
     ways = [way for way in record.baselines.values() if way.kind != "uncompiled"]
     simple = [way.figures["srcc"].value or -1 for way in ways if "srcc" in way.figures]
     fusion = program.summarizer.fusion
@@ -350,15 +341,6 @@ def headlines(record: EvaluationRecord, program: AgenticIQA) -> dict[str, float 
 
 def _listed(figures: Mapping[str, Figure]) -> list[tuple[str, Figure]]:
     return [(name, figures[name]) for name in _LISTED if name in figures]
-
-
-def _labels_and_beliefs(rows: Iterable[LabelledRow], belief: str) -> tuple[list[Any], list[float]]:
-    used = _believing(rows, belief)
-    return [row.truth for row in used], [row.beliefs[belief] for row in used]
-
-
-def _believing(rows: Iterable[LabelledRow], belief: str) -> list[LabelledRow]:
-    return [row for row in rows if row.task == "scoring" and row.counts and belief in row.beliefs]
 
 
 def log_misses(run: RunHandle, record: EvaluationRecord, program: AgenticIQA, samples: Iterable[Sample]) -> set[str]:
@@ -394,25 +376,6 @@ def _answer(judge: Evaluating, sample: Sample) -> Any:
     return judge(sample).predicted
 
 
-def log_calibration(
-    tracker: Tracker, settings: Settings, datasets: Sequence[tuple[str, str, str]], result: Mapping[str, Any], out: Path
-) -> RunHandle:
-    """Log a calibration (or measured strengths) with the datasets (name, hash, split) it was fitted on, as one run."""
-    names = " + ".join(name for name, _, _ in datasets)
-    with tracker.run(f"calibrate on {names}", {"command": "calibrate"}, result=f"the result is in {str(out)!r}") as run:
-        for name, digest, split in datasets:
-            run.log_dataset(name, digest, name, split)
-        here = environment()
-        _log_commit(run, here)
-        run.log_params({"data": names, "data_sha256": " ".join(digest[:12] for _, digest, _ in datasets),
-                        "seed": settings.seed, "tools": " ".join(result.get("tools", {}))})  # fmt: skip
-        asked = {"tools": settings.tools.model_dump(mode="json"), "environment": here.model_dump(mode="json")}
-        run.log_content(asked, "settings.yaml")
-        run.log_content(result, "result.json")
-        run.log_file(out)
-    return run
-
-
 def log_origin(
     run: RunHandle,
     record: EvaluationRecord,
@@ -428,18 +391,16 @@ def log_origin(
         run.log_dataset(dataset_name(name), digest(truths), name, split, map(_shown, samples))
     figures = record.figures.items()
     run.set_tags({f"undefined.{name}": f.reason or "no samples" for name, f in figures if f.value is None})
-    _log_commit(run, record.environment)
+    here = record.environment
+    if here.git_commit:
+        dirty = str(here.git_dirty).lower()
+        run.set_tags({"mlflow.source.git.commit": here.git_commit, "git_dirty": dirty})
 
 
 def _shown(sample: Sample) -> dict[str, Any]:
     """Return a sample as `mlflow.genai.evaluate` takes it."""
     asked = {"image": str(sample.image), "query": sample.query or DEFAULT_QUERY, "options": sample.options}
     return {"inputs": asked, "expectations": {"truth": sample.truth}}
-
-
-def _log_commit(run: RunHandle, here: Environment) -> None:
-    if here.git_commit:
-        run.set_tags({"mlflow.source.git.commit": here.git_commit, "git_dirty": str(here.git_dirty).lower()})
 
 
 _LONGEST = 300
@@ -453,19 +414,22 @@ def learned_params(program: AgenticIQA, rows: Iterable[LabelledRow] = ()) -> dic
     Program, prompts and what changed hold them in full. `rows` are what it answered, if anything.
     """
     models = {role: str(program.resources.lm(role).model) for role in ROLES}
-    near, moved = program.summarizer.neighbours, program.summarizer.corrections
-    lines = added_lines(AgenticIQA(program.resources.settings), program)
-    # Several predictors may have learned the same.
-    said = dict.fromkeys(line.removeprefix("- ") for added in lines.values() for line in added)
-    added = " ".join(line for line in said if not line.endswith(":"))
-    return {
-        "model": models["summarizer"] if len(set(models.values())) == 1 else ", ".join(map(" ".join, models.items())),
-        "demos": sum(len(predictor.demos) for _, predictor in program.named_parameters()),
-        "rubric": f"{added[: _LONGEST - 1]}…" if len(added) > _LONGEST else added or "as shipped",
-        **({"neighbours": f"{near.count} of {len(near.photographs)}"} if near is not None else {}),
-        **({"correction": f"by {moved.count} labels"} if moved is not None else {}),
-        "fusion": fusion_words(program, rows),
-    }  # fmt: skip
+    model = models["summarizer"]
+    if len(set(models.values())) > 1:
+        model = ", ".join(f"{role} {name}" for role, name in models.items())
+    lines: dict[str, None] = {}  # several predictors may have learned the same
+    for added in added_lines(AgenticIQA(program.resources.settings), program).values():
+        lines |= dict.fromkeys(line.removeprefix("- ") for line in added if not line.endswith(":"))
+    rubric = " ".join(lines) or "as shipped"
+    if len(rubric) > _LONGEST:
+        rubric = f"{rubric[: _LONGEST - 1]}…"
+    demos = sum(len(predictor.demos) for _, predictor in program.named_parameters())
+    params: dict[str, Any] = {"model": model, "demos": demos, "rubric": rubric, "fusion": fusion_words(program, rows)}
+    if (near := program.summarizer.neighbours) is not None:
+        params["neighbours"] = f"{near.count} of {len(near.photographs)}"
+    if (moved := program.summarizer.corrections) is not None:
+        params["correction"] = f"by {moved.count} labels"
+    return params
 
 
 def fusion_words(program: AgenticIQA, rows: Iterable[LabelledRow] = ()) -> str:

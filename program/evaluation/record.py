@@ -179,19 +179,23 @@ class WorstRows:
 
 def _labels(sample: Any) -> dict[str, Any]:
     """Return what a row says of a sample before anybody answers it."""
-    kind, (low, high) = sample.metadata.get("question_type"), sample.mos_range
     shown = hashlib.sha256(str(sample.reference or sample.image).encode()).hexdigest()[:12]
-    return {
+    labels = {
         "id": sample.id,
         # Several samples of one photograph are not independent, whether or not the manifest names a group.
         "group": sample.group or f"image-{shown}",
-        "task": sample.task, "distortion": sample.distortion,
-        "question_type": str(kind)[:80] if kind is not None and sample.task == "mcq" else None,
-        "choices": len(sample.options) if sample.options else None, "truth": sample.truth,
-        "mos_std": round(4 * sample.mos_std / (high - low), 6)
-        if sample.mos_std is not None and sample.task == "scoring" else None,
+        "task": sample.task, "distortion": sample.distortion, "truth": sample.truth,
         "preferred_over": sample.preferred_over,
     }  # fmt: skip
+    kind = sample.metadata.get("question_type")
+    if sample.task == "mcq" and kind is not None:
+        labels["question_type"] = str(kind)[:80]
+    if sample.options:
+        labels["choices"] = len(sample.options)
+    if sample.task == "scoring" and sample.mos_std is not None:
+        low, high = sample.mos_range
+        labels["mos_std"] = round(4 * sample.mos_std / (high - low), 6)
+    return labels
 
 
 def _one_line(text: str) -> str:
@@ -368,19 +372,6 @@ class Details(Agreement):
     """Accuracy of guessing: the mean of 1 / options."""
 
 
-class Readings(Frozen):
-    """The tool readings of one run, and the cache on disk they came from and went to."""
-
-    fresh: int = 0
-    """Not in the cache, so measured."""
-    cached: int = 0
-    failed: int = 0
-    entries: int | None = None
-    """Readings on disk at the end, of all runs; None without a cache. Likewise below."""
-    size_mb: float | None = None
-    limit_mb: int | None = None
-
-
 class EvaluationRecord(Agreement):
     """Everything needed to read, compare and repeat an evaluation. Round-trips through JSON."""
 
@@ -395,7 +386,6 @@ class EvaluationRecord(Agreement):
     """None where nobody knows what the program was fitted on."""
     details: Details | None = None
     baselines: dict[str, Baseline] = Field(default_factory=dict)
-    readings: Readings | None = None
     attempts: dict[str, int] = Field(default_factory=dict)
     """How many samples were answered at each attempt."""
     lm_calls: int | None = None
@@ -403,10 +393,6 @@ class EvaluationRecord(Agreement):
     cost_usd: float | None = None
     baseline_cost: Cost | None = None
     """What the baselines cost on top."""
-    spent_by_stage: dict[str, Cost] = Field(default_factory=dict)
-    """Sums of model calls, tokens and money by stage: planner, executor, summarizer."""
-    spent_per_sample: dict[str, float] = Field(default_factory=dict)
-    """Means over the samples that say: tokens, calls, cache hits, tool readings, replans, seconds by stage."""
     pace: dict[str, float] = Field(default_factory=dict)
     """Over the samples that say: seconds a sample took ("seconds_p50", "seconds_p95"), and what an image cost."""
     seed: int = 0

@@ -1,13 +1,11 @@
 """Measuring images with tools: a measurement never raises, readings are remembered."""
 
 import logging
-import threading
 import time
-from collections import Counter
 from collections.abc import Sequence
 from functools import partial
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 from program.common.cache import PlainCache
 from program.common.errors import InputError, ToolError, one_line
@@ -46,18 +44,8 @@ class ToolRunner:
         tools = self.settings = settings.tools
         self.registry = registry or ToolRegistry.load()
         self.calibration = open_calibration(tools.calibration)
-        self.counts: Counter[str] = Counter()
-        """Readings so far, over all threads: fresh, cached and failed."""
         kept = settings.kept_dir
         self._cache = PlainCache(kept / "readings", size_limit_mb=tools.cache_mb) if kept is not None else None
-        self._lock = threading.Lock()
-
-    def cache_state(self) -> dict[str, Any]:
-        """Return how full the readings cache on disk is; empty without one."""
-        if self._cache is None:
-            return {}
-        size_mb = round(self._cache.volume() / 2**20, 3)
-        return {"entries": len(self._cache), "size_mb": size_mb, "limit_mb": self.settings.cache_mb}
 
     def precisions(
         self, readings: Sequence[tuple[str, str | None]], belief: BeliefError | None = None
@@ -119,9 +107,6 @@ class ToolRunner:
             result.error = f"tool {result.tool!r}: failed on {image.name!r} ({text[:200]}); use another tool"
         if result.error is not None:
             logger.info("%s", result.error)
-        outcome = "cached" if result.cached else "fresh"
-        with self._lock:
-            self.counts["failed" if result.raw is None else outcome] += 1
         result.seconds = time.perf_counter() - started
         return result
 

@@ -39,7 +39,7 @@ class Prompt(NamedTuple):
 
 
 class RunHandle:
-    """A run made by `Tracker.run` or `RunHandle.nested_run`; `result` says where else to find what it is about."""
+    """A run made by `Tracker.run` or `RunHandle.run_beside`; `result` says where else to find what it is about."""
 
     def __init__(
         self, store: Store, name: str, tags: Mapping[str, str], result: str, root: "RunHandle | None" = None
@@ -77,10 +77,6 @@ class RunHandle:
 
         if self.where:
             Console(soft_wrap=True).print(f"MLflow run  {self.where}", highlight=False)
-
-    def nested_run(self, name: str, tags: Mapping[str, str] | None = None) -> "RunHandle":
-        """Return a run shown under this one, as for a candidate program of a compile; it ends with the `with` block."""
-        return self.run_beside(name, {**(tags or {}), "mlflow.parentRunId": self._id})
 
     def run_beside(self, name: str, tags: Mapping[str, str]) -> "RunHandle":
         """Return a run of its own in the same experiment; it ends with the `with` block."""

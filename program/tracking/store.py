@@ -34,8 +34,7 @@ _VIEW = {
     "selectedColumns": [column for column in _COLUMNS if "`" in column],
     "columnOrder": [*_COLUMNS], "columnWidths": _COLUMNS,
     "orderByKey": "metrics.`srcc`", "orderByAsc": False,
-    # Sorting by a metric takes candidates out of the compile that they belong to.
-    "searchFilter": "tags.mlflow.parentRunId IS NULL AND tags.command != 'test'",
+    "searchFilter": "tags.command != 'test'",
 }  # fmt: skip
 """What the list of runs shows at the address that commands print. MLflow's own list shows no figure."""
 _ADDRESSES = (
