@@ -39,9 +39,9 @@ FOLDS, MADE_NOISE, NOISE = 10, 4.0, 0.4
 MEANT, VARIED = 5.0, {"red_green1_deviation_cv": 0.12, "detail_p10": -0.12}
 """What an effect that is meant counts for nothing being wrong; and what detail that varies over a picture, and places
 without any, count for an effect. Chosen, with `LIMITS`, on photographs of other people (`--choose`)."""
-SEEN, PLAIN, SHRUNK = 0.42, 0.4, 3.0
+SEEN, PLAIN, SHRUNK = 0.33, 0.4, 3.0
 """Share of photographs in which a person sees a fault from which it is named; that it is moderate or strong, from
-which it is called so; and how far limits of faults are drawn together. A cast is named from .52 on; compression, which
+which it is called so; and how far limits of faults are drawn together. A cast is named from .69 on; compression, which
 few name, has limits by made pictures."""
 WEIGHT_OF_TAUGHT = 0.4
 """Of what each pair of eyes sees in a photograph that teaches, beside another one, where limits are chosen."""
