@@ -128,7 +128,8 @@ def test_a_grey_picture_has_no_colours_to_be_wrong(iqa: AgenticIQA) -> None:
 @pytest.mark.parametrize(
     ("gains", "tone"),
     [((0.45, 1, 1.15), "blue"), ((0.5, 0.7, 1.1), "blue"), ((0.6, 1.1, 0.6), "green"), ((1.1, 0.7, 0.35), "orange"),
-     ((1.1, 0.5, 1.0), "magenta"), ((1.1, 0.95, 0.5), "yellow"), ((1, 1.05, 0.6), "green"), ((0.8, 0.75, 1.1), "magenta")],
+     ((1.1, 0.5, 1.0), "magenta"), ((1.1, 0.95, 0.5), "yellow"), ((1, 1.05, 0.6), "green"),
+     ((0.8, 0.75, 1.1), "magenta")],
 )  # fmt: skip
 def test_a_cast_has_the_colour_that_people_see(gains: tuple[float, float, float], tone: str) -> None:
     grey = CAT.mean(axis=2, keepdims=True)

@@ -27,11 +27,11 @@ MOST = 3
 THERE = 0.6
 """What being there counts beside being the worst."""
 LIMITS: Mapping[str, tuple[float, float]] = {
-    "motion blur": (0.57, 0.62), "defocus blur": (0.49, 0.57), "noise": (0.49, 0.48),
+    "motion blur": (0.57, 0.62), "defocus blur": (0.49, 0.57), "noise": (0.59, 0.48),
     "too dark": (0.60, 0.74), "too bright": (0.37, 0.27), "blown highlights": (0.49, 0.48),
     "crushed shadows": (0.44, 0.55), "colour cast": (0.87, 0.66), "low contrast": (0.45, 0.53),
-    "haze or flare": (0.49, 0.59), "oversaturated": (0.37, 0.49), "muted colours": (0.51, 0.53),
-    "oversharpened": (0.41, 0.36), "low resolution": (0.56, 0.65), "compression": (0.60, 0.60),
+    "haze or flare": (0.59, 0.59), "oversaturated": (0.46, 0.49), "muted colours": (0.51, 0.53),
+    "oversharpened": (0.51, 0.36), "low resolution": (0.65, 0.65), "compression": (0.60, 0.60),
 }  # fmt: skip
 """Probabilities that a fault is there from which it is named, and that it is moderate or strong
 from which it is called so, where it is as likely as not that anything is wrong. These and the next
@@ -54,8 +54,9 @@ class NamedFault(NamedTuple):
 
 
 def faults_to_name(heads: Heads, values: Matrix, barred: frozenset[str] = frozenset()) -> list[NamedFault]:
-    """Return the faults to name of an image's outputs, none of the `barred`: the worst first, and none moderate
-    after a slight one.
+    """Return the faults to name of an image's outputs, none of the `barred`.
+
+    The worst comes first, and what is moderate otherwise is slight after a slight one.
     """
     there, worst, nothing = likelihoods(heads, values)
     is_open = np.array([fault not in barred for fault in LIMITS])
