@@ -39,10 +39,13 @@ FOLDS, MADE_NOISE, NOISE = 10, 4.0, 0.4
 MEANT, VARIED = 5.0, {"red_green1_deviation_cv": 0.12, "detail_p10": -0.12}
 """What an effect that is meant counts for nothing being wrong; and what detail that varies over a picture, and places
 without any, count for an effect. Chosen, with `LIMITS`, on photographs of other people (`--choose`)."""
-SEEN, PLAIN, SHRUNK = 0.42, 0.4, 3.0
+SEEN, PLAIN, SHRUNK = 0.33, 0.4, 3.0
 """Share of photographs in which a person sees a fault from which it is named; that it is moderate or strong, from
-which it is called so; and how far limits of faults are drawn together. A cast is named from .52 on; compression, which
-few name, has limits by made pictures."""
+which it is called so; and how far limits of faults are drawn together. Compression, which few name, has limits by made
+pictures."""
+OFTEN_SLIGHT = ("noise", "haze or flare", "oversaturated", "oversharpened", "low resolution")
+SEEN_OF = dict.fromkeys(OFTEN_SLIGHT, 0.42) | {"colour cast": 0.69}
+"""The share of faults that are seldom moderate, or often wrong, where they are less sure."""
 WEIGHT_OF_TAUGHT = 0.4
 """Of what each pair of eyes sees in a photograph that teaches, beside another one, where limits are chosen."""
 MADE = 36
@@ -431,7 +434,7 @@ def limits(
     weights = np.where(np.arange(len(values)) < len(own), 1.0, WEIGHT_OF_TAUGHT)[:, None]
     doubt = DOUBT * np.clip(overall(values) @ heads.clean, LEAST, CLEAN)
     pairs = []
-    for level, share in enumerate((SEEN, PLAIN)):
+    for level, share in enumerate(([SEEN_OF.get(fault, SEEN) for fault in FAULTS], PLAIN)):
         lines = [slope * values[:, : len(FAULTS)] + offset for slope, offset in heads.curves[: level + 1]]
         odds, shift = np.min(lines, axis=0) - doubt[:, None], np.zeros(len(FAULTS))
         for _ in range(30):

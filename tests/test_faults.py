@@ -17,8 +17,8 @@ from benchmarks.reasons import Annotated, reason_figures
 from benchmarks.reasons import main as count_reasons
 from program.common.request import Request
 from program.expert import belief
-from program.expert.judge.faults import tint_of
-from program.expert.judge.heads import load_heads
+from program.expert.judge.faults import faults_to_name, tint_of
+from program.expert.judge.heads import OUTPUTS, load_heads
 from program.expert.judge.views import Viewer
 from program.expert.measure.signs import SIGN_NAMES, signs
 from program.images.store import IMAGES
@@ -128,12 +128,27 @@ def test_a_grey_picture_has_no_colours_to_be_wrong(iqa: AgenticIQA) -> None:
 @pytest.mark.parametrize(
     ("gains", "tone"),
     [((0.45, 1, 1.15), "blue"), ((0.5, 0.7, 1.1), "blue"), ((0.6, 1.1, 0.6), "green"), ((1.1, 0.7, 0.35), "orange"),
-     ((1.1, 0.5, 1.0), "magenta")],
+     ((1.1, 0.5, 1.0), "magenta"), ((1.1, 0.95, 0.5), "yellow"), ((1, 1.05, 0.6), "green"),
+     ((0.8, 0.75, 1.1), "magenta")],
 )  # fmt: skip
 def test_a_cast_has_the_colour_that_people_see(gains: tuple[float, float, float], tone: str) -> None:
     grey = CAT.mean(axis=2, keepdims=True)
     view = Viewer().view(IMAGES.add(np.clip(grey * gains, 0, 255).astype(np.uint8)))
     assert tint_of(view) == tone
+
+
+def test_the_likeliest_worst_fault_comes_first_unless_another_one_is_strong() -> None:
+    heads = load_heads()
+
+    def named(noise: float, dark_is_worst: float) -> list[tuple[str, str]]:
+        values = np.zeros(len(OUTPUTS))
+        for output, value in {"noise": noise, "too dark": 0.9, "too dark worst": dark_is_worst}.items():
+            values[OUTPUTS.index(output)] = value
+        return [(each.fault, each.strength) for each in faults_to_name(heads, values)]
+
+    assert named(1.5, 0.0) == [("noise", "moderate"), ("too dark", "slight")]
+    assert named(1.5, 1.0) == [("too dark", "slight"), ("noise", "slight")]
+    assert ("noise", "strong") in named(2.5, 1.0)
 
 
 def test_signs_of_light_and_smear_are_what_they_say() -> None:

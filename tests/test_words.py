@@ -52,7 +52,8 @@ def test_every_view_says_the_same(iqa: AgenticIQA, query: str) -> None:
     assert row.score == result.quality_score
     assert row.level == result.level == "EDCBA"[round(result.quality_score) - 1]
     findings = [f for f in result.state.executor_evidence.distortion_analysis["Global"] if f.severity != "none"]
-    assert [f"{f.type}: {f.severity}" for f in findings] == row.distortions.split("; ")
+    strongest = {f.type: f.severity for f in reversed(findings)}
+    assert {f"{name}: {severity}" for name, severity in strongest.items()} == set(row.distortions.split("; "))
     noise = next(f for f in findings if f.type == "Noise")
     if "noisy" in query:
         assert words.startswith("Slightly." if noise.severity == "slight" else "Yes.")

@@ -9,7 +9,7 @@ import numpy as np
 import yaml
 from numpy.typing import NDArray
 
-REVISION = "r12"
+REVISION = "r13"
 """How the expert judges: its arrays, and the faults that it names."""
 NAME = "perceptual/expert"
 MODEL = f"{NAME}@{REVISION}"

@@ -27,10 +27,10 @@ MOST = 3
 THERE = 0.6
 """What being there counts beside being the worst."""
 LIMITS: Mapping[str, tuple[float, float]] = {
-    "motion blur": (0.66, 0.62), "defocus blur": (0.59, 0.57), "noise": (0.59, 0.48),
-    "too dark": (0.69, 0.74), "too bright": (0.46, 0.27), "blown highlights": (0.59, 0.48),
-    "crushed shadows": (0.54, 0.55), "colour cast": (0.76, 0.66), "low contrast": (0.55, 0.53),
-    "haze or flare": (0.59, 0.59), "oversaturated": (0.46, 0.49), "muted colours": (0.60, 0.53),
+    "motion blur": (0.57, 0.62), "defocus blur": (0.49, 0.57), "noise": (0.59, 0.48),
+    "too dark": (0.60, 0.74), "too bright": (0.37, 0.27), "blown highlights": (0.49, 0.48),
+    "crushed shadows": (0.44, 0.55), "colour cast": (0.87, 0.66), "low contrast": (0.45, 0.53),
+    "haze or flare": (0.59, 0.59), "oversaturated": (0.46, 0.49), "muted colours": (0.51, 0.53),
     "oversharpened": (0.51, 0.36), "low resolution": (0.65, 0.65), "compression": (0.60, 0.60),
 }  # fmt: skip
 """Probabilities that a fault is there from which it is named, and that it is moderate or strong
@@ -54,7 +54,10 @@ class NamedFault(NamedTuple):
 
 
 def faults_to_name(heads: Heads, values: Matrix, barred: frozenset[str] = frozenset()) -> list[NamedFault]:
-    """Return the faults to name of an image's outputs, the worst first, none of the `barred`."""
+    """Return the faults to name of an image's outputs, none of the `barred`.
+
+    The worst comes first, and what is moderate otherwise is slight after a slight one.
+    """
     there, worst, nothing = likelihoods(heads, values)
     is_open = np.array([fault not in barred for fault in LIMITS])
     is_sure = there[0, is_open].max(initial=0) >= SURE  # whatever is meant, this is there
@@ -73,7 +76,10 @@ def faults_to_name(heads: Heads, values: Matrix, barred: frozenset[str] = frozen
             strength = STRENGTHS[2 if there[2, at] >= 0.5 * there[0, at] else 1]
         named.append((rank[at], NamedFault(fault, strength, float(there[0, at]))))
     named.sort(key=lambda each: -each[0])
-    return [fault for _, fault in named[:MOST]]
+    faults = [fault for _, fault in named[:MOST]]
+    if faults and faults[0].strength == "slight":  # what is strong comes first all the same
+        faults = [each._replace(strength="slight") if each.strength == "moderate" else each for each in faults]
+    return faults
 
 
 def faults_of(view: View) -> tuple[NamedFault, ...]:
@@ -426,8 +432,8 @@ def _hue_of(light: Matrix) -> tuple[float, float]:
     return float(np.degrees(np.arctan2(across, along)) % 360), float(np.hypot(along, across))
 
 
-_TONES = {20: "red", 50: "orange", 85: "yellow", 165: "green", 265: "blue", 335: "magenta", 360: "red"}
-"""Colours by the hue up to which they reach."""
+_TONES = {20: "red", 40: "orange", 60: "yellow", 165: "green", 230: "blue", 335: "magenta", 360: "red"}
+"""Colours by the hue up to which they reach, as annotators' words for 154 casts tell."""
 
 
 def tint_of(view: View) -> str:
