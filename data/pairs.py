@@ -78,10 +78,13 @@ def parts_apart(samples: Iterable[Sample]) -> dict[str, int]:
 
     members = list(samples)
     place = {sample.id: i for i, sample in enumerate(members)}
-    votes = np.array([(place[s.id], place[other]) for s in members for other in s.preferred_over or {}])
-    graph = coo_matrix((np.ones(len(votes)), votes.T), shape=(len(members), len(members)))
+    votes = []
+    for sample in members:
+        votes += [(place[sample.id], place[other]) for other in sample.preferred_over or {}]
+    graph = coo_matrix((np.ones(len(votes)), np.transpose(votes)), shape=(len(members), len(members)))
     one_of_each = dict(zip(connected_components(graph, directed=False)[1], members, strict=True))
-    return {split: n for split, n in Counter(str(s.split) for s in one_of_each.values()).items() if n > 1}
+    parts = Counter(str(sample.split) for sample in one_of_each.values())
+    return {split: count for split, count in parts.items() if count > 1}
 
 
 def _end(row: Row, column: str, folder: Path, names: dict[str, str]) -> str:

@@ -241,13 +241,11 @@ def check_manifest(
     if dataset is not None:
         entry_of(dataset)
     report = CheckReport(manifest=str(path), sha256=manifest_sha256(path), dataset=dataset, decoded=decode)
-    names = {
-        str(file): None
-        for _, sample in scan_manifest(path, layout)
-        if isinstance(sample, Sample)
-        for file in (sample.image, sample.reference)
-        if file is not None
-    }
+    names: dict[str, None] = {}
+    for _, sample in scan_manifest(path, layout):
+        if isinstance(sample, Sample):
+            files_of = filter(None, (sample.image, sample.reference))
+            names.update(dict.fromkeys(map(str, files_of)))
 
     read = partial(_read, decode=decode, on_file=on_file)
     files = in_order(read, names, workers=workers or os.cpu_count() or 1)

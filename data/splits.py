@@ -7,7 +7,6 @@ scores are kept, so a manifest of millions of lines streams through.
 import hashlib
 from collections import defaultdict
 from collections.abc import Hashable, Iterable, Iterator, Mapping, Sequence
-from itertools import chain
 from pathlib import Path
 from typing import NamedTuple, TypeVar, get_args
 
@@ -144,10 +143,12 @@ def _same_sized(tagged: Iterable[tuple[Sample, _Tag]]) -> Iterator[tuple[Path, _
         for path in (sample.image, sample.reference):
             if isinstance(path, Path) and path.is_file():
                 by_size[path.stat().st_size][path, tag] = None
-    suspects = (files for files in by_size.values() if len({tag for _, tag in files}) > 1)
-    for path, tag in chain.from_iterable(suspects):
-        with path.open("rb") as file:
-            yield path, tag, hashlib.file_digest(file, "sha256").digest()
+    for files in by_size.values():
+        tags = {tag for _, tag in files}
+        if len(tags) > 1:
+            for path, tag in files:
+                with path.open("rb") as file:
+                    yield path, tag, hashlib.file_digest(file, "sha256").digest()
 
 
 def _assigned(

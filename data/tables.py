@@ -188,7 +188,11 @@ def decimal_mark(cells: Collection[str], column: str) -> str:
 
     Raises DataError where a cell can be read in two ways, and no other tells which is meant.
     """
-    sure = {mark for cell in cells if len(readings := _readings(cell)) == 1 for mark in readings}
+    sure: set[str] = set()
+    for cell in cells:
+        readings = _readings(cell)
+        if len(readings) == 1:
+            sure.update(readings)
     if len(sure) == 1:
         return sure.pop()
     # Programs write 3.125 beside 4, or 3.125 beside 4.000: only 4.000 beside 4 may be thousands.
@@ -283,7 +287,9 @@ def _mean_of_rows(rows: Rows, name: str) -> Rows:
         raise DataError(f"manifest {name!r}: no image has two rows; {mend}")
     for members in by_image.values():
         number, first = members[0]
-        agreed = {key: value for key, value in first.items() if all(row.get(key) == value for _, row in members)}
+        agreed = dict(first)
+        for _, row in members:
+            agreed = {key: value for key, value in agreed.items() if row.get(key) == value}
         yield number, _with_mean(agreed, [row.get("mos") for _, row in members])
 
 
@@ -451,8 +457,8 @@ def json_object(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
     """Return a JSON object; ValueError where two keys are the same."""
     row = dict(pairs)
     if len(row) < len(pairs):
-        twice = next(name for name, count in Counter(name for name, _ in pairs).items() if count > 1)
-        raise ValueError(f'"{twice}" is there twice; keep one of them')
+        names = Counter(name for name, _ in pairs)
+        raise ValueError(f'"{names.most_common(1)[0][0]}" is there twice; keep one of them')
     return row
 
 

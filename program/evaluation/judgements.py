@@ -60,10 +60,14 @@ class _Ends:
 
     @classmethod
     def of(cls, pairs: Sequence[Pair]) -> "_Ends":
-        groups, images = ({getattr(row, of) for pair in pairs for row in pair} for of in ("group", "id"))
-        few = len(groups) < min(MIN_GROUPS, len(images))
+        rows = list(chain.from_iterable(pairs))
+        groups = {row.group for row in rows}
+        few = len(groups) < min(MIN_GROUPS, len({row.id for row in rows}))
         note = f" (descriptive: only {counted(len(groups), 'photograph')})" if few else ""
-        names = (tuple(sorted({row.id if few else row.group for row in pair})) for pair in pairs)
+        names = []
+        for first, second in pairs:
+            ends = {first.id, second.id} if few else {first.group, second.group}
+            names.append(tuple(sorted(ends)))
         return cls(tuple(names), len(groups), note)
 
     def figure(self, value: float, low: float, high: float, how: str) -> Figure:
