@@ -60,7 +60,10 @@ def score_within_splits(samples: Iterable[Sample]) -> Iterator[Sample]:
         by_split[sample.split][sample.id] = sample
     inside = 0
     for members in by_split.values():
-        won = {name: {k: n for k, n in (s.preferred_over or {}).items() if k in members} for name, s in members.items()}
+        won: dict[str, dict[str, float]] = {}
+        for name, sample in members.items():
+            votes = sample.preferred_over or {}
+            won[name] = {other: count for other, count in votes.items() if other in members}
         for name, score in scores_of_votes(won).items():
             inside += 1
             yield members[name].model_copy(update={"mos": score, "preferred_over": won[name]})
