@@ -31,7 +31,7 @@ def _compare(pixels: NDArray[np.uint8], reference: NDArray[np.uint8]) -> tuple[N
     one, two = _channels(reference), _channels(pixels)
     numbers = {
         "error_log": float(np.log1p(((one[0] - two[0]) ** 2).mean())),
-        "blocking_rise": blocking(two[0])["blocking"] - blocking(one[0])["blocking"],
+        "blocking_rise": blocking(two[0])[0]["blocking"] - blocking(one[0])[0]["blocking"],
         "changed": 1 - float(same.all(axis=2).mean()), "changed_channels": 1 - float(same.mean()),
     } | _transfer(one, two, 0)  # fmt: skip
     one, two = list(map(halve, one)), list(map(halve, two))

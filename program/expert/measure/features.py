@@ -25,7 +25,7 @@ def measure(pixels: NDArray[np.uint8]) -> tuple[Numbers, Maps]:
     # By parts: whole, 8 megapixels take 100 MB more.
     parts = [pixels[top : top + _ROWS] for top in range(0, len(pixels), _ROWS)]
     native = np.concatenate([_luma(part.astype(np.float32)) for part in parts])
-    numbers = blocking(native)
+    numbers, maps = blocking(native)
     shown = shrink(pixels, MAXIMUM_SIDE)
     channels = shown.transpose(2, 0, 1).astype(np.float32, order="C")
     luma = native if shown is pixels else _luma(shown.astype(np.float32))
@@ -35,16 +35,13 @@ def measure(pixels: NDArray[np.uint8]) -> tuple[Numbers, Maps]:
     half_statistics, half_deviation, _ = scene_statistics(half, "luma2", pairs=True)
     quarter_statistics, _, _ = scene_statistics(quarter, "luma3", pairs=False)
     slopes = [_gradient(plane) for plane in (luma, half, quarter)]
-    sharpness, maps = _sharpness(luma, fine, slopes, deviation)
-    numbers |= statistics | half_statistics | quarter_statistics
-    numbers |= colour_statistics(*channels) | sharpness
+    numbers |= statistics | half_statistics | quarter_statistics | colour_statistics(*channels)
     for part, part_maps in (
-        _noise(luma, *channels), _exposure(luma), _colour(*channels),
+        _sharpness(luma, fine, slopes, deviation), _noise(luma, *channels), _exposure(luma), _colour(*channels),
     ):  # fmt: skip
         numbers |= part
         maps |= part_maps
     numbers |= _spectrum(luma)
-    maps["blocking"] = grid_of(_blocking_map(native))
     maps["contrast"] = grid_of(half_deviation)
     return finite(numbers, maps)
 
@@ -153,7 +150,8 @@ def _noise(luma: Plane, red: Plane, green: Plane, blue: Plane) -> tuple[Numbers,
     deviation).
     """
     residual = _second_difference(luma)
-    absolute, square, spread = np.abs(residual), residual * residual, _spreads(residual)
+    absolute, square = np.abs(residual), residual * residual
+    spread = np.sqrt(block_means(square, 8))
     red_green = float(percentiles(block_noise(red - green), 20))
     blue_luma = float(percentiles(block_noise(blue - luma), 20))
     inner = luma[1:-1, 1:-1] if min(luma.shape) >= 3 else luma
@@ -259,24 +257,25 @@ def _rings(size: int) -> tuple[NDArray[Any], ...]:
     return fy, fx, radius, edges, np.digitize(radius, edges).ravel()
 
 
-def blocking(luma: Plane) -> dict[str, float]:
+def blocking(luma: Plane) -> tuple[Numbers, Maps]:
     """Compare steps across 8-pixel block borders with steps inside: log ratio, 0 is none.
 
     Source: Wang, Bovik & Evans 2000; the excess over the best other phase keeps regular texture
     from counting.
     """
-    profiles = np.stack([_phase_means(luma, 0), _phase_means(luma, 1)])
+    down = _phase_means(_step_sizes(luma, 1, 0).mean(axis=1))
+    across = _step_sizes(luma, 1, 1)
+    profiles = np.stack([down, _phase_means(across.mean(axis=0))])
     floors = np.median(profiles, axis=1) + 0.2
     ratios = np.log((profiles[:, 7] + 0.2) / floors)
     best = np.log((profiles.max(axis=1) + 0.2) / floors)
     return {
         "blocking": float(np.maximum(ratios, 0.0).mean()), "blocking_least": float(ratios.min()),
         "blocking_any_phase": float(best.mean()), "blocking_flat": _flat_share_within(luma),
-    }  # fmt: skip
+    }, {"blocking": grid_of(_border_steps(across))}  # fmt: skip
 
 
-def _phase_means(luma: Plane, axis: int) -> NDArray[np.float64]:
-    steps = _step_sizes(luma, 1, axis).mean(axis=1 - axis)
+def _phase_means(steps: NDArray[np.float32]) -> NDArray[np.float64]:
     if steps.size < 16:
         return np.ones(8)
     return np.array([float(steps[phase::8].mean()) for phase in range(8)])
@@ -285,19 +284,17 @@ def _phase_means(luma: Plane, axis: int) -> NDArray[np.float64]:
 def _flat_share_within(luma: Plane) -> float:
     """Return the share of 8 x 8 blocks that are all but constant, as quantisation leaves them."""
     blocks = blocks_of(luma, 8)
-    mean = blocks.mean(axis=2)
+    mean = blocks.mean(axis=2, keepdims=True)
     usable = (mean > 4) & (mean < 251)
-    return float((blocks.std(axis=2)[usable] < 0.6).mean()) if usable.any() else 0.0
+    return float((blocks.std(axis=2, mean=mean)[usable[..., 0]] < 0.6).mean()) if usable.any() else 0.0
 
 
-def _blocking_map(luma: Plane) -> Plane:
+def _border_steps(across: Plane) -> Plane:
     """Return, for each 8 x 8 block, the step at its right border minus the mean step inside."""
-    height, width = luma.shape
-    if height < 8 or width < 16:
+    rows, columns = across.shape[0] // 8, across.shape[1] // 8
+    if rows < 1 or across.shape[1] < 15:
         return np.zeros((1, 1), dtype=np.float32)
-    steps = _step_sizes(luma[: height - height % 8], 1, 1)
-    columns = (width - 1) // 8
-    tiles = steps[:, : columns * 8].reshape(height // 8, 8, columns, 8).mean(axis=1)
+    tiles = across[: rows * 8, : columns * 8].reshape(rows, 8, columns, 8).mean(axis=1)
     return np.asarray(tiles[:, :, 7] - tiles[:, :, :7].mean(axis=2), dtype=np.float32)
 
 
@@ -387,14 +384,10 @@ def _logs(of: str, **values: Any) -> Numbers:
     return {f"{of}_{name}": float(np.log1p(value)) for name, value in values.items()}
 
 
-def _spreads(residual: Plane) -> Plane:
-    """Return the root mean square of each block of 8 x 8."""
-    return np.sqrt(block_means(residual * residual, 8))
-
-
 def block_noise(plane: Plane) -> Plane:
     """Return the noise in each block of 8 x 8: the root mean square of the second difference."""
-    return _spreads(_second_difference(plane))
+    residual = _second_difference(plane)
+    return np.sqrt(block_means(residual * residual, 8))
 
 
 def _second_difference(plane: Plane) -> Plane:
