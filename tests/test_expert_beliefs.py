@@ -15,7 +15,7 @@ from program.expert.answer.findings import present
 from program.expert.engine import answer
 from program.expert.judge.quality import OUTPUTS, level_probabilities, load_model
 from program.expert.judge.views import Viewer
-from program.expert.measure.differences import resample
+from program.expert.measure.features import resample
 from program.expert.store import stored_arrays
 from program.images.store import IMAGES
 from signatures.schemas import LEVEL_WORDS

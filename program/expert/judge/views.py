@@ -22,8 +22,8 @@ from program.common.cache import PlainCache
 from program.common.errors import ImageError
 from program.expert.judge.heads import lift_of, load_heads
 from program.expert.judge.quality import OUTPUTS, SEVERITIES, Features, Model, QualityBelief, believe, load_model
-from program.expert.measure.differences import DIFFERENCE_NAMES, reference_differences, resample
-from program.expert.measure.features import FEATURE_NAMES, Maps, measure, textured_share, thirds
+from program.expert.measure.differences import DIFFERENCE_NAMES, reference_differences
+from program.expert.measure.features import FEATURE_NAMES, Maps, measure, resample, textured_share, thirds
 from program.expert.measure.naturalness import Numbers
 from program.expert.measure.signs import SIGN_NAMES, power_spread, signs
 from program.expert.store import MEASURED, POPULATION_FILE, Matrix, stored_table

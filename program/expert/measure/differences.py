@@ -2,10 +2,9 @@
 
 import numpy as np
 from numpy.typing import NDArray
-from PIL import Image
 from scipy import ndimage
 
-from program.expert.measure.features import Maps, blocking, finite, grid_of
+from program.expert.measure.features import Maps, blocking, finite, grid_of, resample
 from program.expert.measure.naturalness import Numbers, Plane, gaussian, halve
 from program.tools import network
 
@@ -16,14 +15,6 @@ def reference_differences(pixels: NDArray[np.uint8], reference: NDArray[np.uint8
     numbers, maps = _compare(pixels, reference)
     distances = network.distances(pixels, reference)
     return finite(numbers | dict(zip(network.DISTANCES, distances, strict=True)), maps)
-
-
-def resample(reference: NDArray[np.uint8], pixels: NDArray[np.uint8]) -> NDArray[np.uint8]:
-    """Return a reference at the size of what is compared with it."""
-    if reference.shape == pixels.shape:
-        return reference
-    size = (pixels.shape[1], pixels.shape[0])
-    return np.asarray(Image.fromarray(reference).resize(size, Image.Resampling.LANCZOS))
 
 
 def _compare(pixels: NDArray[np.uint8], reference: NDArray[np.uint8]) -> tuple[Numbers, Maps]:

@@ -66,6 +66,14 @@ def shrink(pixels: NDArray[np.uint8], side: int) -> NDArray[np.uint8]:
     return np.asarray(Image.fromarray(pixels).resize((width, height), Image.Resampling.BOX))
 
 
+def resample(reference: NDArray[np.uint8], pixels: NDArray[np.uint8]) -> NDArray[np.uint8]:
+    """Return a reference at the size of what is compared with it."""
+    if reference.shape == pixels.shape:
+        return reference
+    size = (pixels.shape[1], pixels.shape[0])
+    return np.asarray(Image.fromarray(reference).resize(size, Image.Resampling.LANCZOS))
+
+
 def _sharpness(luma: Plane, fine: Plane, slopes: list[Plane], deviation: Plane) -> tuple[Numbers, Maps]:
     """Measure edge strength, its fall over scales, reblur loss, and detail block by block.
 
