@@ -7,14 +7,9 @@ from PIL import Image
 from scipy import ndimage, stats
 from skimage import data as photographs
 
-from program.expert.measure.features import (
-    DIFFERENCE_NAMES,
-    FEATURE_NAMES,
-    MAXIMUM_SIDE,
-    measure,
-    reference_differences,
-)
-from program.expert.measure.measures import aggd_of_products, gaussian, ggd_shape, halve, normalise
+from program.expert.measure.differences import DIFFERENCE_NAMES, reference_differences
+from program.expert.measure.features import FEATURE_NAMES, MAXIMUM_SIDE, measure
+from program.expert.measure.naturalness import aggd_of_products, gaussian, ggd_shape, halve, normalise
 from tests.pictures import as_jpeg, blurred, noisy
 
 Pixels = NDArray[np.uint8]

@@ -15,8 +15,9 @@ from program import AgenticIQA
 from program.expert.answer.findings import ENGLISH, findings, present, reported_categories, severity_word
 from program.expert.engine import answer
 from program.expert.judge.views import Viewer
-from program.expert.measure.features import DIFFERENCE_NAMES, measure, reference_differences
-from program.expert.measure.measures import halve
+from program.expert.measure.differences import DIFFERENCE_NAMES, reference_differences
+from program.expert.measure.features import measure
+from program.expert.measure.naturalness import halve
 from program.expert.store import MODEL_FILE
 from program.images.store import IMAGES, ImageRef
 from signatures.summarizer import ExplainQuality

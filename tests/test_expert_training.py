@@ -13,7 +13,8 @@ from skimage import data as photographs
 from benchmarks.training import capture, figures, fitting, images, tool, train
 from data.distortions import is_grey
 from program.expert.judge.quality import OUTPUTS, SEVERITIES, UNDISTORTED, Standard, model_from
-from program.expert.measure.features import DIFFERENCE_NAMES, FEATURE_NAMES
+from program.expert.measure.differences import DIFFERENCE_NAMES
+from program.expert.measure.features import FEATURE_NAMES
 from signatures.schemas import DISTORTION_CATEGORIES
 
 PHOTOGRAPH: NDArray[np.uint8] = np.asarray(photographs.chelsea()[:200, :240])

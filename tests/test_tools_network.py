@@ -2,6 +2,8 @@
 
 import io
 import pickle
+import sys
+import time
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
@@ -74,6 +76,20 @@ def test_threads_that_read_at_once_get_the_same_numbers():
     with ThreadPoolExecutor(4) as threads:
         together = list(threads.map(lambda part: network.run(network._shown(part))[0], parts))
     assert np.array_equal(alone, together)
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="reads /proc")
+def test_the_memory_for_large_images_is_kept_for_the_next_and_then_given_back(monkeypatch):
+    def held_mb():
+        status = Path("/proc/self/status").read_text("utf-8")
+        return int(status.partition("VmRSS:")[2].split()[0]) / 1024
+
+    monkeypatch.setattr(network, "_IDLE_S", 0.1)
+    network.run(np.zeros((1, 3, 768, 1024), np.float32))
+    held, ends = held_mb(), time.monotonic() + 10
+    while held_mb() > held - 100:
+        assert time.monotonic() < ends
+        time.sleep(0.01)
 
 
 def test_a_large_image_is_read_as_it_is_viewed():

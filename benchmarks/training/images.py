@@ -19,7 +19,8 @@ from data.distortions import CATEGORIES, IDENTITIES, distort, distortions_for, g
 from data.manifest import read_manifest
 from program.common.pool import in_order
 from program.expert.judge.quality import UNDISTORTED
-from program.expert.measure.features import DIFFERENCE_NAMES, measure, reference_differences, resample
+from program.expert.measure.differences import DIFFERENCE_NAMES, reference_differences
+from program.expert.measure.features import measure, resample
 from program.expert.store import Matrix
 from program.images.store import IMAGES
 from program.tools import network

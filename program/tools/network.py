@@ -40,20 +40,35 @@ def run(x: Floats, *, stages: bool = False) -> list[Floats]:
     stages, 1 x C x h x w. One thread of the processor, the caller's, so that every process gets the
     same numbers. Thread-safe. Raises ToolError where the network is absent or damaged.
     """
+    global _later
     session, names = _session(), None if stages else ["spreads"]
     if x.size <= _MUCH:
         return list(session.run(names, {"pixels": x}))
+    with _ALONE:
+        found = list(session.run(names, {"pixels": x}))
+        if _later is not None:
+            _later.cancel()
+        _later = threading.Timer(_IDLE_S, _give_back)
+        _later.daemon = True
+        _later.start()
+    return found
+
+
+_MUCH, _ALONE = 2**20, threading.Lock()
+"""Values from which one thread runs the network at a time: it takes 280 MB for 1024 x 683 pixels."""
+_IDLE_S = 1.0
+"""After which the memory for large images is given back. Asked for anew, it takes a fifth of their time."""
+_later: threading.Timer | None = None
+
+
+def _give_back() -> None:
+    """Give back the memory that nothing uses, as ONNX Runtime does only at the end of a run."""
     import onnxruntime
 
     options = onnxruntime.RunOptions()
     options.add_run_config_entry("memory.enable_memory_arena_shrinkage", "cpu:0")
     with _ALONE:
-        return list(session.run(names, {"pixels": x}, options))
-
-
-_MUCH, _ALONE = 2**20, threading.Lock()
-"""Values from which one thread runs the network at a time, and gives the memory back: 280 MB for
-1024 x 683 pixels."""
+        _session().run(["spreads"], {"pixels": np.zeros((1, 3, 32, 32), np.float32)}, options)
 
 
 @cached({}, condition=threading.Condition())  # made by one thread, awaited by the others
@@ -305,17 +320,39 @@ def _shown(pixels: Pixels) -> NDArray[np.float32]:
     return x
 
 
+_BAND = 32
+"""Rows of the result that are averaged at a time, so that they stay in the processor's cache."""
+
+
 def _averaged(pixels: Pixels, height: int, width: int) -> NDArray[np.float32]:
     """Return 3 x height x width means of each place over the pixels that it covers."""
-    down, across = ((np.arange(to + 1) * of) for to, of in zip((height, width), pixels.shape, strict=False))
-    first, last = down[:-1] // height, -(-down[1:] // height)
-    sums = [pixels[top:end].sum(axis=0, dtype=np.uint32) for top, end in zip(first, last, strict=True)]
-    rows = np.array(sums, dtype=np.float32) / (last - first).astype(np.float32)[:, None, None]
-    first, last = across[:-1] // width, -(-across[1:] // width)
-    # Sums from each first to its last place, and, to be left out, from there to the next first one.
-    bounds = np.stack([first, last], axis=1).ravel()[:-1]
-    both = np.add.reduceat(np.ascontiguousarray(rows.transpose(2, 0, 1)), bounds, axis=2)
-    return np.asarray(both[:, :, ::2] / (last - first).astype(np.float32))
+    first, last = _covered(pixels.shape[0], height)
+    left, right = _covered(pixels.shape[1], width)
+    averaged = np.empty((3, height, width), np.float32)
+    for top in range(0, height, _BAND):
+        rows = slice(top, top + _BAND)
+        start, end = first[rows], last[rows]
+        band = pixels[start[0] : end[-1]]
+        padded = np.zeros((3, len(band) + 1, band.shape[1] + 1), np.float32)
+        padded[:, :-1, :-1] = band.transpose(2, 0, 1)
+        down = _sums(padded, start - start[0], end - start[0], 1) / (end - start).astype(np.float32)[:, None]
+        averaged[:, rows] = _sums(down, left, right, 2)
+    averaged /= (right - left).astype(np.float32)
+    return averaged
+
+
+def _covered(side: int, places: int) -> tuple[NDArray[Any], NDArray[Any]]:
+    """Return where the pixels start and end that each place covers of a side."""
+    bounds = np.arange(places + 1) * side
+    return bounds[:-1] // places, -(-bounds[1:] // places)
+
+
+def _sums(padded: Floats, first: NDArray[Any], last: NDArray[Any], axis: int) -> Floats:
+    """Return the sums from each first to its last place along an axis, at whose end `padded` is 0."""
+    zero = padded.shape[axis] - 1
+    # All windows are about equally long: their first values, their second ones, and so on.
+    places = [np.where(first + at < last, first + at, zero) for at in range((last - first).max())]
+    return padded.take(places[0], axis) + sum(padded.take(place, axis) for place in places[1:])
 
 
 def standardise(values: NDArray[Any], centre: NDArray[Any], spread: NDArray[Any]) -> NDArray[Any]:

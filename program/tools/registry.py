@@ -200,6 +200,11 @@ class ToolRegistry:
         """Return every entry."""
         return tuple(self._specs.values())
 
+    def ready(self, mode: Mode, params_dir: Path | None, *, expensive: bool = False) -> tuple[ToolSpec, ...]:
+        """Return the tools of a mode that can run here; expensive ones only if asked. No torch."""
+        specs = [spec for spec in self.specs() if spec.mode == mode and (expensive or spec.cost != "expensive")]
+        return tuple(spec for spec in specs if why_not(spec, params_dir) is None)
+
     def find(self, name: str) -> ToolSpec | None:
         """Return the tool of this display or library name, however it is spelled, or None.
 
@@ -280,6 +285,11 @@ loaded: set[str] = set()
 hanging: dict[str, "Future[Any]"] = {}
 """Loadings that nobody waits for any more, by the tool's name: they hold the process's settings for
 loading."""
+
+
+def why_not(spec: ToolSpec, params_dir: Path | None) -> str | None:
+    """Return why a tool cannot run here and the mend, or None when it can. No torch."""
+    return what_is_missing(spec, params_dir) or left_out(spec)
 
 
 def left_out(spec: ToolSpec) -> str | None:

@@ -55,11 +55,7 @@ class ToolRunner:
 
     def ready(self, mode: Mode, *, expensive: bool = False) -> tuple[ToolSpec, ...]:
         """Return the tools of a mode that can run here; expensive ones only if asked. No torch."""
-        return tuple(
-            spec
-            for spec in self.registry.specs()
-            if spec.mode == mode and (expensive or spec.cost != "expensive") and self.why_not(spec) is None
-        )
+        return self.registry.ready(mode, self.settings.params_dir, expensive=expensive)
 
     def unavailable(self) -> dict[str, str]:
         """Return, for each tool that cannot run here, why and the mend. No torch."""
@@ -67,7 +63,7 @@ class ToolRunner:
 
     def why_not(self, spec: ToolSpec) -> str | None:
         """Return why a tool cannot run here and the mend, or None when it can. No torch."""
-        return registry.what_is_missing(spec, self.settings.params_dir) or registry.left_out(spec)
+        return registry.why_not(spec, self.settings.params_dir)
 
     def measure(
         self,

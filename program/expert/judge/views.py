@@ -22,15 +22,9 @@ from program.common.cache import PlainCache
 from program.common.errors import ImageError
 from program.expert.judge.heads import lift_of, load_heads
 from program.expert.judge.quality import OUTPUTS, SEVERITIES, Features, Model, QualityBelief, believe, load_model
-from program.expert.measure.features import (
-    DIFFERENCE_NAMES,
-    FEATURE_NAMES,
-    measure,
-    reference_differences,
-    resample,
-    textured_share,
-)
-from program.expert.measure.measures import Maps, Numbers, thirds
+from program.expert.measure.differences import DIFFERENCE_NAMES, reference_differences
+from program.expert.measure.features import FEATURE_NAMES, Maps, measure, resample, textured_share, thirds
+from program.expert.measure.naturalness import Numbers
 from program.expert.measure.signs import SIGN_NAMES, power_spread, signs
 from program.expert.store import MEASURED, POPULATION_FILE, Matrix, stored_table
 from program.images.decoding import READING_RULES

@@ -15,19 +15,18 @@ from numpy.typing import NDArray
 from PIL import Image
 from scipy import ndimage
 
-from program.expert.measure import measures
-from program.expert.measure.features import shrink
-from program.expert.measure.measures import (
+from program.expert.measure.features import (
     Maps,
-    Numbers,
-    Plane,
+    bend,
     block_means,
+    block_noise,
     finite,
     grid_of,
-    halve,
     percentiles,
+    shrink,
     thirds,
 )
+from program.expert.measure.naturalness import Numbers, Plane, halve
 
 _SIDE = 640
 """Longer sides are averaged down to this: every sign shows at the size of a screen."""
@@ -116,8 +115,8 @@ def _light(planes: NDArray[np.uint8]) -> tuple[Numbers, Maps]:
         "same": _share((planes[:, :, 1:] == planes[:, :, :-1]).all(axis=0)),
     }  # fmt: skip
     maps = {
-        "white_at": grid_of(white, _share), "near_white_at": grid_of(bottom >= 235, _share),
-        "black_at": grid_of(black, _share), "dim_at": grid_of(top <= 40, _share),
+        "white_at": grid_of(white), "near_white_at": grid_of(bottom >= 235),
+        "black_at": grid_of(black), "dim_at": grid_of(top <= 40),
         "stops_at": grid_of(stops),
         "veil_at": grid_of(ndimage.minimum_filter(bottom[::2, ::2], 5)),
     }  # fmt: skip
@@ -128,11 +127,12 @@ def _tensors(plane: Plane) -> NDArray[np.float64]:
     """Return mean products of the gradient and faint noise: 10 x 2 x 2, of 3 x 3 parts and all."""
     height, width = plane.shape
     parts: list[list[float]] = []
+    columns = thirds(width - 2)
     for rows in thirds(height - 2):  # one at a time, so that they stay in the processor's cache
         band = plane[rows.start : rows.stop + 2]
         dx, dy = band[1:-1, 2:] - band[1:-1, :-2], band[2:, 1:-1] - band[:-2, 1:-1]
         xx, xy, yy = dx * dx, dx * dy, dy * dy
-        parts += [[float(each[:, part].mean()) for each in (xx, xy, yy)] for part in thirds(width - 2)]
+        parts += [[float(each[:, part].mean()) for each in (xx, xy, yy)] for part in columns]
     tensors = np.array(parts).round(5)[:, [[0, 1], [1, 2]]] + 2 * np.eye(2)
     return np.concatenate([tensors, tensors.mean(axis=0, keepdims=True)])
 
@@ -178,12 +178,12 @@ def _grain(luma: Plane, half: Plane, planes: NDArray[np.uint8]) -> tuple[Numbers
     numbers, spread = _grain_of("grain", luma, level)
     for name, plane in (("grain2", half), ("grain_rg", red - green), ("grain_b", blue - green)):
         numbers |= _grain_of(name, plane, half_level)[0]
-    return numbers, {"grain_at": grid_of(np.log1p(spread), lambda part: percentiles(part, 30))}
+    return numbers, {"grain_at": grid_of(np.log1p(spread), 30)}
 
 
 def _grain_of(name: str, plane: Plane, level: Plane) -> tuple[Numbers, Plane]:
     """Return the noise of a plane by the brightness of its blocks, and that of each block."""
-    spread = measures.spreads(measures.second_difference(plane))
+    spread = block_noise(plane)
     level = level[: spread.shape[0], : spread.shape[1]]
     spread = spread[: level.shape[0], : level.shape[1]]
     least, usual = percentiles(spread, (5, 25))
@@ -273,14 +273,14 @@ def _halo(luma: Plane) -> Numbers:
     """Measure how far edges overshoot: the curvature beside the strongest slopes."""
     luma = luma[::2]  # along the rows every second one says as much
     slope = np.abs(luma[:, 2:] - luma[:, :-2])
-    bend = np.abs(measures.bend(luma, 1))
+    bent = np.abs(bend(luma, 1))
     strong = slope >= percentiles(slope[:, ::2], 95)
-    steep, turned = slope[strong].mean(), bend[strong].mean()
+    steep, turned = slope[strong].mean(), bent[strong].mean()
     return {
-        "bend": float(np.log((bend.mean() + 0.1) / (slope.mean() + 0.1))),
+        "bend": float(np.log((bent.mean() + 0.1) / (slope.mean() + 0.1))),
         "bend_strong": float(np.log((turned + 0.1) / (steep + 0.1))),
         "slope_strong": float(np.log1p(steep)),
-        "bend_99": float(np.log1p(percentiles(bend[:, ::2], 99))),
+        "bend_99": float(np.log1p(percentiles(bent[:, ::2], 99))),
     }  # fmt: skip
 
 
