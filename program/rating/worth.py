@@ -98,8 +98,8 @@ class _Images(NamedTuple):
         penalty = lesson.penalty(few, own[np.ix_(few, few)])
         scores = self.readings.copy()
         if penalty is not None:
-            weights, moved = lesson.fitted(np.arange(len(places)), np.asfortranarray(own), penalty)
-            learned = self.covariance[:, places].astype(float) @ weights
+            fit, moved = lesson.fitted(np.arange(len(places)), np.asfortranarray(own), penalty)
+            learned = self.covariance[:, places].astype(float) @ fit.weights + fit.offset
             scores += lesson.moves(self.readings, learned)
             scores[places] = self.readings[places] + moved
         return scores
