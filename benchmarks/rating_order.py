@@ -78,8 +78,8 @@ class Photographs:
         penalty, readings = lesson.penalty(np.arange(len(places)), own), self.readings[self.held]
         if penalty is None:
             return readings
-        weights, _ = lesson.fitted(np.arange(len(places)), np.asfortranarray(own), penalty)
-        learned = self.covariance[np.ix_(self.held, places)].astype(float) @ weights
+        fit, _ = lesson.fitted(np.arange(len(places)), np.asfortranarray(own), penalty)
+        learned = self.covariance[np.ix_(self.held, places)].astype(float) @ fit.weights + fit.offset
         return np.asarray(readings + lesson.moves(readings, learned))
 
     def agreement(self, scores: Array, count: int | None = None) -> float:
