@@ -30,11 +30,11 @@ from benchmarks.label_curve import compiled
 from data.manifest import Sample, read_manifest
 from program.agent.loop import AgenticIQA
 from program.common.pool import progress
+from program.evaluation.agreement import ceiling, self_agreement
 from program.evaluation.metrics import srcc
 from program.expert import Lesson, inputs_of, likeness
 from program.images.store import IMAGES
 from program.rating.choosing import next_place, split_of
-from program.rating.worth import ceiling, self_agreement
 
 HELD, POOL, READ, GOAL, NOISE, RATED, RATERS = 2000, 2000, 6000, 0.75, 0.5, 120, 3
 SIZES = (*range(40, 401, 40), 500, 600, 800)
@@ -78,8 +78,8 @@ class Photographs:
         penalty, readings = lesson.penalty(np.arange(len(places)), own), self.readings[self.held]
         if penalty is None:
             return readings
-        weights, _ = lesson.fitted(np.arange(len(places)), np.asfortranarray(own), penalty)
-        learned = self.covariance[np.ix_(self.held, places)].astype(float) @ weights
+        fit, _ = lesson.fitted(np.arange(len(places)), np.asfortranarray(own), penalty)
+        learned = self.covariance[np.ix_(self.held, places)].astype(float) @ fit.weights + fit.offset
         return np.asarray(readings + lesson.moves(readings, learned))
 
     def agreement(self, scores: Array, count: int | None = None) -> float:

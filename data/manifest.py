@@ -21,6 +21,7 @@ from typing import Annotated, Any, Literal, TypeAlias
 
 from pydantic import ConfigDict, Field, StrictBool, StrictStr, ValidationError, field_validator, model_validator
 
+from data.ratings import TWICE
 from data.tables import HUB, scan_rows, unreadable
 from program.common.errors import DataError
 from program.common.files import IdSet, Place, folder_of, is_remote, named_in, open_file, place_of, whole_file
@@ -132,6 +133,14 @@ class Sample(Request):
     def only_confirms(self) -> bool:
         """Whether its label is a suggestion of the program's that a person left standing: none to learn from."""
         return self.metadata.get("labels") == "suggestion"
+
+    @property
+    def given_twice(self) -> tuple[float, float] | None:
+        """The scores that one person gave at two times, of which the label is the mean; None where nobody did."""
+        match self.metadata.get(TWICE):
+            case [int() | float() as first, int() | float() as second]:
+                return float(first), float(second)
+        return None
 
     @property
     def judge(self) -> str:

@@ -23,6 +23,8 @@ NAME = "ratings.jsonl"
 """Of the file in a folder of ratings."""
 _MARKS = frozenset({"id", "image", "sha256", "rater", "at", "repeat"})
 """Keys that every line has, and no line of another manifest."""
+TWICE = "given_twice"
+"""In a sample's metadata, the scores of a rater who saw it again, where no other did."""
 _LEAST_OF_SPLIT, _LEAST_DIVIDED = 8, 100
 """Groups of validation and of test, and labels in all, from which the drawn splits say more than folds: with fewer
 labels compiling divides them itself."""
@@ -164,6 +166,8 @@ def _scored(lines: Sequence[RatingLine]) -> dict[str, Any]:
     row = _of_line(lines[0]) | {"mos": statistics.fmean(scores)}
     if len(scores) > 1:
         row["mos_std"] = statistics.stdev(scores)
+    elif len(lines) > 1:
+        row["metadata"][TWICE] = [line.mos for line in lines]
     return row
 
 

@@ -48,6 +48,7 @@ from program.agent.summarizer import AnswerPart
 from program.common.console import Console
 from program.common.errors import InputError
 from program.common.pool import in_order, progress, time_phase
+from program.evaluation.agreement import ceiling_words
 from program.evaluation.baselines import BaselineAnswers, with_baselines
 from program.evaluation.evaluating import Evaluating, OtherAnswers, run_samples
 from program.evaluation.figures import compare, summarize
@@ -352,6 +353,9 @@ class Compile:
         job, notes = self.job, self.whole.notes
         with waiting(self.console, "working out intervals"):
             differences = self._gains(before, after)
+            labelled = {sample.id: sample for split in job.splits.values() for sample in split}
+            if most := ceiling_words(labelled.values(), after):
+                notes.append(most)
             if job.kept is None and (why := reasons(job, before, differences)) is not None:
                 notes += [why, advice(job)]
             if job.settings.compile.baselines:

@@ -82,7 +82,7 @@ def _evaluate(arguments: argparse.Namespace) -> int:
             page = write_report(record, samples, arguments.report, run.run_id) if arguments.report else None
         finally:  # a full disk loses no figures
             if not arguments.json:
-                show(record, page)
+                show(record, samples, page)
         log_evaluation(record, run, program, samples, page)
     if arguments.json:
         sys.stdout.write(json.dumps({**record.summary(), "mlflow_run": run.run_id}, indent=2) + "\n")

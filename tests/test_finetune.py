@@ -22,7 +22,7 @@ from program.common.settings import load_settings
 from program.compile import main
 from program.expert import Labels, QualityBelief
 from program.expert.judge import learning
-from program.expert.judge.learning import _solved
+from program.expert.judge.learning import LEFT, OFFSET, _solved
 from program.expert.judge.views import VIEWS, Viewer
 from program.images.store import IMAGES
 from signatures.schemas import DISTORTION_CATEGORIES
@@ -155,14 +155,20 @@ def test_a_language_model_is_refused_with_what_serves_it(data, loopback, capsys)
 def test_errors_are_those_of_fits_without_the_group(rng):
     inputs, residuals, codes = rng.normal(size=(24, 40)), rng.normal(size=24), np.repeat(np.arange(8), 3)
     products = inputs @ inputs.T
-    weights, errors, likelihood = _solved(np.asfortranarray(np.tril(products)), residuals, codes, 0.5)
-    np.testing.assert_allclose(weights, np.linalg.solve(products + 0.5 * np.eye(24), residuals))
-    known = multivariate_normal(cov=products + 0.5 * np.eye(24)).logpdf(residuals)
-    assert likelihood == pytest.approx(known + 12 * np.log(2 * np.pi))
+    most = LEFT * 24
+    learnt = most * np.linalg.solve(products + most * np.eye(24), products)
+    expected = learnt + OFFSET
+    fit, likelihood = _solved(np.asfortranarray(np.tril(products)), residuals, codes, 0.5)
+    solved = np.linalg.solve(expected + 0.5 * np.eye(24), residuals)
+    assert fit.offset == pytest.approx(OFFSET * solved.sum())
+    np.testing.assert_allclose(products @ fit.weights, learnt @ solved)
+    other = _solved(np.asfortranarray(np.tril(products)), residuals, codes, 0.2)[1]
+    known, less = (multivariate_normal(cov=expected + each * np.eye(24)).logpdf(residuals) for each in (0.5, 0.2))
+    assert likelihood - other == pytest.approx(known - less)
     for code in range(8):
         out, rest = codes == code, codes != code
-        others = np.linalg.solve(products[np.ix_(rest, rest)] + 0.5 * np.eye(21), residuals[rest])
-        np.testing.assert_allclose(errors[out], residuals[out] - products[np.ix_(out, rest)] @ others)
+        others = np.linalg.solve(expected[np.ix_(rest, rest)] + 0.5 * np.eye(21), residuals[rest])
+        np.testing.assert_allclose(fit.errors[out], residuals[out] - expected[np.ix_(out, rest)] @ others)
 
 
 BELIEVED = QualityBelief(3.0, 0.5, 0.0)

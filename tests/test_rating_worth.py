@@ -6,7 +6,8 @@ import numpy as np
 import pytest
 from scipy import stats
 
-from program.rating.worth import Estimate, Worth, ceiling, labels_for, self_agreement, worth_of
+from program.evaluation.agreement import Estimate, ceiling, self_agreement
+from program.rating.worth import Worth, labels_for, worth_of
 
 N = 120
 

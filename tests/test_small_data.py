@@ -142,6 +142,37 @@ def test_a_table_on_0_to_100_is_told_which_flag_names_its_scale(photographs, dat
     assert json.loads(capsys.readouterr().out)["srcc"]["value"] > 0.5
 
 
+@pytest.mark.spec("issue-72/ceiling-beside-the-gain")
+@pytest.mark.parametrize(
+    ("again", "words"),
+    [
+        (12, "How well you agree with yourself can be told from 40 repeats on; 12 so far."),
+        (44, r"You agree with yourself (0\.\d\d) \[0\.\d\d, 0\.\d\d\] \(r of 44 repeats\), so (0\.\d\d) \[0\.\d\d, "
+             r"0\.\d\d\] is the most; the program has (0\.\d\d)\."),
+    ],
+)  # fmt: skip
+def test_what_a_rater_agrees_with_himself_is_said_beside_the_gain(photographs, run, capsys, tmp_path, again, words):
+    rng, lines, rows = np.random.default_rng(3), [], photographs(48)
+    for number, row in enumerate(rows):
+        for repeat in range(2 if number < again else 1):
+            mos = int(np.clip(round(row["mos"] + rng.normal(0, 0.6)), 1, 5))
+            lines.append({"id": f"p{number}", "image": row["image"], "sha256": f"{number:064}", "mos": mos,
+                          "rater": "me", "at": "2026-01-02T03:04:05Z", "repeat": bool(repeat)})  # fmt: skip
+    path = write_lines(tmp_path / "ratings.jsonl", lines)
+    code, told, said = run(path, "--optimizer", "none")
+    assert code == 0, said
+    told = " ".join(told.split())
+    found = re.search(words, told)
+    assert found, told
+    if found.groups():
+        own, most, program = map(float, found.groups())
+        assert most == pytest.approx(own**0.5, abs=0.01)
+        assert re.search(rf"SRCC\W+{program:.2f}"[:-1], told)
+    assert evaluate_command([str(path), "--split", "all"]) == 0
+    told = " ".join(capsys.readouterr().out.split())
+    assert re.search(words.rstrip("\\.").lower(), told.lower()), told
+
+
 def reviewed(path: Path, says: Callable[[dict[str, Any]], dict[str, Any]]) -> None:
     """Add to each row of the program's own table what a person says of it, as a spreadsheet or pandas would."""
 

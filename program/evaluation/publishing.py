@@ -26,6 +26,7 @@ from program.common.errors import InputError
 from program.common.files import Place, remove_leftovers, write_whole
 from program.common.outputs import REPORT, check_outputs_in, replacing
 from program.common.request import DEFAULT_QUERY
+from program.evaluation.agreement import ceiling_words
 from program.evaluation.charts import (
     baseline_tables,
     baselines_by_task,
@@ -235,13 +236,15 @@ def _ladder(record: EvaluationRecord, ways: list[Baseline], columns: list[str]) 
     return {"metric": metric, "columns": columns, "ways": ways, "floor": math.floor(min([*ends, 0.9]) * 10) / 10}
 
 
-def show(record: EvaluationRecord, page: Path | None) -> None:
-    """Print the tables, what failed and what it cost, and where the report is."""
+def show(record: EvaluationRecord, samples: Iterable[Sample], page: Path | None) -> None:
+    """Print the tables, the most that the labels allow, what failed and what it cost, and where the report is."""
     console = Console()
     console.print(figures_table(record))
     for table in baseline_tables(record):
         console.print()
         console.print(table)
+    if words := ceiling_words(samples, record):
+        console.print(f"\n{words}", highlight=False)
     for name, error in islice(record.failures(), _FAILURES_SHOWN):
         console.print(f"failed      {name}: {error}", highlight=False, markup=False, soft_wrap=True)
     if record.failed > _FAILURES_SHOWN:

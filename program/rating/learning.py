@@ -8,8 +8,9 @@ from pathlib import Path
 import numpy as np
 
 from program.common.errors import ImageError
+from program.evaluation.agreement import LEAST_REPEATS, agreement_words
 from program.rating.session import Session
-from program.rating.worth import LEAST_REPEATS, Estimate, ceiling, labels_for, self_agreement, worth_of
+from program.rating.worth import labels_for, worth_of
 
 _EVERY, _GAIN = 25, 0.02
 """Labels after which the worth is worked out again, and the gain in SRCC whose price is told."""
@@ -71,16 +72,10 @@ class Learner:
 def agreement_text(session: Session) -> str:
     """Say how well the rater agrees with himself, and the most that a program can reach."""
     both = [(first.value, second.value) for first, second in session.own_repeats()]
-    if len(both) < LEAST_REPEATS:
-        return f"how well you agree with yourself can be told from {LEAST_REPEATS} repeats on; {len(both)} so far"
-    if session.asked.kind != "score":
-        same = statistics.fmean(first == second for first, second in both)
-        return f"you gave the same answer to {same:.0%} of {len(both)} repeats"
-    own = self_agreement(*zip(*((float(a or 0), float(b or 0)) for a, b in both), strict=True))
-    if own is None:
-        return f"your {len(both)} repeats all have one score, which tells nothing of your agreement"
-    most = ceiling(own)
-    return f"you agree with yourself {_interval(own)} (r of {own.n} repeats), so {_interval(most)} is the most"
+    if session.asked.kind == "score" or len(both) < LEAST_REPEATS:
+        return agreement_words([(float(first or 0), float(second or 0)) for first, second in both])
+    same = statistics.fmean(first == second for first, second in both)
+    return f"you gave the same answer to {same:.0%} of {len(both)} repeats"
 
 
 def worth_text(session: Session) -> str:
@@ -88,11 +83,6 @@ def worth_text(session: Session) -> str:
     worth = session.learned.worth
     if worth is None:
         return ""
-    before, after = _interval(worth.before), _interval(worth.after)
-    text = f"the program has {before} (SRCC), and a quick fit to your {worth.after.n} labels {after}"
+    text = f"the program has {worth.before} (SRCC), and a quick fit to your {worth.after.n} labels {worth.after}"
     more = labels_for(_GAIN, worth)
     return text if more is None else f"{text}; about {more} more labels for {_GAIN:g} more"
-
-
-def _interval(estimate: Estimate) -> str:
-    return f"{estimate.r:.2f} [{estimate.low:.2f}, {estimate.high:.2f}]"

@@ -1,4 +1,4 @@
-"""What ratings are worth: how well a rater agrees with himself, and what a program learns from the labels."""
+"""What ratings are worth: what a program learns from the labels."""
 
 import math
 from collections.abc import Sequence
@@ -6,14 +6,14 @@ from typing import NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
-from scipy.special import ndtri
 from scipy.stats import spearmanr
 
-from program.evaluation.intervals import CONFIDENCE, Figure, interval
+from program.evaluation.agreement import Estimate
+from program.evaluation.intervals import Figure, interval
 from program.expert import Lesson
 
-LEAST_LABELS, LEAST_REPEATS = 25, 40
-"""From which a fit, and an interval of a rater's agreement with himself, say something."""
+LEAST_LABELS = 25
+"""From which a fit says something."""
 _PENALTY_ON = 500
 """Labels that choose how strongly they count: so many do it in a tenth of a second."""
 _SHARES, _DRAWS = (0.25, 0.5), 3
@@ -28,15 +28,6 @@ _STEP = 10
 Array = NDArray[np.float64]
 
 
-class Estimate(NamedTuple):
-    """A correlation with its 95 % interval, of so many pictures."""
-
-    r: float
-    low: float
-    high: float
-    n: int
-
-
 class Worth(NamedTuple):
     """What a quick fit learns of N labels, judged on pictures of other groups than it was fitted on."""
 
@@ -46,35 +37,6 @@ class Worth(NamedTuple):
     """SRCC of the fit."""
     curve: tuple[tuple[int, float], ...]
     """Labels and SRCC of the fit to parts of the labels and to all, on all pictures; empty where there are few."""
-
-
-def self_agreement(first: Sequence[float], second: Sequence[float]) -> Estimate | None:
-    """Return Spearman's r of a rater's two ratings of the same pictures, with Fisher's interval.
-
-    None of fewer than four pictures, and where all ratings of one time are the same. The error of Fisher's z is the
-    root of 1.06 / (n - 3) (Fieller, Hartley & Pearson 1957).
-    """
-    n = len(first)
-    if n < 4 or len(set(first)) == 1 or len(set(second)) == 1:
-        return None
-    r = float(spearmanr(first, second).statistic)
-    if abs(r) > 1 - 1e-9:  # the z of 1 is infinite
-        return Estimate(r, r, r, n)
-    half = float(ndtri((1 + CONFIDENCE) / 2)) * math.sqrt(1.06 / (n - 3))
-    return Estimate(r, math.tanh(math.atanh(r) - half), math.tanh(math.atanh(r) + half), n)
-
-
-def ceiling(agreement: Estimate) -> Estimate:
-    """Return the most that a program can agree with one rating of each picture: the root of r, with its interval.
-
-    By classical test theory a rating is what the rater means and chance. Two ratings share what he means alone, so
-    their correlation r is the share of the variance that is no chance, and even a program that always gives what he
-    means correlates with one rating by the root of r (Spearman 1904, correction for attenuation; Lord & Novick 1968,
-    section 3.4). Who remembers his first rating agrees with himself too well: then the true ceiling is lower. An r
-    below 0 counts as 0.
-    """
-    r, low, high = (math.sqrt(max(value, 0.0)) for value in agreement[:3])
-    return Estimate(r, low, high, agreement.n)
 
 
 def worth_of(
@@ -136,8 +98,8 @@ class _Images(NamedTuple):
         penalty = lesson.penalty(few, own[np.ix_(few, few)])
         scores = self.readings.copy()
         if penalty is not None:
-            weights, moved = lesson.fitted(np.arange(len(places)), np.asfortranarray(own), penalty)
-            learned = self.covariance[:, places].astype(float) @ weights
+            fit, moved = lesson.fitted(np.arange(len(places)), np.asfortranarray(own), penalty)
+            learned = self.covariance[:, places].astype(float) @ fit.weights + fit.offset
             scores += lesson.moves(self.readings, learned)
             scores[places] = self.readings[places] + moved
         return scores

@@ -3,7 +3,8 @@
 The regression is fitted on what labels differ from the reading by, so few labels change little,
 and its penalty is the one that makes the labels likeliest: of 60 labels the errors of images left
 out are mostly chance. Where these are no better than the reading's, nothing is added. The tools'
-mean can take the reading's place.
+mean can take the reading's place. What photographs differ by most is in the reading already, so
+there labels change the least.
 Labels count half as their ranks: people's lie close together where images are good, and there an
 error of a tenth changes the order. A Gaussian kernel beside it gains less than it costs
 (docs/log.md).
@@ -104,6 +105,9 @@ def overlay(image: ImageRef, scores: Matrix) -> Image.Image:
 LIKENESS, OFFSET, SLOPE = 0.25, 0.2, 0.1
 """What a label's difference from the reading says of another image: as far as both measure alike,
 of all images, of images the farther both are from the middle of the scale."""
+LEFT = 0.01
+"""Mean square of what images are moved by, at most, along one direction in which they differ: the
+expert was fitted where photographs differ most, and little is left to learn there."""
 PENALTIES = (0.02, 0.05, 0.1, 0.15, 0.2, 0.3, 0.4, 0.6, 1.0, 2.0, 5.0)
 """Variances of a label that are tried."""
 _SURE = 1.0
@@ -158,6 +162,8 @@ class Correction(BaseModel):
         NDArray[np.float32], BeforeValidator(_weights_of), PlainSerializer(_text_of)
     ]  # fmt: skip
     """Of what `inputs_of` gives; saved as little-endian numbers of 32 bits, in base64."""
+    offset: float
+    """Of every image."""
     of_tools: bool
     """Whether it moves the tools' mean; else the expert's own reading."""
     precision: float = Field(ge=0)
@@ -168,17 +174,28 @@ class Correction(BaseModel):
         """Return by how many levels an image's score is moved, never by its own label."""
         if (known := self.left_out.get(view.key[0])) is not None:
             return known
-        fitted = view.prior.mean + inputs_of(view).astype(float) @ self.weights
+        fitted = view.prior.mean + self.offset + inputs_of(view).astype(float) @ self.weights
         return float(np.interp(fitted, self.curve, _LABELS)) - view.prior.mean
 
 
 def inputs_of(view: View) -> Half:
-    """Return the I numbers that a correction reads: standardised ones, a constant, and the reading.
+    """Return the I numbers that a correction reads: standardised ones, and the reading.
 
     Their products are the covariance of what two images are moved by.
     """
-    last = [np.sqrt(OFFSET), np.sqrt(SLOPE) * (view.own_quality - 3)]
-    return np.append(np.sqrt(LIKENESS) * view.features.points[0], last).astype(np.float16)
+    reading = np.sqrt(SLOPE) * (view.prior.mean - 3)
+    return np.append(np.sqrt(LIKENESS) * view.features.points[0], reading).astype(np.float16)
+
+
+class Fit(NamedTuple):
+    """What N labels tell of other images."""
+
+    weights: Matrix
+    """Of the N images: of another one, of its covariance with each."""
+    offset: float
+    """Of every image."""
+    errors: Matrix
+    """What each target is missed by, its own group left out."""
 
 
 class Lesson:
@@ -198,14 +215,14 @@ class Lesson:
         order = np.random.default_rng(seed).permutation(self.codes.max() + 1)[self.codes]
         return np.argsort(order, kind="stable")[:count]
 
-    def fitted(self, places: NDArray[np.intp], covariance: Matrix, penalty: float) -> tuple[Matrix, Matrix]:
-        """Return the weights of the images at M places, and what each is moved by without its own group.
+    def fitted(self, places: NDArray[np.intp], covariance: Matrix, penalty: float) -> tuple[Fit, Matrix]:
+        """Return what the images at M places tell, and what each is moved by without its own group.
 
         The M x M covariance, of which the lower half counts, is overwritten.
         """
         targets = self._targets[places]
-        solved, errors, _ = _solved(covariance, targets, self.codes[places], penalty)
-        return solved, self.moves(self.readings[places], targets - errors)
+        fit, _ = _solved(covariance, targets, self.codes[places], penalty)
+        return fit, self.moves(self.readings[places], targets - fit.errors)
 
     def moves(self, readings: Matrix, learned: Matrix) -> Matrix:
         """Return by how many levels images of these readings are moved by what was learned of each."""
@@ -214,7 +231,7 @@ class Lesson:
     def penalty(self, places: NDArray[np.intp], covariance: Matrix) -> float | None:
         """Return the penalty that makes the labels likeliest; None where images of other groups gain nothing by it."""
         targets, codes, residuals = self._targets[places], self.codes[places], self.residuals[places]
-        likelihoods = [_solved(covariance.copy(order="F"), targets, codes, each)[2] for each in PENALTIES]
+        likelihoods = [_solved(covariance.copy(order="F"), targets, codes, each)[1] for each in PENALTIES]
         chosen = PENALTIES[int(np.argmax(likelihoods))]
         moved = self.fitted(places, covariance.copy(order="F"), chosen)[1]
         gain = residuals**2 - (residuals - moved) ** 2
@@ -266,7 +283,7 @@ class Labels:
         if chosen is None:
             return None
         every = np.arange(len(images))
-        solved, moved = lesson.fitted(every, self._covariance(every), chosen)
+        fit, moved = lesson.fitted(every, self._covariance(every), chosen)
         moved, residuals = np.round(moved, 4), lesson.residuals
         after = _root_mean_square(residuals - moved)
         error, deviation = max(after, _LEAST_ERROR), max(float(labels.var()), _LEAST_ERROR**2)
@@ -276,7 +293,7 @@ class Labels:
             expected=_root_mean_square(np.array([image.deviation for image in images])),
             moves=_moves(severities, moved),
             left_out=dict(zip([image.sha256 for image in images], moved.tolist(), strict=True)),
-            curve=np.round(lesson.curve, 4).tolist(), weights=self._weights(solved),
+            curve=np.round(lesson.curve, 4).tolist(), weights=self._weights(fit.weights), offset=fit.offset,
             of_tools=self._of_tools, precision=max(0.0, 1 / error**2 - 1 / deviation),
         )  # fmt: skip
 
@@ -326,24 +343,34 @@ def _curve(labels: Matrix) -> Matrix:
     return np.asarray(_LABELS + labels.mean() + ranked) / 2
 
 
-def _solved(
-    covariance: Matrix, targets: Matrix, codes: NDArray[np.intp], penalty: float
-) -> tuple[Matrix, Matrix, float]:
-    """Return the N weights of targets, their errors, each group left out, and how likely they are.
+def _solved(covariance: Matrix, targets: Matrix, codes: NDArray[np.intp], penalty: float) -> tuple[Fit, float]:
+    """Return what N targets tell, and how likely they are.
 
-    The covariance is overwritten. With A the inverse of the covariance of labels, the errors of
-    group g are A_gg^-1 (A t)_g (Rasmussen & Williams 2006, eq. 5.12, for several at once). The
-    likelihood is the logarithm's, but for a constant (eq. 5.8).
+    The covariance C is overwritten. Expected is s C (C + s)^-1, which is C where that is small and s, `LEFT` of each of
+    the N, where it is large, and `OFFSET` o everywhere. Without o the inverse of the labels' covariance is
+    A = (1 + (s - q) (C + q)^-1) / (s + p), p the penalty and q = s p / (s + p); with it, A - A 1 1'A / (1 / o + 1'A 1).
+    The errors of group g are A_gg^-1 (A t)_g (Rasmussen & Williams 2006, eq. 5.12, for several at once). The likelihood
+    is the logarithm's, but for a constant (eq. 5.8).
     """
-    np.einsum("ii->i", covariance)[:] += penalty
+    count, most = len(targets), LEFT * len(targets)
+    scale = most + penalty
+    rest = most - most * penalty / scale
+    np.einsum("ii->i", covariance)[:] += most * penalty / scale
     factor, _ = lapack.dpotrf(covariance, lower=1, clean=0, overwrite_a=1)
-    spread = float(np.log(np.diag(factor)).sum())
+    spread = float(np.log(np.diag(factor)).sum()) + count * np.log(scale) / 2
     inverse, _ = lapack.dpotri(factor, lower=1, overwrite_c=1)
-    solved = blas.dsymv(1.0, inverse, targets, lower=1)
-    errors = solved / np.diag(inverse)
+    solved, same = (blas.dsymv(1.0, inverse, each, lower=1) for each in (targets, np.ones(count)))
+    shared = 1 + rest * same
+    total = scale / OFFSET + shared.sum()
+    inverse = blas.dsyr(-1 / (rest * total), shared, lower=1, a=inverse, overwrite_a=1)
+    offset = float(targets @ shared) / total
+    missed = targets + rest * solved - offset * shared
+    errors = missed / (1 + rest * np.diag(inverse))
     order = np.argsort(codes, kind="stable")
     for members in np.split(order, np.flatnonzero(np.diff(codes[order])) + 1):
         if len(members) > 1:
             own = inverse[np.maximum.outer(members, members), np.minimum.outer(members, members)]
-            errors[members] = np.linalg.solve(own, solved[members])
-    return np.asarray(solved), np.asarray(errors), -float(targets @ solved) / 2 - spread
+            errors[members] = np.linalg.solve(np.eye(len(members)) + rest * own, missed[members])
+    spread += np.log(total * OFFSET / scale) / 2
+    likelihood = -float(targets @ missed) / scale / 2 - spread
+    return Fit(most / scale * (solved - offset * same), offset, errors), likelihood
