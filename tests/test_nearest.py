@@ -112,7 +112,7 @@ def test_the_levels_of_similar_photographs_of_other_groups_reach_the_model(data,
         masses = program(image=path, query=QUERY).level_probabilities
         return sum(level * mass for level, mass in masses.items())
 
-    assert level(data / "26-0.png") > level(data / "27-0.png") + 1
+    assert level(data / "26-0.png") > level(data / "27-0.png") + 0.5
     blurred = program(image=data / "27-0.png", query=QUERY)
     read = AgenticIQA(settings)(image=data / "27-0.png", query=QUERY).tool_mean
     assert abs(blurred.tool_mean - 2.0) < abs(read - 2.0) - 0.1  # what is fused lies nearer to people than the reading
