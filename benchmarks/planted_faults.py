@@ -326,8 +326,8 @@ FAULTS = [
         "test_what_is_surely_better_or_errs_less_than_the_old_scores_on_their_best_line_is_adopted",
     ),
     Fault("the-mean-adopted", "optimizers/selection.py",
-        "order is not None and order.sign > 0 and _value",
-        "order is not None and _value",
+        "order is None or order.sign <= 0 or error",
+        "order is None or error",
         "test_selection.py::test_of_few_labels_the_error_decides_beside_the_old_scores_on_their_best_line",
     ),
     # Agent: whose pixels, which region, how often planned again

@@ -105,7 +105,7 @@ def test_the_tests_keep_compiled_code_whatever_the_environment_says(environment:
     (environment / "bin" / "python").write_text('#!/bin/sh\necho "kept: ${PYTHONDONTWRITEBYTECODE:-yes}"\n')
     words = {**os.environ, "PYTHONDONTWRITEBYTECODE": "1"}
     done = subprocess.run([MAKE, "test", f"VENV={environment}"], cwd=ROOT, env=words, capture_output=True, text=True)
-    assert done.stdout.splitlines()[-1] == "kept: yes"
+    assert "kept: yes" in done.stdout.splitlines()
 
 
 def test_an_unknown_extra_is_one_line_and_leaves_nothing(tmp_path: Path) -> None:
