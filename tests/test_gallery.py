@@ -559,6 +559,11 @@ def test_stars_that_only_confirm_a_suggestion_are_kept_in_sidecars_and_are_no_la
         None,
     ]
     assert again["cat_b.jpg"]["verdict"] == "reject"
+    assert again["cat_c.jpg"]["user_rating_confirms"] is True
+    third = shutil.copytree(other, tmp_path / "third")
+    decided = decide(tmp_path / "e.json", third, cat_c={"stars": 2})
+    assert main([str(folder), "--out", str(third), *decided]) == 0
+    assert rows_of(third)["cat_c.jpg"]["user_rating_confirms"] is None  # the mark was of the 5 stars
     (other / "decisions.json").write_text('{"decisions": "agentic-iqa", "version": 1, "pictures": {}}', "utf-8")
     capsys.readouterr()
     assert agentic_iqa(["compile", "--data", str(other), "--dry-run", "--out", str(tmp_path / "program")]) == 0

@@ -321,7 +321,7 @@ def _alone(picture: Picture, choosing: Choosing) -> dict[str, object]:
 def _decided(picture: Picture, mine: Opinion) -> Picture:
     """Return a picture with what a person says of it."""
     changes: dict[str, object] = {"user_rating": mine.rating, "stored_rating": picture.user_rating}
-    if not mine.rating:
+    if mine.rating != picture.user_rating:  # the mark is of the rating that was there
         changes["user_rating_confirms"] = None
     if mine.verdict is not None:
         changes |= {
