@@ -255,7 +255,7 @@ class Compile:
         if job.kept is not None:
             before = self._tested(uncompiled, baselines=True)
             self._check_direction(before.figures.get("srcc"))
-            return self._reported(uncompiled, before, before, kept_verdict(job.kept), {})
+            return self._reported(uncompiled, before, before, kept_verdict(job.kept), self._gains(before, before), {})
         train, validation = self._evidence()
         self._check_direction(train.agreement())
         ranking = self.whole.search(train, validation)
@@ -265,19 +265,20 @@ class Compile:
         if job.folds:
             before = self._tested(uncompiled, baselines=True)
             if kept is not None:
-                return self._reported(chosen, before, before, kept, table)
+                return self._reported(chosen, before, before, kept, self._gains(before, before), table)
             after = self._crossed(train, validation, before, program_sha256(chosen.program))
             crossed = CrossValidation.of(len(job.folds), before, after)
             if not crossed.adopted:
                 chosen, after = uncompiled, before
-            return self._reported(chosen, before, after, crossed.verdict(), table, crossed)
+            gains = self._gains(before, after)
+            return self._reported(chosen, before, after, crossed.verdict(), gains, table, crossed)
         # Saved before the test, so that a kill during it loses nothing.
         self.log.finish(chosen.program, {"chosen": chosen.name, "validation": table})
         before = self._tested(uncompiled, baselines=True)
         after = before if kept is not None else self._tested(chosen)
         gains = self._gains(before, after)
         verdict = kept or verdict_of(ranking.best.record, ranking.uncompiled.record, gains, ranking.where)
-        return self._reported(chosen, before, after, verdict, table)
+        return self._reported(chosen, before, after, verdict, gains, table)
 
     def _evidence(self) -> tuple[ExampleSet, ExampleSet]:
         """Gather the evidence of train and validation, once, and return both with their labelled demos."""
@@ -327,7 +328,8 @@ class Compile:
         return summarize(ordered, dataset=self.job.dataset, context=context, seed=before.seed, wall_seconds=seconds)
 
     def _gains(self, before: EvaluationRecord, after: EvaluationRecord) -> dict[str, Figure]:
-        return compare(before.rows, after.rows, seed=self.job.settings.seed)
+        with waiting(self.console, "working out intervals"):
+            return compare(before.rows, after.rows, seed=self.job.settings.seed)
 
     @cached_property
     def _fitted_on(self) -> FittedOn:
@@ -348,11 +350,10 @@ class Compile:
 
     def _reported(
         self, chosen: Candidate, before: EvaluationRecord, after: EvaluationRecord, verdict: Verdict,
-        table: dict[str, dict[str, Any]], crossed: CrossValidation | None = None,
+        differences: dict[str, Figure], table: dict[str, dict[str, Any]], crossed: CrossValidation | None = None,
     ) -> Compiled:  # fmt: skip
         job, notes = self.job, self.whole.notes
         with waiting(self.console, "working out intervals"):
-            differences = self._gains(before, after)
             labelled = {sample.id: sample for split in job.splits.values() for sample in split}
             if most := ceiling_words(labelled.values(), after):
                 notes.append(most)
