@@ -6,10 +6,12 @@ import re
 from contextlib import suppress
 from types import SimpleNamespace
 
+import numpy as np
 import pytest
 from dspy import lm15
 from hypothesis import HealthCheck, example, given, settings
 from hypothesis import strategies as st
+from PIL import Image
 
 from program.assess import main as assess
 from program.common.errors import ModelError
@@ -199,6 +201,102 @@ def test_a_server_whose_content_must_be_text_reads_no_images(refusing, on, pictu
     assert record()["reads_images"] is False
 
 
+def message_with(change):
+    """Return a spoiler that changes a choice and its message."""
+
+    def spoil(completion):
+        choice = completion["choices"][0]
+        text = choice["message"]["content"]
+        if text.startswith("{"):  # not what a probe is answered
+            choice["message"] = {"role": "assistant", "content": None, **change(text)}
+        return completion
+
+    return spoil
+
+
+def called(text):
+    """Return a message that answers by a call of a function."""
+    return {"tool_calls": [{"id": "1", "type": "function", "function": {"name": "answer", "arguments": text}}]}
+
+
+def as_text_completion(completion):
+    (choice,) = completion["choices"]
+    return {**completion, "choices": [{"index": 0, "text": choice["message"]["content"]}]}
+
+
+def beside_another(completion):
+    (choice,) = completion["choices"]
+    return {**completion, "choices": [choice, {**choice, "index": 1}]}
+
+
+ODD_PLACES = {
+    "a function's arguments": message_with(called),
+    "an object": message_with(lambda text: {"content": json.loads(text)}),
+    "parsed": message_with(lambda text: {"parsed": json.loads(text)}),
+    "JSON in a string": message_with(lambda text: {"content": json.dumps(text)}),
+    "a text completion": as_text_completion,
+    "two choices": beside_another,
+    "an envelope": lambda completion: {"code": 0, "msg": "ok", "data": completion},
+    "a list": lambda completion: [completion],
+}
+
+
+@pytest.mark.parametrize("kind", ODD_PLACES)
+def test_an_answer_is_read_wherever_it_stands(loopback, on, picture, kind):
+    result = on(loopback(spoils=ODD_PLACES[kind], sees=True))(image=picture(), query=RATE)
+    assert (result.status, result.attempt, result.usage.lm_calls) == ("ok", "first call", 2)
+
+
+@pytest.mark.parametrize("blank", ["\u0120", "\u2581"])
+def test_token_probabilities_are_read_from_tokens_as_a_vocabulary_spells_them(loopback, on, picture, blank):
+    def spell(token):
+        for each in [token, *token["top_logprobs"]]:
+            each["token"] = each["token"].replace(" ", blank)
+
+    result = on(loopback(spoils=of_each_token(spell)))(image=picture(), query=RATE)
+    plain = on(loopback())(image=picture(), query=RATE)
+    assert result.level_probabilities_from == "logprobs"
+    assert result.level_probabilities == plain.level_probabilities
+
+
+@pytest.mark.parametrize("text", ["<quality_level>poor</quality_level>", "{”quality_level”: ”poor”}"])
+def test_a_level_in_a_form_that_was_not_asked_for_counts_as_a_word(loopback, on, picture, text):
+    result = on(loopback(rules=[("quality_level", text)], sees=True))(image=picture(), query=RATE)
+    assert (result.attempt, result.level_probabilities_from) == ("text", "classification")
+    assert max(result.level_probabilities, key=result.level_probabilities.get) == 2
+
+
+def test_a_picture_that_a_content_filter_withholds_is_one_failed_row(loopback, loopback_module, tmp_path, rng):
+    withheld = {"choices": [{"finish_reason": "content_filter", "message": {"role": "assistant", "content": None}}]}
+    asked = []
+
+    def first(_method, _path, question):
+        if question is None or not question.images or question.most_tokens == 1:
+            return None
+        asked.append(question)
+        return loopback_module.Reply(200, withheld) if len(asked) == 1 else None
+
+    for name in ("a.png", "b.png", "c.png"):
+        Image.fromarray(rng.integers(0, 255, (48, 48, 3), dtype=np.uint8)).save(tmp_path / name)
+    server = loopback(first=first, sees=True)
+    table = tmp_path / "rows.jsonl"
+    command = [str(tmp_path), "--lm", "openai/small-vlm", "--api-base", server.base, "--workers", "1"]
+    assert assess([*command, "--out", str(table)]) == 1
+    rows = [json.loads(line) for line in table.read_text("utf-8").splitlines()]
+    assert [row["status"] for row in rows] == ["error", "ok", "ok"]
+    assert "content filter" in rows[0]["error"]
+    assert len(asked) == 3
+
+
+def test_of_a_web_page_with_an_error_the_words_are_shown(loopback, loopback_module, photo_file, capsys):
+    page = "<html><head><style>p {}</style></head><body><h1>413 Request Entity Too Large</h1></body></html>"
+    server = loopback(first=lambda method, *_: loopback_module.Reply(413, page) if method == "POST" else None)
+    assert assess([str(photo_file), "--lm", "openai/small-vlm", "--api-base", server.base]) == 2
+    error = capsys.readouterr().err
+    assert "413 Request Entity Too Large" in error
+    assert "<" not in error
+
+
 @pytest.mark.parametrize("status", [307, 308])
 @pytest.mark.parametrize("whole", [False, True], ids=["path", "address"])
 def test_a_redirect_to_the_same_host_is_followed_with_the_same_method(
@@ -247,6 +345,7 @@ KEYS = (
     "choices", "message", "content", "logprobs", "top_logprobs", "token", "logprob", "bytes", "usage", "prompt_tokens",
     "completion_tokens", "prompt_tokens_details", "cached_tokens", "finish_reason", "tool_calls", "function", "error",
     "detail", "loc", "msg", "code", "type", "model", "id", "reasoning_content", "data", "meta", "n_ctx", "owned_by",
+    "text", "parsed", "function_call", "arguments",
 )  # fmt: skip
 SCALARS = st.sampled_from(
     [
@@ -275,6 +374,7 @@ ODD = st.one_of(
 PLACES = (
     "usage", "usage.prompt_tokens", "usage.prompt_tokens_details", "choices", "choices.0", "choices.0.message",
     "choices.0.message.content", "choices.0.message.tool_calls", "choices.0.message.reasoning_content",
+    "choices.0.message.parsed", "choices.0.text", "data",
     "choices.0.logprobs", "choices.0.logprobs.content", "choices.0.logprobs.content.0",
     "choices.0.logprobs.content.0.logprob", "choices.0.logprobs.content.0.top_logprobs",
     "choices.0.finish_reason", "model", "id", "error", "detail",

@@ -39,7 +39,9 @@ _REFUSAL = re.compile(
     r"\b(?:sorry|cannot|can't|can not|unable|not able|won't|impossible|refuse)\b|无法|不能|抱歉", re.IGNORECASE
 )
 # One token a turn and no nested repeats: a model that runs off into blanks must not cost seconds here.
-_LINK = r"(?:of|for|the|this|image|picture|photo|is|as|be|it|would|i|a|an|to|at|是|为|图像|图片|整体|的|[\s=:：*\"'])*"
+_LINK = (
+    r"(?:of|for|the|this|image|picture|photo|is|as|be|it|would|i|a|an|to|at|是|为|图像|图片|整体|的|[\s=:：*\"'“”])*"
+)
 _NAMED = (
     r"(?P<number>[1-5](?:\.\d+)?)(?!\d|\.\d)(?:\s*(?:/|out\s+of|分，?满分)\s*(?P<top>\d+))?"
     rf"|(?P<word>{_WORD})(?![a-z])"
@@ -74,6 +76,8 @@ _COUNT = re.compile(
 """A number with a unit, or of things."""
 _LEVEL_KEY = re.compile(rf"""["'](?:level[ _]?)?(?:[1-5A-E]|{_WORD})["']\s*[:：]""", re.IGNORECASE)
 """A level as the key of broken JSON says nothing of how likely it is."""
+_TAGS = re.compile(r"<(\w{3,40})>(?=[^<>]{1,2000}</\1>)|</?\w{1,40}>")
+"""Tags around an answer's parts, which name them as a key does."""
 _FIELDS = ("quality_level", "quality_reasoning")
 """What the object holds that answers the question for a level."""
 _FIELD = r"(?:quality_level|final_answer|quality|level|rating|answer)"
@@ -93,6 +97,8 @@ _TOKEN_VALUE = re.compile(
 )
 _ALONE = re.compile(r"[ \t]*(?:[.)\]:,\"'`*\n]|\Z)")
 _OPENING = " \n\t\"'`*([{"
+_BLANKS = str.maketrans({"\u0120": " ", "\u010a": "\n", "\u2581": " "})
+"""What stands in tokens that a server never decoded: GPT-2's marks, and SentencePiece's."""
 _SHORTEST_PREFIX = 2
 """A level word may be split into several tokens; two letters tell the five words apart from most
 others."""
@@ -147,6 +153,7 @@ def level_in_text(text: str) -> int | None:
     text = final_answer(text)
     if _REFUSAL.search(text):
         return None
+    text = _TAGS.sub(r"\1: ", text)
     text = _COUNT.sub(" ", _RANGE.sub(": ", _LEVEL_KEY.sub(" ", text)))
     whole = _WHOLE.fullmatch(text.lstrip(" \n:"))
     levels: set[int] = set()
@@ -228,14 +235,14 @@ def level_masses(content: Sequence[Any]) -> dict[int, float]:
     >>> {level: round(mass, 4) for level, mass in level_masses([chosen]).items()}
     {1: 0.0833, 2: 0.0833, 3: 0.5, 4: 0.25, 5: 0.0833}
     """
-    start, kind = _place("".join(str(_get(token, "token")) for token in content))
+    start, kind = _place("".join(_spelling(token) for token in content))
     token, begin = _token_at(content, start)
     alternatives: dict[str, float] = {}  # each once, the chosen token first
     for entry in (token, *(_get(token, "top_logprobs") or ())):
-        alternatives.setdefault(str(_get(entry, "token")), _probability(_get(entry, "logprob")))
+        alternatives.setdefault(_spelling(entry), _probability(_get(entry, "logprob")))
     masses: dict[int, float] = {}
     for word, probability in alternatives.items():
-        level = _level_of_token(word, kind, str(_get(token, "token"))[: start - begin])
+        level = _level_of_token(word, kind, _spelling(token)[: start - begin])
         if level is not None:
             masses[level] = masses.get(level, 0.0) + probability
     if not math.fsum(masses.values()) > 0:
@@ -273,10 +280,15 @@ def _token_at(content: Sequence[Any], position: int) -> tuple[Any, int]:
     """Return the token that holds a character, and where the token begins."""
     end = 0
     for token in content:
-        begin, end = end, end + len(str(_get(token, "token")))
+        begin, end = end, end + len(_spelling(token))
         if end > position:
             return token, begin
     raise ValueError("token log-probabilities: they end before the answer does")
+
+
+def _spelling(token: Any) -> str:
+    """Return a token's text, whatever its tokenizer writes for a space or the end of a line."""
+    return str(_get(token, "token")).translate(_BLANKS)
 
 
 def _probability(logprob: Any) -> float:

@@ -121,7 +121,7 @@ class ImageTransport(ServerTransport):
         return super().stream(request)
 
     def _mended(self, status: int, body: bytes, content_type: str) -> tuple[int, bytes]:
-        if status == 200:
+        if 200 <= status < 300:
             status, body = understood(body, content_type)
         return super()._mended(status, body, content_type)
 

@@ -23,6 +23,8 @@ NO_ANSWER = 520
 """The status, as gateways call it, of a reply that is no answer and names no other status."""
 _MOST_CHARS = 300
 _PAGE = re.compile(r"<(style|script)\b.*?</\1>|<[^>]*>", re.DOTALL | re.IGNORECASE)
+_ENVELOPES = ("data", "response", "result", "body")
+"""Fields in which gateways put a service's reply."""
 _MOST_TOKENS = 10**12
 _IMPOSSIBLE = -9999.0
 """OpenAI's log-probability of what is as good as impossible; for that which a server leaves out."""
@@ -116,8 +118,10 @@ def readable(status: int, body: bytes) -> bytes:
         return body
     try:
         reply = json.loads(body, parse_constant=lambda _: None)
-    except (ValueError, RecursionError):  # the client says so
-        return body
+    except (ValueError, RecursionError):
+        if status < 400:  # the client says so
+            return body
+        reply = " ".join(_PAGE.sub(" ", body.decode("utf-8", "replace")).split())[:_MOST_CHARS]
     if status >= 400:
         mended = _with_reason(reply)
     else:
@@ -223,21 +227,83 @@ def understood(body: bytes, content_type: str) -> tuple[int, bytes]:
     (404, b'{"error": {"message": "HTTP 200 without an answer: there is no model x"}}')
     """
     text = body.decode("utf-8", "replace").strip()
-    is_stream = "event-stream" in content_type or text.startswith("data:")
-    if is_stream:
+    if "event-stream" in content_type or text.startswith("data:"):
         page: Any = _whole(text.split("\n"))
+        body = json.dumps(page).encode()
     else:
         page = _parsed(text)
-    choice = _first_choice(page)
-    if isinstance(choice.get("message"), Mapping) and not choice.get("error"):
-        if is_stream:
-            body = json.dumps(page).encode()
-        return 200, body
+    whole = _completion_in(page)
+    choice = _first_choice(whole)
+    message = choice.get("message")
     if choice.get("error"):
         page = choice
+    elif choice.get("finish_reason") == "content_filter" and not _object(message).get("content"):
+        page = {"code": 400, "message": "the content filter of the service withheld it"}
+    elif isinstance(message, Mapping):
+        if whole is page and len(page["choices"]) == 1 and _is_plain(message):
+            return 200, body
+        choice = {**choice, "message": {**message, "content": _content_of(message)}}
+        return 200, json.dumps({**whole, "choices": [choice]}).encode()
     said = " ".join((reason_in(page) or _PAGE.sub(" ", text)).split()) or "it is empty"
     error = {"message": f"HTTP 200 without an answer: {said[:_MOST_CHARS]}"}
     return _status(page), json.dumps({"error": error}).encode()
+
+
+def _completion_in(page: Any) -> Mapping[str, Any]:
+    """Return the completion that a reply is or, as gateways do, has in an envelope; empty without one.
+
+    What it says in `text`, as completions did before chat, becomes its message.
+
+    >>> _completion_in({"code": 0, "data": {"choices": [{"text": "good"}]}})
+    {'choices': [{'text': 'good', 'message': {'role': 'assistant', 'content': 'good'}}]}
+    """
+    if isinstance(page, list) and len(page) == 1:
+        page = page[0]
+    whole = _object(page)
+    envelopes = [whole, *(_object(whole.get(name)) for name in _ENVELOPES)]
+    whole = next((each for each in envelopes if _first_choice(each)), whole)
+    choice = _first_choice(whole)
+    if "message" not in choice and isinstance(choice.get("text"), str):
+        message = {"role": "assistant", "content": choice["text"]}
+        whole = {**whole, "choices": [{**choice, "message": message}]}
+    return whole
+
+
+def _is_plain(message: Mapping[str, Any]) -> bool:
+    """Return whether an answer stands where DSPy's client reads it."""
+    content = message.get("content")
+    if content is None:
+        return not message.get("parsed") and not _arguments(message)
+    return isinstance(content, str | list) and not _is_quoted(content)
+
+
+def _is_quoted(content: Any) -> bool:
+    """Return whether a text is JSON that was made a JSON string."""
+    return isinstance(content, str) and content.lstrip().startswith('"{')
+
+
+def _content_of(message: Mapping[str, Any]) -> Any:
+    """Return an answer as a text, wherever a message has it, or the parts that it comes in.
+
+    >>> _content_of({"content": None, "tool_calls": [{"function": {"arguments": '{"level": 2}'}}]})
+    '{"level": 2}'
+    """
+    content = message.get("content")
+    if content is None:
+        content = message.get("parsed") or _arguments(message)
+    if _is_quoted(content):
+        content = _parsed(content) or content
+    if isinstance(content, Mapping):
+        return json.dumps(content, ensure_ascii=False)
+    return content
+
+
+def _arguments(message: Mapping[str, Any]) -> Any:
+    """Return what a message calls a function with: some servers make an answer by a schema one."""
+    calls = message.get("tool_calls")
+    if not isinstance(calls, list) or not calls:
+        calls = [{"function": message.get("function_call")}]
+    return _object(_object(calls[0]).get("function")).get("arguments")
 
 
 def _whole(lines: Iterable[str]) -> Any:
