@@ -201,6 +201,24 @@ def test_a_server_whose_content_must_be_text_reads_no_images(refusing, on, pictu
     assert record()["reads_images"] is False
 
 
+@pytest.mark.parametrize(
+    ("status", "body"),
+    [
+        (404, "404 page not found"),
+        (404, {"error": {"message": "File Not Found", "type": "not_found_error", "code": 404}}),
+        (404, {"detail": "Not Found"}),
+        (405, {"detail": "Method Not Allowed"}),
+        (200, {"error": "Unexpected endpoint or method. (POST /chat/completions)"}),
+    ],
+)
+def test_an_address_without_its_path_is_one_line_with_the_usual_one(refusing, photo_file, capsys, status, body):
+    server = refusing(lambda question: question.most_tokens != 1, status, body)
+    assert assess([str(photo_file), "--lm", "openai/small-vlm", "--api-base", server.base.removesuffix("/v1")]) == 2
+    (line,) = capsys.readouterr().err.splitlines()
+    assert "serves no chat completions" in line
+    assert line.endswith(f"most have it at {server.base}")
+
+
 def message_with(change):
     """Return a spoiler that changes a choice and its message."""
 

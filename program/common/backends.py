@@ -161,7 +161,7 @@ def takes_api_base(backend: str, entries: Mapping[str, Any] | None = None) -> bo
 def checked_api_base(value: str | None) -> str | None:
     """Return a server's address. ValueError where it is no http(s) URL or carries a secret.
 
-    >>> checked_api_base("http://127.0.0.1:8000/v1/")
+    >>> checked_api_base("http://127.0.0.1:8000/v1/chat/completions/")
     'http://127.0.0.1:8000/v1'
     """
     if value is None:
@@ -179,7 +179,7 @@ def checked_api_base(value: str | None) -> str | None:
         )
     if parts.scheme not in {"http", "https"} or not host or re.search(r"\s", value):
         raise ValueError(f"api_base {value!r}: not an http(s) URL; give one as http://127.0.0.1:8000/v1")
-    return value.rstrip("/")
+    return value.rstrip("/").removesuffix("/chat/completions").rstrip("/")
 
 
 def _provider(backend: str) -> str:

@@ -294,6 +294,10 @@ class ReferenceEngine:
             there = f"; it has {', '.join(known.models[:8])}" if known.models else ""
             wrong = f"the model is not on the server{there}"
             return EndpointError(f"{self.title}: {wrong}; name another one with --lm")
+        if "endpoint" in named and self.address is not None:
+            usual = urlsplit(self.address)._replace(path="/v1").geturl()
+            mend = f"most have it at {usual}" if usual != self.address else "check --api-base"
+            return EndpointError(f"{self.address} serves no chat completions ({words[:80]}); {mend}")
         return None
 
     def _goes_without(self, named: list[str], request: lm15.Request, words: str, status: int | None) -> bool:

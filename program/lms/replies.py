@@ -14,9 +14,9 @@ from program.common.settings import ConfigFile
 
 Part = Literal[
     "images", "system_role", "max_tokens", "max_completion_tokens", "response_format", "logprobs",
-    "temperature", "seed", "context", "model",
+    "temperature", "seed", "context", "model", "endpoint",
 ]  # fmt: skip
-"""What a service refuses: images, a role, a field, the length, or the model's name."""
+"""What a service refuses: images, a role, a field, the length, the model's name, or the address."""
 OMITTABLE = ("response_format", "logprobs", "temperature", "seed")
 """Fields that a request can do without."""
 NO_ANSWER = 520
