@@ -90,7 +90,7 @@ def test_tools_count_by_their_reliability_from_the_reading_to_the_interval(scrip
         "Score 2.80 combines the tools' 2.00 to 4.00 with the model's expected level of 3.00."
     )
     question = iqa.engine.text(iqa.engine.asked("quality_probs")[0])
-    assert "Measured quality: between poor and fair (2.5 of 5).\n{" in question
+    assert "Measured quality: fair (2.5 of 5).\n{" in question
 
 
 @pytest.mark.spec("003/6-logging-and-observability")

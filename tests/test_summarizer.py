@@ -79,7 +79,7 @@ def test_a_scoring_query_asks_for_level_probabilities(summarize):
     assert [role, *levels] == sorted([role, *levels])
     assert RATE in asked
     assert "TOPIQ_FR" in asked
-    assert "Measured quality: between poor and fair (2.7 of 5).\n{" in asked
+    assert "Measured quality: fair (2.7 of 5).\n{" in asked
     assert isinstance(result.final_answer, float)
 
 
@@ -172,7 +172,7 @@ def test_the_question_holds_query_options_evidence_and_images(summarize, picture
     }
     decoder = json.JSONDecoder()
     line, evidence["quality_scores"] = evidence["quality_scores"].split("\n", 1)
-    assert line == "Measured quality: between poor and fair (2.7 of 5)."
+    assert line == "Measured quality: fair (2.7 of 5)."
     assert decoder.raw_decode(evidence["distortion_analysis"].strip())[0] == {
         "Global": [
             {"type": "Blurs", "severity": "moderate", "explanation": "Edges appear soft."},
@@ -190,7 +190,7 @@ def test_a_tools_overall_score_is_said_once_and_is_no_measure_of_a_distortion(su
         evidence = ExecutorOutput(quality_scores={region: {"Color distortions": ("LiteNR", 3.63)}})
         _, engine = summarize([SCORED], state_of(evidence=evidence))
         asked = engine.text(engine.requests[0])
-        assert f"Measured quality{place}: between fair and good (3.6 of 5, by LiteNR)." in asked
+        assert f"Measured quality{place}: good (3.6 of 5, by LiteNR)." in asked
         assert "Color" not in asked
         assert asked.count("LiteNR") == 1
 

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 from program.agent.labels import Corrections, Neighbours
 from program.agent.resources import Resources
 from program.agent.state import AssessmentState, ExecutorOutput, Finding, ImagePair, ToolReadings, compact_json
+from program.fusion.levels import nearest_level
 from program.images.store import IMAGES, Box, ImageRef
 from signatures.schemas import CATEGORIES_CHINESE, GLOBAL, LEVEL_WORDS, SEVERITIES_CHINESE, DistortionCategory
 
@@ -138,13 +139,13 @@ def _crops(image: ImageRef | None, boxes: Mapping[str, Box]) -> dict[str, ImageR
 
 
 def scores_in_words(scores: Mapping[str, Mapping[str, tuple[str, float]]], mean: float | None) -> str | None:
-    """Say in level words what tools' scores mean, with the scores as JSON where there are several.
+    """Say in a level word what tools' scores mean, with the scores as JSON where there are several.
 
     A tool rates the quality as a whole: a single score is no measure of the distortion that it stands
     under. None without any score.
 
     >>> scores_in_words({"Global": {"Color distortions": ("LiteNR", 3.63)}}, 3.63)
-    'Measured quality: between fair and good (3.6 of 5, by LiteNR).'
+    'Measured quality: good (3.6 of 5, by LiteNR).'
     """
     shown = scores_json(scores)
     if shown is None or mean is None:
@@ -160,16 +161,15 @@ def scores_in_words(scores: Mapping[str, Mapping[str, tuple[str, float]]], mean:
 
 
 def quality_line(mean: float, *, by: str = "", of: str = "") -> str:
-    """Say in level words what a mean of tools' scores (1..5) means.
+    """Say in a level word what a mean of tools' scores (1..5) means.
+
+    One word: "between bad and poor" made a model of 1.5 billion weights say "excellent".
 
     >>> quality_line(3.6), quality_line(2.1)
-    ('Measured quality: between fair and good (3.6 of 5).', 'Measured quality: poor (2.1 of 5).')
+    ('Measured quality: good (3.6 of 5).', 'Measured quality: poor (2.1 of 5).')
     """
-    lower = min(int(mean), len(LEVEL_WORDS) - 1)
-    words = LEVEL_WORDS[lower - 1], LEVEL_WORDS[lower]
-    near = round(4 * (mean - lower))
-    named = {0: words[0], 4: words[1]}.get(near, f"between {words[0]} and {words[1]}")
-    return f"Measured quality{of}: {named} ({mean:.1f} of 5{by})."
+    word = LEVEL_WORDS[nearest_level(mean) - 1]
+    return f"Measured quality{of}: {word} ({mean:.1f} of 5{by})."
 
 
 def findings_json(analysis: Mapping[str, Sequence[Finding]] | None) -> str | None:
