@@ -4,7 +4,7 @@ import argparse
 import threading
 import time
 from collections import deque
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import AbstractContextManager, contextmanager, nullcontext
 from typing import Any, cast
 from urllib.parse import urlsplit
@@ -219,8 +219,6 @@ class Gate:
 
 
 _GATES: dict[str, Gate] = {}
-_NEW: list[Callable[[str, WireSettings], Gate]] = [lambda _, limits: Gate(limits)]
-"""What makes a host's gate: the last of them."""
 
 
 def image_limits_of(lm: dspy.BaseLM) -> ImageLimits:
@@ -230,15 +228,10 @@ def image_limits_of(lm: dspy.BaseLM) -> ImageLimits:
 
 def gate_for(host: str) -> Gate:
     """Return the process's one gate for a host, under the limits in force."""
-    gate = _GATES.get(host) or _GATES.setdefault(host, _NEW[-1](host, settings_in_force().wire))
+    gate = _GATES.get(host) or _GATES.setdefault(host, Gate(settings_in_force().wire))
     if _SETTINGS in dspy.settings:
         gate.limits = settings_in_force().wire
     return gate
-
-
-def gates_made_by(make: Callable[[str, WireSettings], Gate]) -> None:
-    """Let gates of further hosts be made otherwise, as by a worker that shares them with others."""
-    _NEW.append(make)
 
 
 def gate_of(lm: dspy.BaseLM) -> Gate:
