@@ -10,10 +10,10 @@ from typing import Annotated, Any, Literal, Self, TypeVar
 
 import numpy as np
 from numpy.typing import NDArray
-from pydantic import BeforeValidator, ConfigDict, Field, PlainSerializer, ValidationError, model_validator
+from pydantic import BeforeValidator, ConfigDict, Field, PlainSerializer, model_validator
 
 from program.common.backends import Frozen
-from program.common.errors import InputError, first_fault
+from program.common.errors import InputError
 from program.common.files import Place, open_file
 from program.common.request import Request
 from program.common.text import fold_text
@@ -23,30 +23,22 @@ from signatures.schemas import LEVEL_WORDS, ScoreShift
 
 
 class _Learned(Frozen):
-    """What a program keeps of labels in a file of its own; never changed."""
+    """What a program keeps of labels; never changed."""
 
     model_config = ConfigDict(arbitrary_types_allowed=True, validate_by_name=True)
 
     def __deepcopy__(self, memo: dict[int, Any] | None = None) -> Self:
         return self
 
-    @property
-    def text(self) -> str:
-        """The file's text: what a saved program holds of them."""
-        return json.dumps(self.model_dump(exclude_none=True, by_alias=True))
-
     @cached_property
     def sha256(self) -> str:
-        """The hash of the file."""
-        return hashlib.sha256(self.text.encode()).hexdigest()
+        """The hash of what a saved program holds of it."""
+        return hashlib.sha256(json.dumps(self.saved).encode()).hexdigest()
 
-    @classmethod
-    def from_json(cls, saved: Mapping[str, Any]) -> Self:
-        """Read what a saved program holds. Raises ValueError, one line, for anything else."""
-        try:
-            return cls.model_validate(saved)
-        except ValidationError as error:
-            raise ValueError(first_fault(error, cls.__name__.casefold())) from error
+    @property
+    def saved(self) -> dict[str, Any]:
+        """What a saved program holds of it."""
+        return self.model_dump(mode="json", exclude_none=True, by_alias=True)
 
 
 class Neighbour(Frozen):

@@ -12,8 +12,7 @@ from typing import Any, Literal, Self
 import dspy
 from anyio import CapacityLimiter, to_thread
 from anyio.lowlevel import RunVar
-from pydantic import BaseModel, ConfigDict, Field, JsonValue, TypeAdapter, ValidationError
-from pydantic_core import from_json
+from pydantic import BaseModel, ConfigDict, JsonValue, TypeAdapter, ValidationError
 
 from program.agent.assessment import Assessment
 from program.agent.labels import FittedOn
@@ -23,62 +22,29 @@ from program.common.keys import redact
 from program.common.pool import map_unordered
 from program.common.pool import progress as progress_bar
 from program.common.request import ARGUMENTS
-from program.expert import NAME
 from program.images.store import IMAGES
 
 
-class _FilePart(BaseModel):
-    # DSPy sets every key of a predictor's state as an attribute: an unknown one (`config`) could
-    # name an address.
+class StrictPart(BaseModel):
+    """Of a file that holds a program: nothing that is not known, as DSPy sets each key as an attribute.
+
+    An unknown one (`config`) could name an address.
+    """
+
     model_config = ConfigDict(extra="forbid", frozen=True, strict=True, allow_inf_nan=False)
 
 
-class ProgramFile(_FilePart):
-    """The content of `program.json`."""
-
-    format: Literal[1] = 1
-    schema_sha256: str
-    program_sha256: str
-    rest_sha256: str | None = None
-    """Of all but the instructions, which a person may edit."""
-    engine: str | None = Field(default=None, pattern=rf"^{NAME}@[\w.]{{1,20}}$")
-    """The embedded engine that played an optimized role, as perceptual/expert@r8."""
-    record: dict[str, Any] = Field(default_factory=dict)
-    """How it was made; nothing is read from it."""
-    fusion: dict[str, Any] | None = None
-    neighbours: str | None = Field(default=None, pattern="^[0-9a-f]{64}$")
-    """The hash of the file that holds them, likewise below."""
-    corrections: str | None = Field(default=None, pattern="^[0-9a-f]{64}$")
-    fitted_on: str | None = Field(default=None, pattern="^[0-9a-f]{64}$")
-    state: dict[str, Any]
-    """Predictors by name; `load_state` looks into it."""
-
-    @property
-    def arrays(self) -> dict[str, str]:
-        """The hashes of the files beside it, by what they hold."""
-        named = {"neighbours": self.neighbours, "corrections": self.corrections}
-        return {name: sha256 for name, sha256 in named.items() if sha256 is not None}
-
-    @classmethod
-    def parse(cls, data: bytes) -> "ProgramFile":
-        """Read a file's bytes. Raises ValueError, one line, for what is no such file."""
-        try:
-            return cls.model_validate(from_json(data))
-        except ValidationError as error:
-            raise ValueError(first_fault(error, "the file")) from error
-
-
-class _FieldState(_FilePart):
+class _FieldState(StrictPart):
     prefix: str
     description: str
 
 
-class _SignatureState(_FilePart):
+class _SignatureState(StrictPart):
     instructions: str
     fields: list[_FieldState]
 
 
-class _PredictorState(_FilePart):
+class _PredictorState(StrictPart):
     traces: list[JsonValue]
     train: list[JsonValue]
     demos: list[dict[str, JsonValue]]
@@ -90,19 +56,8 @@ class _PredictorState(_FilePart):
 _PREDICTORS = TypeAdapter(dict[str, _PredictorState])
 
 
-def rest_sha256(state: Mapping[str, Any], learned: list[Any]) -> str:
-    """Return the hash of all that a program has learned except its instructions.
-
-    `learned` is what no predictor holds.
-    """
-    kept = {}
-    for name, part in _predictors_in(state).items():
-        kept[name] = {**part, "signature": part["signature"]["fields"]}
-    return digest([kept, *learned])
-
-
-def _predictors_in(state: Mapping[str, Any]) -> dict[str, Any]:
-    # DSPy's own files hold the versions they were written with beside the predictors.
+def predictors_in(state: Mapping[str, Any]) -> dict[str, Any]:
+    """Return a state's predictors: beside them DSPy's own files hold the versions they were written with."""
     return {name: part for name, part in state.items() if name != "metadata"}
 
 
@@ -285,7 +240,7 @@ class ProgramModule(dspy.Module):
             if name not in state:
                 raise InputError(f"state: has no predictor {name!r}; compile again")
         try:
-            _PREDICTORS.validate_python(_predictors_in(state))
+            _PREDICTORS.validate_python(predictors_in(state))
         except ValidationError as error:
             fault = first_fault(error, "the file")
             raise InputError(f"state: {fault}; remove it, or compile again") from error
