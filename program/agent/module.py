@@ -5,7 +5,7 @@ import functools
 import hashlib
 import json
 import logging
-from collections.abc import Iterable, Mapping, Sized
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import Any, Literal, Self
 
@@ -20,7 +20,6 @@ from program.agent.resources import ROLES, Resources, portable_lm
 from program.common.errors import InputError, ModelError, first_fault
 from program.common.keys import redact
 from program.common.pool import map_unordered
-from program.common.pool import progress as progress_bar
 from program.common.request import ARGUMENTS
 from program.images.store import IMAGES
 
@@ -86,14 +85,6 @@ class FailedSample:
     status: Literal["failed"] = "failed"
 
 
-class BatchInterrupted(KeyboardInterrupt):
-    """Ctrl-C during a batch; `results` holds what was finished, None where nothing was."""
-
-    def __init__(self, results: list[Assessment | FailedSample | None]) -> None:
-        super().__init__(f"{len(results) - results.count(None)} samples were finished")
-        self.results = results
-
-
 class ProgramModule(dspy.Module):
     """A program on shared resources; its `forward` assesses one image."""
 
@@ -118,39 +109,22 @@ class ProgramModule(dspy.Module):
         return await to_thread.run_sync(run, abandon_on_cancel=True, limiter=limiter)
 
     def batch(
-        self,
-        samples: Iterable[Any] | None = None,
-        workers: int = 8,
-        *,
-        progress: bool = False,
-        examples: list[dspy.Example] | None = None,
-        **options: Any,
+        self, examples: Iterable[Any], workers: int = 8, **options: Any
     ) -> "list[Assessment | FailedSample] | Any":
         """Assess many samples with `workers` threads; a failed one becomes a `FailedSample`.
 
         A sample is an image, a mapping of the call's arguments or an object with them as attributes
-        (`dspy.Example`). Samples may be a stream, of which two per worker are read ahead; results come in
-        their order. `dspy.context` and a `Budget` hold inside. Ctrl-C finishes what is in flight and
-        raises BatchInterrupted, which holds the results so far. InputError for fewer than one worker.
-        With `examples` or an option of `dspy.Module.batch` it does and returns what that does.
+        (`dspy.Example`). They may be a stream, of which two per worker are read ahead; results come in
+        their order. `dspy.context` and a `Budget` hold inside. InputError for fewer than one worker.
+        With an option of `dspy.Module.batch` it does and returns what that does.
         """
-        if examples is not None:
-            return super().batch(examples, **options)
         if options:
-            return super().batch(samples, **options)
+            return super().batch(examples, **options)
         if workers < 1:
             raise InputError(f"workers: {workers} is too few; give 1 or more")
-        samples = () if samples is None else samples
-        total = len(samples) if isinstance(samples, Sized) else None
         results: dict[int, Assessment | FailedSample] = {}
-        try:
-            with progress_bar("assessing", total, shown=progress) as advance:
-                for (index, _), result in map_unordered(self._assessed, enumerate(samples), workers=workers):
-                    results[index] = result
-                    advance()
-        except KeyboardInterrupt:
-            places = range(max(results, default=-1) + 1)
-            raise BatchInterrupted([results.get(index) for index in places]) from None
+        for (index, _), result in map_unordered(self._assessed, enumerate(examples), workers=workers):
+            results[index] = result
         return [results[index] for index in range(len(results))]
 
     def _assessed(self, placed: tuple[int, Any]) -> Assessment | FailedSample:
