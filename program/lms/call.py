@@ -258,8 +258,6 @@ class ModelCall:
                 yield receipt
         finally:
             _book(receipt)
-            if receipt.answered and not receipt.from_cache:
-                gate.count_tokens(receipt.tokens)
             if self._budget is not None:
                 self._settle(self._budget, receipt)
 

@@ -163,9 +163,7 @@ class Gate:
         self._window_s = window_s
         self._changed = threading.Condition()
         self._in_flight, self._paused_until = 0, 0.0
-        self._starts: deque[tuple[float, int]] = deque()
-        self._spent: deque[tuple[float, int]] = deque()
-        self._calls, self._tokens = 0, 0
+        self._starts: deque[float] = deque()
 
     @contextmanager
     def admit(self) -> Iterator[None]:
@@ -174,20 +172,13 @@ class Gate:
             while (wait := self._wait_s(time.monotonic())) is not None:
                 self._changed.wait(wait or None)
             self._in_flight += 1
-            self._starts.append((time.monotonic(), 1))
+            self._starts.append(time.monotonic())
         try:
             yield
         finally:
             with self._changed:
                 self._in_flight -= 1
                 self._changed.notify_all()
-
-    def count_tokens(self, tokens: int) -> None:
-        """Count the tokens of a call that was answered."""
-        with self._changed:
-            self._spent.append((time.monotonic(), tokens))
-            self._calls += 1
-            self._tokens += tokens
 
     def pause(self, seconds: float) -> None:
         """Start no call for so many seconds: the host asked for it."""
@@ -196,25 +187,15 @@ class Gate:
 
     def _wait_s(self, now: float) -> float | None:
         """Return None when a call may start, seconds to wait, or 0: until another call ends."""
-        for window in (self._starts, self._spent):
-            while window and window[0][0] <= now - self._window_s:
-                window.popleft()
         if now < self._paused_until:
             return self._paused_until - now
         if self._in_flight >= self.limits.concurrency:
             return 0.0
-        tokens = 0.0
-        if self._calls:  # each call in flight is expected to use the mean so far
-            tokens = self._tokens / self._calls * (self._in_flight + 1)
-        rates = (
-            (self._starts, 1, self.limits.requests_per_minute),
-            (self._spent, tokens, self.limits.tokens_per_minute),
-        )
-        for window, more, most in rates:
-            if most is not None and sum(count for _, count in window) + more > most:
-                if window:
-                    return max(window[0][0] + self._window_s - now, 0.001)
-                return 0.0 if self._in_flight else None
+        while self._starts and self._starts[0] <= now - self._window_s:
+            self._starts.popleft()
+        most = self.limits.requests_per_minute
+        if most is not None and len(self._starts) >= most:
+            return max(self._starts[0] + self._window_s - now, 0.001)
         return None
 
 
