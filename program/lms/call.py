@@ -4,7 +4,6 @@ import logging
 import random
 import re
 import time
-from collections import deque
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from contextvars import ContextVar
@@ -140,12 +139,6 @@ class FeatureRefused(Exception):  # noqa: N818 - it says what happened
     def __init__(self, error: lm15.LM15Error) -> None:
         super().__init__(str(error))
         self.error = error
-
-
-HISTORY_KEPT = 100
-"""Calls that DSPy's histories hold whole: they keep ten thousand, 30 KB each."""
-_LEFT_OUT = "(left out: only the last calls are kept whole)"
-_WHOLE_CALLS: deque[dict[str, Any]] = deque()
 
 
 @dataclass
@@ -306,14 +299,7 @@ class ModelCall:
     def _remember(self, entry: dict[str, Any]) -> None:
         """Add the call to DSPy's histories, without images that a user's own LM was sent inline."""
         if not self._traits.takes_references:
-            self._lm.update_history({**entry, "messages": strip_bytes(entry.get("messages"))})
-            return
-        _WHOLE_CALLS.append(entry)
-        while len(_WHOLE_CALLS) > HISTORY_KEPT:
-            # Histories hold the entry itself: its place stays, without its bulk.
-            oldest = _WHOLE_CALLS.popleft()
-            message = {"role": "user", "content": _LEFT_OUT}
-            oldest.update(messages=[message], outputs=[_LEFT_OUT], response=None, kwargs={})
+            entry = {**entry, "messages": strip_bytes(entry.get("messages"))}
         self._lm.update_history(entry)
 
 
