@@ -12,7 +12,6 @@ from typing import Any, NoReturn
 
 import dspy
 from dspy import lm15
-from dspy.streaming import StatusMessage, StatusMessageProvider
 from dspy.utils.callback import BaseCallback
 from dspy.utils.exceptions import AdapterParseError, LMError, is_retryable_lm_error
 
@@ -21,7 +20,7 @@ from program.common.errors import InputError
 from program.common.keys import keys_among, keys_named_after, scrub, strip_bytes, usable_options, use_keys, without_keys
 from program.common.text import answer_span, breaks_off, ends_in_thought
 from program.lms.adapter import adapter_for, events_of
-from program.lms.dspy_private import estimated_cost_usd, retry_after_s, sync_send_to_stream
+from program.lms.dspy_private import estimated_cost_usd, retry_after_s
 from program.lms.limits import Budget, current_budget, gate_of, settings_in_force
 from program.lms.replies import NO_ANSWER
 from program.lms.traits import ModelTraits, known_traits, own_record
@@ -30,12 +29,6 @@ logger = logging.getLogger(__name__)
 
 _USAGE: ContextVar[Usage | None] = ContextVar("agentic_iqa_usage", default=None)
 _STAGE: ContextVar[str | None] = ContextVar("agentic_iqa_stage", default=None)
-_DOING = {
-    "planner": "reading the question",
-    "executor": "looking for distortions",
-    "tools": "measuring",
-    "summarizer": "answering",
-}
 
 
 @contextmanager
@@ -53,10 +46,8 @@ def meter() -> Iterator[Usage]:
 
 @contextmanager
 def stage(name: str) -> Iterator[None]:
-    """Book time and calls of what runs inside under a stage; `dspy.streamify` says which."""
+    """Book time and calls of what runs inside under a stage."""
     started = time.perf_counter()
-    if dspy.settings.send_stream is not None:
-        _announce(name)
     token = _STAGE.set(name)
     try:
         yield
@@ -65,14 +56,6 @@ def stage(name: str) -> Iterator[None]:
         usage = _USAGE.get()
         if usage is not None:
             usage.seconds[name] = usage.seconds.get(name, 0.0) + time.perf_counter() - started
-
-
-def _announce(name: str) -> None:
-    for callback in dspy.settings.callbacks:
-        provider = getattr(callback, "status_message_provider", None)
-        if type(provider) not in {type(None), StatusMessageProvider}:  # the user's own decides
-            return
-    sync_send_to_stream(dspy.settings.send_stream, StatusMessage(f"{name}: {_DOING[name]}"))
 
 
 @dataclass
