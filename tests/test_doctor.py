@@ -74,9 +74,8 @@ def test_a_server_that_sees_passes_in_one_call(loopback, capsys, monkeypatch):
     assert code == 0, found
     assert "small-vlm" in found[f"{name}: listed"]["detail"]
     assert found[f"{name}: sees"]["status"] == "ok"
-    assert found[f"{name}: structured output"]["status"] == "ok"
-    assert found[f"{name}: token probabilities"]["status"] == "ok"
-    assert "20 alternatives" in found[f"{name}: token probabilities"]["detail"]
+    assert found[f"{name}: features"]["status"] == "ok"
+    assert found[f"{name}: features"]["detail"] == "takes a JSON schema; 20 alternatives with each token"
     assert "AGENTICIQA_API_KEY set" in found["keys"]["detail"]
     assert (len(server.asked), len(server.probes)) == (1, 1)
 
@@ -100,11 +99,11 @@ def test_what_a_server_lacks_is_noted_and_stops_nothing(loopback, capsys):
         rules=[("left", seeing)], refuses=["response_format", "temperature"], token_probabilities=0, context_tokens=8192
     )
     code, found = examined(capsys, "--lm", "openai/small-vlm", "--api-base", server.base)
-    by_end = {name.rpartition(": ")[2]: check for name, check in found.items()}
-    assert code == 0
-    assert by_end["structured output"]["status"] == by_end["token probabilities"]["status"] == "note"
-    assert "supplied: response_format" in by_end["structured output"]["detail"]
-    assert by_end["requests"]["detail"] == "context 8,192 tokens; no temperature"
+    (features,) = [check for name, check in found.items() if name.endswith("features")]
+    assert (code, features["status"]) == (0, "note")
+    assert features["detail"].startswith("context 8,192 tokens; no ")
+    for field in ("response_format", "temperature"):
+        assert f"no {field} (HTTP 400: " in features["detail"]
 
 
 @pytest.mark.parametrize(

@@ -208,7 +208,7 @@ def _model(role: RoleSettings, title: str, cache_dir: Path) -> list[Check]:
         sight = Check(f"{title}: images", "note", detail)
     if sight.status == "failed":
         return [*listing, sight]
-    return [*listing, sight, *_features(lm, title)]
+    return [*listing, sight, _features(lm, title)]
 
 
 def _listing(name: str, traits: ModelTraits, title: str) -> list[Check]:
@@ -251,31 +251,22 @@ def _called(lm: dspy.LM, title: str) -> Check | None:
     return Check(f"{title}: sees", "failed", detail, "choose a model that takes images")
 
 
-def _features(lm: dspy.LM, title: str) -> list[Check]:
+def _features(lm: dspy.LM, title: str) -> Check:
     """Return what the model's record says of forms, token probabilities and context."""
-    traits = traits_of(lm)
-    name = f"{title}: structured output"
+    traits, facts = traits_of(lm), []
     if traits.takes_schema:
-        schema = Check(name, "ok", "takes a JSON schema")
-    else:
-        gap = traits.refused.get("response_format", "not known of this model")
-        schema = Check(name, "note", f"answers are read from text: {gap}")
-    name = f"{title}: token probabilities"
-    count = traits.token_probabilities
-    if count:
-        logprobs = Check(name, "ok", f"{count} alternatives with each token")
-    else:
-        reason = "none came" if count == 0 else "not asked yet"
-        gap = traits.refused.get("logprobs", reason)
-        logprobs = Check(name, "note", f"{gap}; without them levels are asked for in numbers")
-    context = f"{traits.context_tokens:,} tokens" if traits.context_tokens else "not said"
-    others = [field for field in traits.refused if field not in {"response_format", "logprobs"}]
-    parts = [f"context {context}", *(f"no {field}" for field in others)]
+        facts.append("takes a JSON schema")
+    if traits.token_probabilities:
+        facts.append(f"{traits.token_probabilities} alternatives with each token")
+    if traits.context_tokens:
+        facts.append(f"context {traits.context_tokens:,} tokens")
     if traits.max_tokens_field != "max_tokens":
-        parts.append(f"{traits.max_tokens_field} in place of max_tokens")
+        facts.append(f"{traits.max_tokens_field} in place of max_tokens")
     if traits.thinks:
-        parts.append("thinks before it answers")
-    return [schema, logprobs, Check(f"{title}: requests", "ok", "; ".join(parts))]
+        facts.append("thinks before it answers")
+    facts += [f"no {field} ({words})" for field, words in traits.refused.items()]
+    has_all = traits.takes_schema and traits.token_probabilities
+    return Check(f"{title}: features", "ok" if has_all else "note", "; ".join(facts) or "none known")
 
 
 def _two_halves(left: str, right: str) -> dspy.Image:

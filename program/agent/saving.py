@@ -56,7 +56,7 @@ class ProgramFile(StrictPart):
     rest_sha256: str | None = None
     """Of all but the instructions, which a person may edit."""
     engine: str | None = Field(default=None, pattern=rf"^{NAME}@[\w.]{{1,20}}$")
-    """The embedded engine that played an optimized role, as perceptual/expert@r8."""
+    """The embedded engine that played a role, as perceptual/expert@r8."""
     record: dict[str, Any] = Field(default_factory=dict)
     """How it was made; nothing is read from it."""
     fusion: dict[str, Any] | None = None
@@ -262,20 +262,13 @@ def _check_demos(program: AgenticIQA, name: str, *, force: bool) -> None:
 
 
 def _engine(program: AgenticIQA) -> str | None:
-    """Return the embedded engine where it plays a role that something learned was made for."""
+    """Return the embedded engine where it plays a role, or what was learned is made of what it sees."""
     if _arrays(program):
-        return MODEL  # they are made of what this revision sees
-    plain = {}
-    for name, predictor in AgenticIQA(program.resources.settings).named_parameters():
-        plain[name] = predictor.signature.instructions
+        return MODEL
     for name, predictor in program.named_parameters():
-        role = name.partition(".")[0]
-        is_fitted = role == "summarizer" and program.summarizer.fitted is not None
-        is_reworded = predictor.signature.instructions != plain.get(name)
-        if is_fitted or predictor.demos or is_reworded:
-            revision = known_traits(predictor.lm or program.resources.lm(role)).revision
-            if revision is not None:
-                return revision
+        lm = predictor.lm or program.resources.lm(name.partition(".")[0])
+        if known_traits(lm).embedded:
+            return MODEL
     return None
 
 

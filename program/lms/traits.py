@@ -214,8 +214,6 @@ class ModelTraits(BaseModel):
     asked: str | None = None
     """The day that the service was asked; None: never."""
 
-    revision: str | None = None
-    """Its name with its revision, where what was compiled for one revision holds for no other."""
     embedded: bool = False
     """The expert in this process: it goes by figures and a rubric, where others go by words. It costs
     nothing, and what it answers depends on the question alone."""
