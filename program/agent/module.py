@@ -1,6 +1,5 @@
-"""What DSPy's users expect of a module: batches, event loops, pickles, models, a saved state."""
+"""What DSPy's users expect of a module: batches, event loops, models, a saved state."""
 
-import copy
 import functools
 import hashlib
 import json
@@ -16,7 +15,7 @@ from pydantic import BaseModel, ConfigDict, JsonValue, TypeAdapter, ValidationEr
 
 from program.agent.assessment import Assessment
 from program.agent.labels import FittedOn
-from program.agent.resources import ROLES, Resources, portable_lm
+from program.agent.resources import ROLES, Resources
 from program.common.errors import InputError, ModelError, first_fault
 from program.common.keys import redact
 from program.common.pool import map_unordered
@@ -189,20 +188,6 @@ class ProgramModule(dspy.Module):
             fault = f"the roles are played by {', '.join(models)}"
             raise ModelError(f"{fault}: choose one with set_lm(dspy.LM(...))")
         return lms[-1]
-
-    def __deepcopy__(self, memo: dict[int, Any]) -> Self:
-        copied = memo[id(self)] = type(self).__new__(type(self))
-        copied.__setstate__(copy.deepcopy(super().__getstate__(), memo))
-        return copied
-
-    def __getstate__(self) -> dict[str, Any]:
-        """Return what a pickle holds: no key of any model."""
-        copied = self.deepcopy()
-        lms = {id(predictor.lm): portable_lm(predictor.lm) for predictor in copied.parameters()}
-        for predictor in copied.parameters():
-            predictor.lm = lms[id(predictor.lm)]
-        state: dict[str, Any] = super(ProgramModule, copied).__getstate__()
-        return state
 
     def load_state(self, state: Mapping[str, Any], *, allow_unsafe_lm_state: bool = False) -> None:
         """Take over the demos and instructions that a state holds.

@@ -18,8 +18,8 @@ from program.agent.query import QueryReading, QueryType
 from program.agent.state import AssessmentState, SummarizerOutput
 from program.common.backends import SERVER_PROVIDERS, BackendSettings, ImageLimits, RoleSettings
 from program.common.cache import use_lm_cache
-from program.common.errors import ModelError
-from program.common.keys import holds_key, keys_named_after, usable_key, use_keys
+from program.common.errors import InputError, ModelError
+from program.common.keys import keys_named_after, usable_key, use_keys
 from program.common.settings import Settings
 from program.expert import MODEL, NAME
 from program.fusion import ScoreFusion
@@ -187,23 +187,6 @@ def lm_of(role: RoleSettings, *, cache_dir: Path | None) -> dspy.LM:
     return make_perceptual_lm(cache_dir, temperature=role.temperature, max_tokens=role.max_tokens)
 
 
-def portable_lm(lm: dspy.BaseLM | None) -> dspy.BaseLM | None:
-    """Return a model as it may be pickled: without its keys, which the environment gives again.
-
-    Raises ModelError for one whose engine holds a connection.
-    """
-    if lm is None:
-        return None
-    engine = getattr(lm, "engine", "auto")
-    if not isinstance(engine, str) and not hasattr(engine, "dump_state"):
-        raise ModelError(
-            f"model {lm.model!r}: its engine holds a connection, which no file can; name the model in the settings, "
-            "or save without it (set_lm(None)) and give it again after loading"
-        )
-    secret = [name for name in lm.kwargs if holds_key(name) or name.endswith("headers")]
-    return lm.copy(**dict.fromkeys(secret))
-
-
 _CAST = "agentic_iqa_cast"
 """Among DSPy's settings, which threads inherit: the models that play roles."""
 
@@ -214,10 +197,7 @@ def cast_as(models: Mapping[str, dspy.BaseLM]) -> AbstractContextManager[Any]:
 
 
 class Resources:
-    """Shared by all copies of a program: copying a program copies its predictors, never these.
-
-    Pickled, they are made again from the settings where they are loaded.
-    """
+    """Shared by all copies of a program: copying a program copies its predictors, never these."""
 
     def __init__(self, settings: Settings, lm: dspy.BaseLM | None = None) -> None:
         if lm is not None and not isinstance(lm, dspy.BaseLM):
@@ -233,7 +213,8 @@ class Resources:
         return self
 
     def __reduce__(self) -> tuple[Any, ...]:
-        return Resources, (self.settings, portable_lm(self._given_lm))
+        mend = "program.agent.saving.save writes a folder that holds data alone"
+        raise InputError(f"program: is not pickled, as a pickle holds keys and runs code; {mend}")
 
     @cached_property
     def registry(self) -> ToolRegistry:
