@@ -76,10 +76,6 @@ class ForExpert(_Presentation):
             inputs["option_shares"] = shares or None
         return inputs
 
-    def summary(self, reasons: str) -> str:
-        """Return none: the expert's reasons are figures, which its answer already says in words."""
-        return ""
-
 
 class ForLanguageModel(_Presentation):
     """Words, with the gist first; regions beside the whole."""
@@ -125,10 +121,6 @@ class ForLanguageModel(_Presentation):
         if predicted is None:
             return read
         return ToolReadings([predicted], [self.corrections.by_kind[view.model.kind].precision])
-
-    def summary(self, reasons: str) -> str:
-        """Return the reasons of an explanation as a person reads them."""
-        return reasons
 
 
 def _crops(image: ImageRef | None, boxes: Mapping[str, Box]) -> dict[str, ImageRef]:

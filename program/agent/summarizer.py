@@ -215,9 +215,9 @@ class Summarizer(dspy.Module):
             return text.strip()
 
         answer = self._ask_in_words(self.explain, case.inputs, questions.EXPLANATION, stripped)
-        if answer.status == "failed":
-            return answer
-        return answer.model_copy(update={"summary": case.shown.summary(answer.quality_reasoning)})
+        if self._judge.embedded and answer.status == "ok":  # its reasons are figures, which the answer says in words
+            return answer.model_copy(update={"summary": ""})
+        return answer
 
     def names_distortions(self, state: AssessmentState) -> bool:
         """Return whether the question for the score asks for the distortions, too, in one.
