@@ -309,7 +309,7 @@ def test_sixteen_acalls_are_under_way_at_once_and_keep_the_context(loopback, iqa
     async def all_at_once():
         return await asyncio.gather(*(iqa.acall(image=image) for image in images))
 
-    with Budget(max_calls=100) as budget:
+    with Budget(max_calls=100) as budget, dspy.context(async_max_workers=16):
         got = asyncio.run(all_at_once())
     assert [r.status for r in got] == ["ok"] * 16
     assert budget.calls == server.stats()["requests"]

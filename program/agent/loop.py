@@ -368,10 +368,8 @@ def _initial_state(
     settings: Settings,
 ) -> AssessmentState:
     """Return the state that an assessment starts from; InputError for a question or boxes of no use."""
-    if not isinstance(query, str):
+    if not isinstance(query, str) or not query.strip():
         raise InputError(f"query {query!r}: is no text; ask something, as {DEFAULT_QUERY!r}")
-    if not query.strip():
-        raise InputError(f"query {query!r}: is empty; ask something, as {DEFAULT_QUERY!r}")
     try:
         reading = read_query(query, options)
     except ValueError as error:

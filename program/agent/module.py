@@ -9,8 +9,6 @@ from dataclasses import dataclass, field
 from typing import Any, Literal, Self
 
 import dspy
-from anyio import CapacityLimiter, to_thread
-from anyio.lowlevel import RunVar
 from pydantic import BaseModel, ConfigDict, JsonValue, TypeAdapter, ValidationError
 
 from program.agent.assessment import Assessment
@@ -68,8 +66,6 @@ def digest(value: Any) -> str:
 logger = logging.getLogger(__name__)
 
 _ERROR_LENGTH = 300
-_CALLS: RunVar[CapacityLimiter] = RunVar("agentic_iqa_calls")
-"""Of each event loop: how many assessments it runs at once."""
 
 
 @dataclass(frozen=True)
@@ -99,13 +95,12 @@ class ProgramModule(dspy.Module):
     async def aforward(self, *arguments: Any, **named: Any) -> Assessment:
         """Assess one image without blocking the event loop, with the arguments of a plain call.
 
-        It runs in a thread of its own with the caller's context. A cancelled call goes on to its
-        end, unheard.
+        At most `dspy.settings.async_max_workers` run at once, each in a thread. A cancelled call goes on
+        to its end, unheard.
         """
-        run = functools.partial(type(self).forward, self, *arguments, **named)
-        limiter = _CALLS.get(None) or CapacityLimiter(self.resources.settings.wire.concurrency)
-        _CALLS.set(limiter)
-        return await to_thread.run_sync(run, abandon_on_cancel=True, limiter=limiter)
+        run = dspy.asyncify(functools.partial(type(self).forward, self))
+        assessment: Assessment = await run(*arguments, **named)
+        return assessment
 
     def batch(
         self, examples: Iterable[Any], workers: int = 8, **options: Any

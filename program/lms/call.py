@@ -140,6 +140,10 @@ class CallAllowance:
         return True
 
 
+_CAPABILITIES = ("supports_response_schema", "supports_function_calling", "supports_reasoning", "supported_params")
+"""What DSPy asks of each engine, several times a call."""
+
+
 class ModelCall:
     """One call, in place of the LM's engine: each request is charged, admitted, made and booked.
 
@@ -151,6 +155,9 @@ class ModelCall:
     def __init__(self, lm: dspy.BaseLM, calls: CallAllowance | None = None) -> None:
         self._lm, self._calls = lm, calls
         self._engine: Any = getattr(lm, "engine", None)
+        for name in _CAPABILITIES:
+            if hasattr(self._engine, name):
+                setattr(self, name, getattr(self._engine, name))
         self._traits = known_traits(lm)
         self._embedded = self._traits.embedded
         self._budget = current_budget()
