@@ -4,7 +4,7 @@ import os
 import platform
 import secrets
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Literal, NamedTuple
 
@@ -16,7 +16,7 @@ from PIL import Image
 from program.agent.resources import lm_of
 from program.common.backends import ROLES, RoleSettings
 from program.common.errors import ImagesRefused, InputError, ModelError, did_you_mean, fault_and_mend
-from program.common.keys import KeyFormError, redact, usable_key
+from program.common.keys import redact
 from program.common.settings import Settings
 from program.lms.adapter import adapter_for
 from program.lms.call import KeyScrubber
@@ -25,19 +25,8 @@ from program.tools.registry import Device, installed_version
 from signatures.executor import NameColours
 
 PACKAGES = ("dspy", "litellm", "openai", "mlflow", "numpy", "scipy", "pillow")
-PYIQA = "most of the paper's tools (PolyForm Noncommercial)"
-EXTRAS: Mapping[str, tuple[str, tuple[str, ...]]] = {
-    "serve": (
-        "python -m program.serve",
-        ("fastapi", "httpx", "prometheus-client", "python-multipart", "uvicorn"),
-    ),
-    "mcp": ("agentic-iqa mcp", ("mcp",)),
-    "ray": ("--engine ray: many processes or machines", ("ray",)),
-    "heif": ("images in HEIF (.heic)", ("pillow-heif",)),
-    "gallery": ("agentic-iqa gallery", ("ImageHash",)),
-}
-"""What an extra of the installation is for, and packages by which it is known to be there."""
-KEYS = ("AGENTICIQA_API_KEY", "OPENAI_API_KEY", "ANTHROPIC_API_KEY", "GEMINI_API_KEY")
+OPTIONAL = ("pyiqa", "fastapi", "mcp", "ray", "pillow-heif", "ImageHash")
+"""Of pyiqa's tools, and of the extras serve, mcp, ray, heif and gallery."""
 
 
 class Check(NamedTuple):
@@ -52,45 +41,28 @@ class Check(NamedTuple):
 
 def local_checks(settings: Settings) -> list[Check]:
     """Return the checks that ask no model."""
-    checks = [
+    return [
         _packages(),
         _torch(settings.tools.device),
         _tools(settings),
         _store(settings),
         _cache(settings.cache_dir),
-        _keys(settings),
-        _optional("pyiqa", PYIQA, ("pyiqa",), "pip install pyiqa"),
+        Check("optional packages", "ok", _versions_text(OPTIONAL)),
     ]
-    for name, (use, packages) in EXTRAS.items():
-        checks.append(_optional(f"[{name}]", use, packages, f"pip install 'agentic-iqa[{name}]'"))
-    return checks
 
 
-def _keys(settings: Settings) -> Check:
-    own = [entry.key_env for entry in settings.models.backends.values() if entry.key_env]
-    states = {}
-    try:
-        for name in [*KEYS, *own]:
-            is_set = usable_key(name, os.environ.get(name, ""))
-            states[name] = f"{name} set" if is_set else f"{name} not set"
-    except KeyFormError as error:
-        return _failed("keys", error, "copy the key again")
-    return Check("keys", "ok", ", ".join(states.values()))
+def _versions_text(packages: Sequence[str]) -> str:
+    versions = {name: installed_version(name) for name in packages}
+    return ", ".join(f"{name} {version or 'missing'}" for name, version in versions.items())
 
 
 def _packages() -> Check:
-    versions = {name: installed_version(name) for name in PACKAGES}
-    shown = [f"{name} {version or 'missing'}" for name, version in versions.items()]
-    detail = ", ".join([f"Python {platform.python_version()}", *shown])
-    if not (versions["dspy"] or "").startswith("3.4."):
+    detail = f"Python {platform.python_version()}, {_versions_text(PACKAGES)}"
+    if not (installed_version("dspy") or "").startswith("3.4."):
         return Check("packages", "failed", detail, "pip install 'dspy-ai>=3.4.1,<3.5'")
-    if missing := _without_version(versions):
+    if missing := [name for name in PACKAGES if installed_version(name) is None]:
         return Check("packages", "failed", detail, f"pip install {' '.join(missing)}")
     return Check("packages", "ok", detail)
-
-
-def _without_version(versions: Mapping[str, str | None]) -> list[str]:
-    return [name for name, version in versions.items() if version is None]
 
 
 def _torch(device: Device) -> Check:
@@ -155,14 +127,6 @@ def _cache(folder: Path) -> Check:
     if there.is_dir() and os.access(there, os.W_OK):
         return Check("cache", "ok", f"{folder} can be written")
     return Check("cache", "failed", f"{folder} cannot be written", "set cache_dir (AGENTICIQA_CACHE_DIR)")
-
-
-def _optional(name: str, use: str, packages: Sequence[str], mend: str) -> Check:
-    versions = {package: installed_version(package) for package in packages}
-    if missing := ", ".join(_without_version(versions)):
-        return Check(name, "note", f"{missing} not installed; only {use} needs it", mend)
-    shown = ", ".join(f"{package} {version}" for package, version in versions.items())
-    return Check(name, "ok", f"{use}: {shown}")
 
 
 COLOURS = {
