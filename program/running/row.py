@@ -13,12 +13,12 @@ from program.agent.state import UNREAD, Columns, ExecutorOutput
 from program.common.backends import Record
 from program.common.keys import redact
 from program.common.request import Request
+from program.fusion.scores import REACH
 from signatures.schemas import GLOBAL
 
 _MOST_DISTORTIONS = 8
 _FAULT_COLUMNS = 3
 _ERROR_LENGTH = 500
-_DEVIATIONS_OF_95_PERCENT = 1.96
 
 
 class RowStart(Record):
@@ -232,7 +232,7 @@ def side_of_minimum(row: Row, minimum: float, sure: float | None = None) -> Lite
         return "not sure"
     if sure is not None:
         reach = max(row.score - (row.low or row.score), (row.high or row.score) - row.score)
-        below = NormalDist(row.score, max(reach / _DEVIATIONS_OF_95_PERCENT, 1e-6)).cdf(minimum)
+        below = NormalDist(row.score, max(reach / REACH, 1e-6)).cdf(minimum)
         if 1 - sure < below < sure:
             return "not sure"
     return "below" if row.score < minimum else "above"
