@@ -43,11 +43,9 @@ def model_name(backend: str) -> str:
     >>> model_name("openai.gpt-4o"), model_name("openai/gpt-4o")
     ('openai/gpt-4o', 'openai/gpt-4o')
     """
-    if "/" in backend and not re.search(r"\s|^/|/$", backend):
-        return backend
-    provider, dot, model = backend.partition(".")
-    if dot and provider.isidentifier() and model and not re.search(r"\s", model):
-        return f"{provider}/{model}"
+    name = backend if "/" in backend else backend.replace(".", "/", 1)
+    if re.fullmatch(r"[^\s/]\S*/\S*[^\s/]", name):
+        return name
     raise ModelError(f"model {backend!r}: not of the form provider/model; try 'perceptual/expert' or 'openai/gpt-4o'")
 
 

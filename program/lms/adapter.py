@@ -145,7 +145,7 @@ def _response_format(signature: type[dspy.Signature], *, schema: bool, takes_bou
     form = dspy_private.response_format(signature, by_schema=schema)
     if takes_bounds and form is not None and form["type"] == "json_schema":
         named = form["json_schema"]
-        form = {**form, "json_schema": {**named, "schema": _bounded_schema(named["schema"])}}
+        form = {**form, "json_schema": {**named, "schema": _bounded(named["schema"], MOST_CHARS)}}
     return form
 
 
@@ -190,17 +190,8 @@ def is_word(signature: type[dspy.Signature]) -> bool:
     return [field.annotation for field in signature.output_fields.values()] == [QualityLevel]
 
 
-def _bounded_schema(schema: Mapping[str, Any]) -> dict[str, Any]:
-    """Return an answer's JSON schema with limits on items and characters, and without titles."""
-    bounded = dict(schema)
-    for place, most_chars in (("properties", MOST_CHARS), ("$defs", MOST_CHARS_INSIDE)):
-        if place in schema:
-            bounded[place] = {name: _bounded(part, most_chars) for name, part in schema[place].items()}
-    return bounded
-
-
 def _bounded(part: Any, most_chars: int) -> Any:
-    """Return a part of a schema with limits: on its own text, and tighter ones inside."""
+    """Return a part of a JSON schema with limits on items and characters, tighter ones inside, without titles."""
     if isinstance(part, list):
         return [_bounded(each, most_chars) for each in part]
     if not isinstance(part, dict):
@@ -208,7 +199,8 @@ def _bounded(part: Any, most_chars: int) -> Any:
     bounded: dict[str, Any] = {}
     for name, value in part.items():
         if name in {"properties", "$defs"}:
-            bounded[name] = {inner: _bounded(each, MOST_CHARS_INSIDE) for inner, each in value.items()}
+            most = most_chars if name == "properties" else MOST_CHARS_INSIDE
+            bounded[name] = {inner: _bounded(each, most) for inner, each in value.items()}
         elif name not in {"title", "description"}:
             bounded[name] = _bounded(value, MOST_CHARS_INSIDE)
     if part.get("type") == "array":
