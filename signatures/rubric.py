@@ -22,9 +22,14 @@ from typing import Any
 from signatures.schemas import DistortionCategory
 
 _FAULTS: Mapping[str, DistortionCategory] = {
-    "blur": "Blurs", "wrong colour": "Color distortions", "compression": "Compression", "noise": "Noise",
-    "wrong brightness": "Brightness change", "over-sharpening": "Sharpness", "wrong contrast": "Contrast",
-}  # fmt: skip
+    "blur": "Blurs",
+    "wrong colour": "Color distortions",
+    "compression": "Compression",
+    "noise": "Noise",
+    "wrong brightness": "Brightness change",
+    "over-sharpening": "Sharpness",
+    "wrong contrast": "Contrast",
+}
 TRAITS: Mapping[str, str] = {
     "colourfulness": "strong colour",
     "contrast range": "strong contrast",

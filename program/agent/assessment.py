@@ -160,10 +160,7 @@ class Assessment(SummarizerOutput, dspy.Prediction):
         return self._images
 
     def heatmap(self, distortion: str | None = None) -> "Image.Image":
-        """Return the image in grey with red where quality is lost; see `AgenticIQA.heatmap`.
-
-        Raises InputError.
-        """
+        """Return the image in grey with red where quality is lost; see `AgenticIQA.heatmap`."""
         from program.expert import heatmap
 
         return heatmap(*self.images, distortion)

@@ -126,7 +126,8 @@ def _cache(folder: Path) -> Check:
     there = next(place for place in (folder.resolve(), *folder.resolve().parents) if place.exists())
     if there.is_dir() and os.access(there, os.W_OK):
         return Check("cache", "ok", f"{folder} can be written")
-    return Check("cache", "failed", f"{folder} cannot be written", "set cache_dir (AGENTICIQA_CACHE_DIR)")
+    mend = "set cache_dir (AGENTICIQA_CACHE_DIR)"
+    return Check("cache", "failed", f"{folder} cannot be written", mend)
 
 
 COLOURS = {
@@ -229,8 +230,10 @@ def _features(lm: dspy.LM, title: str) -> Check:
     if traits.thinks:
         facts.append("thinks before it answers")
     facts += [f"no {field} ({words})" for field, words in traits.refused.items()]
-    has_all = traits.takes_schema and traits.token_probabilities
-    return Check(f"{title}: features", "ok" if has_all else "note", "; ".join(facts) or "none known")
+    status: Literal["ok", "note"] = "note"
+    if traits.takes_schema and traits.token_probabilities:
+        status = "ok"
+    return Check(f"{title}: features", status, "; ".join(facts) or "none known")
 
 
 def _two_halves(left: str, right: str) -> dspy.Image:

@@ -99,10 +99,7 @@ def verdict(probability: float) -> str:
 
 
 def spread(result: Assessment) -> float:
-    """Return the standard deviation about a score, by the longer side of its interval: the scale may cut the other.
-
-    Raises ValueError without a score.
-    """
+    """Return the deviation about a score, by its interval's longer side; ValueError without one."""
     if result.quality_score is None or result.score_interval is None:
         raise ValueError("the assessment has no score")
     low, high = result.score_interval

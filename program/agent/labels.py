@@ -93,10 +93,7 @@ class Neighbours(_Learned):
         return WIDTH if self.compared_by == "likeness" else len(SEVERITIES)
 
     def nearest(self, view: View, among: Callable[[Neighbour], bool]) -> list[Neighbour]:
-        """Return those `among` the photographs that look most like an image, the most alike first.
-
-        None is of the image's own group.
-        """
+        """Return those `among` the other groups' photographs that look most like an image, in order."""
         own = next((each.group for each in self.photographs if each.sha256 == view.key[0]), None)
         kind, vectors = view.model.kind, self.vectors.reshape(-1, self._vector_width)
         own_vector = likeness(view) if self.compared_by == "likeness" else damage(view)
@@ -127,10 +124,7 @@ class Neighbours(_Learned):
         return f"Judging by {known} answered questions, the right option is {letter}. {options[letter]}."
 
     def option_shares(self, view: View, query: str, options: Mapping[str, str]) -> dict[str, float]:
-        """Return by letter the share of the nearest photographs that each option is right for.
-
-        Empty where none was asked the same.
-        """
+        """Return by letter for how many of the nearest photographs, as a share, an option is right."""
         letters = self._right_letters(view, query, options)
         return {letter: count / len(letters) for letter, count in sorted(Counter(letters).items())}
 

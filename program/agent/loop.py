@@ -50,9 +50,9 @@ logger = logging.getLogger(__name__)
 class AgenticIQA(ProgramModule):
     """Judge the quality of an image as people would, and say why.
 
-    Called with an image (path, bytes, PIL image, H x W x 3 uint8 array or `dspy.Image`) and a query,
-    it returns an `Assessment`, which is a `dspy.Prediction`. `settings` default to configs/; `lm`
-    plays every role and goes before DSPy's setting, which goes before the configs.
+    Called with an image (path, bytes, PIL image, H x W x 3 uint8 array or `dspy.Image`) and a
+    query, it returns an `Assessment`, which is a `dspy.Prediction`. `settings` default to configs/;
+    `lm` plays every role and goes before DSPy's setting, which goes before the configs.
     """
 
     def __init__(self, settings: Settings | None = None, lm: dspy.BaseLM | None = None) -> None:
@@ -74,9 +74,9 @@ class AgenticIQA(ProgramModule):
         """Assess one image.
 
         `options` makes the query multiple-choice; `regions` are boxes in pixels (left, top, right,
-        bottom) by name. `intended` are effects that are meant ("high-key"), `kind` is what the picture
-        is ("document"), in place of the settings'. Raises ImageError, ToolError or another InputError,
-        one line each, for input that cannot be used.
+        bottom) by name. `intended` are effects that are meant ("high-key"), `kind` is what the
+        picture is ("document"), in place of the settings'. Raises ImageError, ToolError or another
+        InputError, one line each, for input that cannot be used.
         """
         settings = self.resources.settings
         test, original = _opened_pair(image, reference, settings.images.max_pixels)
@@ -157,10 +157,10 @@ class AgenticIQA(ProgramModule):
     ) -> Image.Image:
         """Return the image in grey with red where quality is lost, as the expert sees its parts.
 
-        The stronger the red, the lower the score of that part: none from 4 of 5 on. Of a `distortion`
-        ("blur", "noise" ...) the red is what it alone takes from the score. Beside a reference of the
-        same size the differences count. Raises ImageError or another InputError for images and
-        distortions that cannot be used.
+        The stronger the red, the lower the score of that part: none from 4 of 5 on. Of a
+        `distortion` ("blur", "noise" ...) the red is what it alone takes from the score. Beside a
+        reference of the same size the differences count. Raises ImageError or another InputError
+        for images and distortions that cannot be used.
         """
         from program.expert import heatmap
 
@@ -216,10 +216,7 @@ class AgenticIQA(ProgramModule):
         state.plan, state.plan_repairs, state.unusable_tools, state.plan_error = planned
 
     def _looked_again(self, gap: Gap, state: AssessmentState, images: ImagePair) -> SummarizerOutput | None:
-        """Return an answer from evidence that was not there before; None where none is to be had.
-
-        What nobody spoke of needs another plan; for the rest one more reading does.
-        """
+        """Return an answer from new evidence, another plan's or one more reading's; None without."""
         feedback = gap.text(state.query)
         if not gap.is_of_words:
             evidence = SecondLook(state, images, self.resources).at(gap)

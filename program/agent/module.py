@@ -22,10 +22,7 @@ from program.images.store import IMAGES
 
 
 class StrictPart(BaseModel):
-    """Of a file that holds a program: nothing that is not known, as DSPy sets each key as an attribute.
-
-    An unknown one (`config`) could name an address.
-    """
+    """Of a program's file: no unknown key, as DSPy sets each as an attribute (`config`: an address)."""
 
     model_config = ConfigDict(extra="forbid", frozen=True, strict=True, allow_inf_nan=False)
 
@@ -53,7 +50,7 @@ _PREDICTORS = TypeAdapter(dict[str, _PredictorState])
 
 
 def predictors_in(state: Mapping[str, Any]) -> dict[str, Any]:
-    """Return a state's predictors: beside them DSPy's own files hold the versions they were written with."""
+    """Return a state's predictors, beside which DSPy's own files hold versions."""
     return {name: part for name, part in state.items() if name != "metadata"}
 
 
@@ -95,8 +92,8 @@ class ProgramModule(dspy.Module):
     async def aforward(self, *arguments: Any, **named: Any) -> Assessment:
         """Assess one image without blocking the event loop, with the arguments of a plain call.
 
-        At most `dspy.settings.async_max_workers` run at once, each in a thread. A cancelled call goes on
-        to its end, unheard.
+        At most `dspy.settings.async_max_workers` run at once, each in a thread. A cancelled call
+        goes on to its end, unheard.
         """
         run = dspy.asyncify(functools.partial(type(self).forward, self))
         assessment: Assessment = await run(*arguments, **named)
@@ -108,16 +105,17 @@ class ProgramModule(dspy.Module):
         """Assess many samples with `workers` threads; a failed one becomes a `FailedSample`.
 
         A sample is an image, a mapping of the call's arguments or an object with them as attributes
-        (`dspy.Example`). They may be a stream, of which two per worker are read ahead; results come in
-        their order. `dspy.context` and a `Budget` hold inside. InputError for fewer than one worker.
-        With an option of `dspy.Module.batch` it does and returns what that does.
+        (`dspy.Example`). They may be a stream, of which two per worker are read ahead; results come
+        in their order. `dspy.context` and a `Budget` hold inside. InputError for less than a
+        worker. With an option of `dspy.Module.batch` it does and returns what that does.
         """
         if options:
             return super().batch(examples, **options)
         if workers < 1:
             raise InputError(f"workers: {workers} is too few; give 1 or more")
         results: dict[int, Assessment | FailedSample] = {}
-        for (index, _), result in map_unordered(self._assessed, enumerate(examples), workers=workers):
+        numbered = enumerate(examples)
+        for (index, _), result in map_unordered(self._assessed, numbered, workers=workers):
             results[index] = result
         return [results[index] for index in range(len(results))]
 
@@ -153,8 +151,8 @@ class ProgramModule(dspy.Module):
     def named_predictors(self) -> list[tuple[str, dspy.Predict]]:
         """Return what an optimizer may change: what can be asked, or those of `predictors_used_by`.
 
-        `named_parameters` returns all. A service that was never asked what its model can do is asked
-        now; raises EndpointError where that fails.
+        `named_parameters` returns all. A service that was never asked what its model can do is
+        asked now; raises EndpointError where that fails.
         """
         named: list[tuple[str, dspy.Predict]] = super().named_predictors()
         if self._asked is not None:

@@ -218,8 +218,8 @@ def scores_json(scores: Mapping[str, Mapping[str, tuple[str, float]]] | None) ->
 def findings_note(output: ExecutorOutput, text: str, *, chinese: bool = False) -> str:
     """Name the visible distortions that a text does not name yet in its language, if any.
 
-    Whoever wrote the text has seen the faults that have words of their own; without a text, these are
-    its sentences.
+    Whoever wrote the text has seen the faults that have words of their own; without a text, these
+    are its sentences.
     """
     faults, names = [], []
     for region, finding in output.findings():

@@ -52,8 +52,8 @@ def model_name(backend: str) -> str:
 def build_lm(role: RoleSettings, *, cache_dir: Path | None) -> dspy.LM:
     """Return the LM a role's settings name; no connection is made, and keys come from the environment.
 
-    Its answers are kept under `cache_dir`; with None each is asked for again. Raises ModelError for a
-    backend without its key, and KeyFormError for a key that no header takes.
+    Its answers are kept under `cache_dir`; with None each is asked for again. Raises ModelError for
+    a backend without its key, and KeyFormError for a key that no header takes.
     """
     entry = role.entry or BackendSettings()
     name = role_model(role)
@@ -169,10 +169,7 @@ ROLES: tuple[Role, ...] = get_args(Role)
 
 
 def lm_of(role: RoleSettings, *, cache_dir: Path | None) -> dspy.LM:
-    """Return the LM that a role's settings name: the embedded expert, or a model behind a service.
-
-    Raises ModelError for a name that stands for neither.
-    """
+    """Return the LM that a role's settings name: the expert, or one behind a service. ModelError else."""
     name = role_model(role)
     if name.partition("/")[0] != NAME.partition("/")[0]:
         return build_lm(role, cache_dir=cache_dir)
@@ -226,10 +223,7 @@ class Resources:
 
     @property
     def fusion(self) -> ScoreFusion:
-        """How tool scores and level probabilities become one score, where no compile fitted it.
-
-        What the settings leave open is the Summarizer's own number.
-        """
+        """How tools and belief become one score, by the settings, else by the Summarizer's traits."""
         traits = self.known_traits("summarizer")
         stated = self.settings.fusion.model_dump(exclude_none=True)
         return ScoreFusion(**{"smoothing": traits.smoothing, "model_weight": traits.model_weight, **stated})
@@ -259,7 +253,8 @@ class Resources:
     def wordings(self, role: Role, state: AssessmentState) -> int | None:
         """Return in how many wordings a model is asked what an answer can do without; None: in all.
 
-        One that was not understood, in the plan or in its last answer, is asked once; in both, never.
+        One that was not understood, in the plan or in its last answer, is asked once; in both,
+        never.
         """
         if self.known_traits(role).embedded:
             return None
@@ -282,10 +277,7 @@ class Resources:
 
     @property
     def distortion_model(self) -> dspy.BaseLM:
-        """The model that looks for distortions: the Executor's, or the embedded expert.
-
-        The expert, where the other reads no images, or is asked for scores alone, to save its calls.
-        """
+        """Who looks: the Executor's model, or the expert where that is blind or asked for scores alone."""
         if self._is_spared("executor") or not self._sees:
             return self.expert
         return self.lm("executor")
@@ -337,11 +329,7 @@ class Resources:
         return cast_lm or self._given_lm or dspy.settings.lm
 
     def lm(self, role: Role) -> dspy.BaseLM:
-        """Return the language model of a role as it is asked.
-
-        It is what `set_lm` gave to the program that runs, else the caller's, else DSPy's setting, else
-        the one in the settings.
-        """
+        """Return the LM of a role as it is asked: by `set_lm`, the caller, DSPy or the settings."""
         chosen = self._chosen(role)
         if chosen is not None:
             return served(chosen, self.settings)

@@ -129,8 +129,8 @@ def _image_file(url: str) -> str:
 def _write(folder: Path, content: Mapping[str, bytes], kept: Set[str]) -> None:
     """Write a program's files by name, and remove those of the earlier program that it has no more.
 
-    Whatever ends the process meanwhile, one of the two can be loaded: images have names of their own,
-    and `program.json` turns the one into the other.
+    Whatever ends the process meanwhile, one of the two can be loaded: images have names of their
+    own, and `program.json` turns the one into the other.
     """
     images = [name for name in content if name.startswith("images/")]
     others = content.keys() - set(images) - {_PROGRAM}
@@ -172,12 +172,11 @@ def load(
     """Return the compiled program of a folder, with the LMs of `settings` (or `lm`).
 
     A registered program is named as models:/NAME@champion or models:/NAME/VERSION. Instructions
-    edited in the file are taken, with a warning. `force` loads a program that was altered otherwise
-    since it was saved, the instructions, never the fitted fusion, of one that another revision of
-    the embedded engine was compiled with, and one with demos for the embedded expert, which reads
-    none, without them. Raises InputError for these without `force`, and always when the folder is
-    no compiled program, was made for other signatures or names a language model; ImageError when a
-    demo's image is missing or altered.
+    edited in the file are taken, with a warning. `force` takes other alterations, too; of another
+    revision of the embedded engine the instructions alone; and leaves out demos for the expert,
+    which reads none. Raises InputError for these without `force`, and for what is no compiled
+    program, was made for other signatures or names a language model; ImageError for a demo's image
+    that is missing or altered.
     """
     is_registered = str(folder).startswith(SCHEME)
     path = fetch(str(folder), settings or load_settings()) if is_registered else Path(folder)
@@ -224,10 +223,7 @@ def _read(path: Path, name: str) -> ProgramFile:
 
 
 def _is_foreign(file: ProgramFile, name: str, *, force: bool) -> bool:
-    """Return whether another revision of the embedded engine was compiled.
-
-    Raises InputError for what needs `force`.
-    """
+    """Return whether the engine was of another revision; InputError for what needs `force`."""
     faults = []
     is_altered = digest([file.state, *file.learned]) != file.program_sha256
     if is_altered and file.rest_sha256 == rest_sha256(file.state, file.learned):
@@ -262,7 +258,7 @@ def _check_demos(program: AgenticIQA, name: str, *, force: bool) -> None:
 
 
 def _engine(program: AgenticIQA) -> str | None:
-    """Return the embedded engine where it plays a role, or what was learned is made of what it sees."""
+    """Return the embedded engine where it plays a role or what was learned rests on it."""
     if _arrays(program):
         return MODEL
     for name, predictor in program.named_parameters():
@@ -280,10 +276,7 @@ def program_from(arguments: argparse.Namespace, settings: Settings) -> AgenticIQ
 
 
 def schema_sha256(program: AgenticIQA) -> str:
-    """Return the hash of every predictor's name and fields, and of a fitted fusion's fields.
-
-    Instructions do not count, as optimizers rewrite them.
-    """
+    """Return the hash of predictors' names and fields, and of a fitted fusion's; of no instructions."""
     fields: dict[str, Any] = {}
     for name, predictor in program.named_parameters():
         own = predictor.signature.fields
@@ -294,10 +287,7 @@ def schema_sha256(program: AgenticIQA) -> str:
 
 
 def rest_sha256(state: Mapping[str, Any], learned: list[Any]) -> str:
-    """Return the hash of all that a program has learned except its instructions.
-
-    `learned` is what no predictor holds.
-    """
+    """Return the hash of what predictors hold but for instructions, and of what else was `learned`."""
     kept = {}
     for name, part in predictors_in(state).items():
         kept[name] = {**part, "signature": part["signature"]["fields"]}

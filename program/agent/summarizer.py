@@ -106,8 +106,8 @@ class Summarizer(dspy.Module):
     def forward(self, state: AssessmentState, image: ImageRef, reference: ImageRef | None = None) -> SummarizerOutput:
         """Return the answer for a state that holds a plan and evidence (either may be None).
 
-        Distortions that the answer itself names join the state's evidence. Raises ValueError when the
-        state was never given a plan or evidence.
+        Distortions that the answer itself names join the state's evidence. Raises ValueError when
+        the state was never given a plan or evidence.
         """
         for needed in ("plan", "executor_evidence"):
             if not state.has(needed):
@@ -215,15 +215,15 @@ class Summarizer(dspy.Module):
             return text.strip()
 
         answer = self._ask_in_words(self.explain, case.inputs, questions.EXPLANATION, stripped)
-        if self._judge.embedded and answer.status == "ok":  # its reasons are figures, which the answer says in words
+        if self._judge.embedded and answer.status == "ok":  # its reasons are figures
             return answer.model_copy(update={"summary": ""})
         return answer
 
     def names_distortions(self, state: AssessmentState) -> bool:
         """Return whether the question for the score asks for the distortions, too, in one.
 
-        Only for an IQA question about the whole image, to a model that reads images, plays both roles,
-        was understood before, and has no demos without findings.
+        Only for an IQA question about the whole image, to a model that reads images, plays both
+        roles, was understood before, and has no demos without findings.
         """
         plan = state.plan
         if plan is None or not (state.is_iqa and plan.distortion_detection and plan.query_scope == [GLOBAL]):

@@ -85,10 +85,7 @@ _FIRST_FIELD_BY_SCHEMA = KeptAdapter(shows_form=False, first_field_only=True)
 
 
 def adapter_for(lm: dspy.BaseLM | None, *, first_field_only: bool = False) -> dspy.Adapter:
-    """Return what an LM is asked through: its own adapter, else that of DSPy's settings, else JSON.
-
-    `first_field_only`: whether JSON by a schema is read up to its first field alone.
-    """
+    """Return what an LM is asked through: its own adapter, that of DSPy's settings, else JSON."""
     traits = known_traits(lm)
     own = traits.adapter or dspy.settings.adapter
     if own is not None:
@@ -99,10 +96,7 @@ def adapter_for(lm: dspy.BaseLM | None, *, first_field_only: bool = False) -> ds
 
 
 def events_of(response: lm15.Response) -> Iterator[Any]:
-    """Return an answer's events, its text word by word.
-
-    DSPy's `StreamListener` takes one long piece for an answer of a cache.
-    """
+    """Return an answer's events word by word, as DSPy's `StreamListener` wants them."""
     for event in lm15.response_to_events(response):
         if event.type == "delta" and event.delta.type == "text":
             for word in re.findall(r"\s*\S+|\s+$", event.delta.text):
@@ -138,10 +132,7 @@ def _form_of_answer(lm: dspy.BaseLM, signature: Any) -> dict[str, Any]:
 
 @kept
 def _response_format(signature: type[dspy.Signature], *, schema: bool, takes_bounds: bool) -> Any:
-    """Return the form of an answer on the wire: JSON, by a schema or of any kind, or None.
-
-    `takes_bounds`: whether the schema may limit items and characters, which OpenAI's refuses.
-    """
+    """Return the form of an answer on the wire: JSON by a schema (OpenAI's has no bounds) or any."""
     form = dspy_private.response_format(signature, by_schema=schema)
     if takes_bounds and form is not None and form["type"] == "json_schema":
         named = form["json_schema"]
@@ -191,7 +182,7 @@ def is_word(signature: type[dspy.Signature]) -> bool:
 
 
 def _bounded(part: Any, most_chars: int) -> Any:
-    """Return a part of a JSON schema with limits on items and characters, tighter ones inside, without titles."""
+    """Return a part of a JSON schema with limits on items and characters, and without titles."""
     if isinstance(part, list):
         return [_bounded(each, most_chars) for each in part]
     if not isinstance(part, dict):

@@ -81,13 +81,15 @@ def ask(
 ) -> Answer[T]:
     """Ask a model in up to three wordings (or `wordings`, if fewer) until `check` accepts its answer.
 
-    `predictor` is a `dspy.Predict` or `dspy.ChainOfThought`. Inputs that are None leave the question,
-    and images where the model reads none; `FACTS` reach the embedded expert alone, and no trace. `lm`
-    None means DSPy's own setting. `calls` is shared by questions that are one, put in several ways.
+    `predictor` is a `dspy.Predict` or `dspy.ChainOfThought`. Inputs that are None leave the
+    question, and images where the model reads none; `FACTS` reach the embedded expert alone, and no
+    trace. `lm` None means DSPy's own setting. `calls` is shared by questions that are one, put in
+    several ways.
 
-    A transport fault (429, 5xx, a lost connection) repeats the call; all share `wire.attempts` calls.
-    Raises LMError when the last of them met such a fault, or at once for what no repeat mends (a
-    refused key), and InputError for a spent budget, an altered image or a foreign predictor.
+    A transport fault (429, 5xx, a lost connection) repeats the call; all share `wire.attempts`
+    calls. Raises LMError when the last of them met such a fault, or at once for what no repeat
+    mends (a refused key), and InputError for a spent budget, an altered image or a foreign
+    predictor.
     """
     predict, asked = _predict_of(predictor, form)
     lm = served(predict.lm or lm or dspy.settings.lm, settings_in_force())
@@ -388,7 +390,8 @@ def clean(value: Any) -> Any:
 def complete_demos(demos: Sequence[Any], signature: type[dspy.Signature]) -> list[Any]:
     """Return the demos that answer every output and show an image wherever the question does.
 
-    An output that may stay unanswered may do so in a demo, too. Which outputs demos lack is said once.
+    An output that may stay unanswered may do so in a demo, too. Which outputs demos lack is said
+    once.
     """
     if not demos:
         return []

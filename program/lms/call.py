@@ -140,16 +140,18 @@ class CallAllowance:
         return True
 
 
-_CAPABILITIES = ("supports_response_schema", "supports_function_calling", "supports_reasoning", "supported_params")
+_CAPABILITIES = (
+    "supports_response_schema", "supports_function_calling", "supports_reasoning", "supported_params",
+)  # fmt: skip
 """What DSPy asks of each engine, several times a call."""
 
 
 class ModelCall:
     """One call, in place of the LM's engine: each request is charged, admitted, made and booked.
 
-    It stands below DSPy's cache, so only requests that go out count. Where DSPy chooses the engine (a
-    user's own LM), the whole call counts as one, and is refunded if the cache answered it. `calls` is
-    what the question may still cost; without it DSPy warns of an answer that is cut.
+    It stands below DSPy's cache, so only requests that go out count. Where DSPy chooses the engine
+    (a user's own LM), the whole call counts as one, and is refunded if the cache answered it.
+    `calls` is what the question may still cost; without it DSPy warns of an answer that is cut.
     """
 
     def __init__(self, lm: dspy.BaseLM, calls: CallAllowance | None = None) -> None:
@@ -294,10 +296,7 @@ class ModelCall:
 
 
 def _with_text(response: lm15.Response) -> lm15.Response:
-    """Return a finished response with its thoughts as its text, where it has none.
-
-    Servers with a reasoning parser put the answer of a model that did not think among its thoughts.
-    """
+    """Return a response with its thoughts as text where a reasoning parser put the answer there."""
     text = ""
     for part in response.message.parts:
         if isinstance(part, lm15.ThinkingPart):
@@ -448,10 +447,7 @@ def _shortened(text: str) -> str:
 
 
 def _raise_cut(question: Question, limit: int | None, text: str) -> None:
-    """Raise ValueError for an answer that was cut off at a limit, and allow the next more.
-
-    One of the first field alone is asked for in full anyway.
-    """
+    """Raise ValueError for an answer that was cut off, and allow the next one more."""
     if ends_in_thought(text):
         _raise_thought_cut(question, limit)
     if question.first_field_only:
@@ -490,10 +486,7 @@ def _most_tokens(question: Question) -> int | None:
 
 
 def add_to_trace(question: Question, prediction: dspy.Prediction) -> None:
-    """Add a question to DSPy's trace, if there is one, without its tokens' log-probabilities.
-
-    Optimizers write traces whole into prompts, which some 30,000 tokens an answer would fill.
-    """
+    """Add a question to DSPy's trace, without log-probabilities: optimizers quote traces whole."""
     trace = dspy.settings.trace
     if trace is None:
         return

@@ -69,9 +69,10 @@ class Budget:
     """At most so many model calls, dollars or tokens inside the `with` block, of all its threads.
 
     Every call that goes to a service counts, repeats too; answers from a cache and the embedded
-    expert's are free. Under a limit of dollars or tokens a call in flight is taken to cost as much as
-    the dearest so far, and no more may be in flight than were priced (one at first): others wait. An
-    inner budget's calls count for the outer ones. Raises InputError for a limit that is not positive.
+    expert's are free. Under a limit of dollars or tokens a call in flight is taken to cost as much
+    as the dearest so far, and no more may be in flight than were priced (one at first): others
+    wait. An inner budget's calls count for the outer ones. Raises InputError for a limit that is
+    not positive.
     """
 
     def __init__(

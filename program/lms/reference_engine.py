@@ -77,10 +77,7 @@ _MOST_REDIRECTS = 3
 
 
 class ServerTransport(StdlibTransport):
-    """The client's own transport to one server, whose redirects and odd replies it mends.
-
-    A server of this machine is asked without a proxy.
-    """
+    """The client's own transport to one server, whose redirects and odd replies it mends."""
 
     def __init__(self, address: str, timeout_s: float | None = None) -> None:
         proxies = proxies_for(address)  # once, as it takes 0.1 ms
@@ -198,10 +195,7 @@ class ReferenceEngine:
                 continue
 
     def attempt(self, request: lm15.Request) -> lm15.Response:
-        """Answer one request in one attempt, without the keys that the answer may repeat.
-
-        Raises FeatureRefused where another one would go without a feature.
-        """
+        """Answer one request in one attempt; FeatureRefused where another would go without one."""
         inner = self.inner
         by_token = isinstance(inner.config.transport, ImageTransport)
         with images_by_token() if by_token else nullcontext() as images:

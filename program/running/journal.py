@@ -46,10 +46,7 @@ class LineLog:
         return not self.path.stat().st_size
 
     def lines(self) -> Iterator[bytes]:
-        """Yield the whole lines that are there; half a line behind them is cut off in the end.
-
-        Without any whole line nothing is cut: it may be a file of another kind.
-        """
+        """Yield the whole lines, and cut off half a line behind them; without any it may be another's."""
         whole = 0
         with self.path.open("rb") as file:
             for line in file:
@@ -134,10 +131,9 @@ class Journal(LineLog, Generic[R]):
     def resume(self) -> int:
         """Take in what an earlier run finished, and return how many requests; call it once, first.
 
-        Rows with an error are passed over, and those of which no reply of a model could be read: their
-        requests are tried again. Begins the log where
-        there was none. Raises InputError for a log of other work, naming the first difference, for
-        another file, and for a damaged line.
+        Requests whose rows have an error, or of which no reply could be read, are tried again.
+        Raises InputError for another file, a damaged line, or a log of other work, with the first
+        difference.
         """
         start = number = count = 0
         for number, line in enumerate(self.lines(), 1):
@@ -217,7 +213,7 @@ class Journal(LineLog, Generic[R]):
             self.first_open += 1
 
     def _parsed(self, line: bytes | None) -> dict[str, Any]:
-        """Return the header in the first line, empty where there is half a one; InputError for another file."""
+        """Return the header in the first line, empty where it is half; InputError for another file."""
         if line is None:  # a kill leaves half a header, other files do not
             start = json.dumps({self._kind: self._value})[:-1].encode()
             half = self.path.read_bytes()

@@ -27,7 +27,11 @@ _AT_ONCE = 2000
 """Items of one object in Ray's store."""
 _TRIES = 3
 """So many times a row may take its worker with it, once its block is watched row by row."""
-_ENDS: dict[str, type[Exception]] = {"endpoint": EndpointError, "unread": UnreadError, "model": dspy.LMError}
+_ENDS: dict[str, type[Exception]] = {
+    "endpoint": EndpointError,
+    "unread": UnreadError,
+    "model": dspy.LMError,
+}
 """What ends a job, by its name in a result."""
 _STOP = -1
 """In place of a row's place: why a worker begins nothing else."""
@@ -78,12 +82,13 @@ def ray_engine(
 ) -> Engine:
     """Return what answers requests in the workers of a cluster, each with its own `make`.
 
-    Rows travel as lines of JSON, of which `read` makes rows again. Raises InputError inside a `Budget`,
-    which the workers do not share.
+    Rows travel as lines of JSON, of which `read` makes rows again. Raises InputError inside a
+    `Budget`, which the workers do not share.
     """
     if current_budget() is not None:
         fault = "its workers share no --max-calls, --max-cost and --max-tokens"
-        raise InputError(f"--engine ray: {fault}; leave them out, or --engine: threads ask a model as fast")
+        mend = "leave them out, or --engine: threads ask a model as fast"
+        raise InputError(f"--engine ray: {fault}; {mend}")
     work = partial(Work, make, requests)
 
     def engine(placed: Iterable[Placed]) -> Iterator[tuple[Placed, Any]]:
@@ -118,8 +123,8 @@ def completed_on_ray(
     """Yield (place, item, result) of (place, item) as results come, each once.
 
     Items are read to their end at first; `make` is called in each worker. The cluster is that of
-    RAY_ADDRESS, else Ray is started on this machine. Raises what ends the job as `Work` does, in the
-    first worker that meets it; InputError where Ray is not installed.
+    RAY_ADDRESS, else Ray is started on this machine. Raises what ends the job as `Work` does, in
+    the first worker that meets it; InputError where Ray is not installed.
     """
     with _ray_held(cluster) as ray:
         tables = list(_tables(ray, items))
@@ -144,7 +149,7 @@ def completed_on_ray(
 
 
 class Tries:
-    """How often each piece of work was begun, by whichever worker: one that was killed cannot tell."""
+    """How often each piece of work was begun: a worker that was killed cannot tell."""
 
     def __init__(self) -> None:
         self._begun: Counter[str] = Counter()

@@ -219,12 +219,10 @@ def _shown(place: Any) -> str | None:
 
 
 def side_of_minimum(row: Row, minimum: float, sure: float | None = None) -> Literal["above", "below", "not sure"]:
-    """Say on which side of a minimum a scored row lies.
+    """Say on which side of a minimum a scored row lies; not sure of an image that is not judged.
 
-    Of an image that is not judged it is not sure. With `sure` (0.5 .. 1) it is said only where that is so
-    probable. What people would say is taken
-    as normally distributed about the score, with the row's interval as its central 95 % (the
-    farther end counts: the scale may cut the other).
+    With `sure` (0.5 .. 1) it is said only where that is so probable: what people say is taken as
+    normal about the score, by the farther end of the row's interval (the scale may cut the other).
     """
     if row.score is None:
         raise ValueError(f"row {row.id!r}: has no score")
