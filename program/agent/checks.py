@@ -52,8 +52,7 @@ def local_checks(settings: Settings) -> list[Check]:
 
 
 def _versions_text(packages: Sequence[str]) -> str:
-    versions = {name: installed_version(name) for name in packages}
-    return ", ".join(f"{name} {version or 'missing'}" for name, version in versions.items())
+    return ", ".join(f"{name} {installed_version(name) or 'missing'}" for name in packages)
 
 
 def _packages() -> Check:
@@ -229,7 +228,8 @@ def _features(lm: dspy.LM, title: str) -> Check:
         facts.append(f"{traits.max_tokens_field} in place of max_tokens")
     if traits.thinks:
         facts.append("thinks before it answers")
-    facts += [f"no {field} ({words})" for field, words in traits.refused.items()]
+    for field, words in traits.refused.items():
+        facts.append(f"no {field} ({words})")
     status: Literal["ok", "note"] = "note"
     if traits.takes_schema and traits.token_probabilities:
         status = "ok"

@@ -83,7 +83,9 @@ class _Work:
     def views(self) -> list[_View]:
         """Return a view of each boxed region (its crop), and of the whole image for all others."""
         whole = tuple(region for region in self.plan.query_scope if region not in self.boxes)
-        views = [_View(self.image, self.reference, whole)] if whole else []
+        views = []
+        if whole:
+            views.append(_View(self.image, self.reference, whole))
         for region in self.plan.query_scope:
             if box := self.boxes.get(region):
                 reference = IMAGES.crop(self.reference, box) if self.reference else None

@@ -106,7 +106,7 @@ class AgenticIQA(ProgramModule):
         return assessment
 
     def _look(self, state: AssessmentState, images: ImagePair) -> str | None:
-        """Write down what the expert takes an image for; return why it is not judged, whoever judges."""
+        """Write down what the expert takes an image for; return why it is not judged."""
         from program.expert import KINDS, TOO_SMALL, frame_of, kind_of, not_judged, sharpness_of
 
         (image, reference), viewer = images, self.resources.viewer
@@ -196,7 +196,7 @@ class AgenticIQA(ProgramModule):
                 logger.info("%s; asked again without images", refusal)
 
     def _loop(self, state: AssessmentState, images: ImagePair, usage: Usage) -> SummarizerOutput:
-        """Plan, gather evidence and answer; look again while the answer asks for it and can get it."""
+        """Plan, gather evidence and answer; look again while that may bring more."""
         self._plan(state, images)
         result = state.summarizer_result = self._round(state, images)
         _add_readings(usage, state.evidence.tool_logs)
@@ -339,7 +339,7 @@ def _facts(result: Assessment) -> dict[str, object]:
 
 
 def _opened(source: "ImageSource | dspy.Image", max_pixels: int) -> ImageRef:
-    """Return a caller's image as a reference; ImageError for what cannot be read. Nothing is fetched."""
+    """Return a caller's image, of which nothing is fetched; ImageError where it cannot be read."""
     if isinstance(source, dspy.Image):
         source = source.url
     if isinstance(source, str) and source.startswith(HOST):
@@ -364,7 +364,7 @@ def _initial_state(
     regions: Mapping[str, Box] | None,
     settings: Settings,
 ) -> AssessmentState:
-    """Return the state that an assessment starts from; InputError for a question or boxes of no use."""
+    """Return the state that an assessment starts from; InputError for unusable input."""
     if not isinstance(query, str) or not query.strip():
         raise InputError(f"query {query!r}: is no text; ask something, as {DEFAULT_QUERY!r}")
     try:
@@ -411,7 +411,9 @@ def _advice(assessment: Assessment, viewer: "Viewer") -> str | None:
     state, faults = assessment.state, dict(assessment.faults)
     if not faults:
         return None
-    view = viewer.view(assessment.images[0]) if state.kind else None
+    view = None
+    if state.kind:
+        view = viewer.view(assessment.images[0])
     return advice_on(faults, state.query, view)
 
 

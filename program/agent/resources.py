@@ -34,7 +34,7 @@ if TYPE_CHECKING:
 
 
 SERVER_KEY = "AGENTICIQA_API_KEY"
-"""The environment variable with the key for a server given by `api_base`, never a provider's own."""
+"""The variable with the key for a server given by `api_base`, never a provider's own."""
 
 
 def model_name(backend: str) -> str:
@@ -85,7 +85,9 @@ def build_lm(role: RoleSettings, *, cache_dir: Path | None) -> dspy.LM:
     if not connection.is_asked:
         as_listed(record, connection.wire_model or connection.lm_name)
     connection = connection._replace(capabilities=able)
-    secrets = {variable: key} if key else {}
+    secrets = {}
+    if key:
+        secrets[variable] = key
     engine = ReferenceEngine(connection, role.images or ImageLimits(), record, role.backend, api_base, secrets)
     return dspy.LM(connection.lm_name, engine=engine, **_allowed(name, options))
 
@@ -102,7 +104,7 @@ def role_model(role: RoleSettings) -> str:
 
 
 def _at_address(name: str, api_base: str, key: str | None) -> Connection:
-    """Connect to an OpenAI-compatible server, or to a gateway that speaks another provider's protocol."""
+    """Connect to an OpenAI-compatible server, or to a gateway with another provider's protocol."""
     provider, _, model = name.partition("/")
     known = None if provider in SERVER_PROVIDERS else route(name)
     if known is None:
@@ -151,7 +153,7 @@ def _with_entry(capabilities: Mapping[str, Any], entry: BackendSettings) -> Mapp
 
 
 def _allowed(name: str, options: Mapping[str, Any]) -> dict[str, Any]:
-    """Return the options a model takes: OpenAI's reasoning models set temperature and length themselves."""
+    """Return the options a model takes: reasoning models set temperature and length themselves."""
     try:
         dspy.LM(name, **options)
     except LMConfigurationError:
@@ -169,7 +171,7 @@ ROLES: tuple[Role, ...] = get_args(Role)
 
 
 def lm_of(role: RoleSettings, *, cache_dir: Path | None) -> dspy.LM:
-    """Return the LM that a role's settings name: the expert, or one behind a service. ModelError else."""
+    """Return the LM that a role's settings name: the expert, or a service's. ModelError else."""
     name = role_model(role)
     if name.partition("/")[0] != NAME.partition("/")[0]:
         return build_lm(role, cache_dir=cache_dir)
@@ -223,7 +225,7 @@ class Resources:
 
     @property
     def fusion(self) -> ScoreFusion:
-        """How tools and belief become one score, by the settings, else by the Summarizer's traits."""
+        """How tools and belief become one score, by settings, else by the Summarizer's traits."""
         traits = self.known_traits("summarizer")
         stated = self.settings.fusion.model_dump(exclude_none=True)
         return ScoreFusion(**{"smoothing": traits.smoothing, "model_weight": traits.model_weight, **stated})
@@ -277,7 +279,7 @@ class Resources:
 
     @property
     def distortion_model(self) -> dspy.BaseLM:
-        """Who looks: the Executor's model, or the expert where that is blind or asked for scores alone."""
+        """Who looks: the Executor's model, or the expert where that is blind or spared."""
         if self._is_spared("executor") or not self._sees:
             return self.expert
         return self.lm("executor")
@@ -288,7 +290,7 @@ class Resources:
 
     @property
     def answers_with_distortions(self) -> bool:
-        """Whether distortions are asked for with the score, of a model that sees and plays both roles."""
+        """Whether distortions are asked for with the score, of a model that plays both roles."""
         if self.settings.assessment.diagnosis != "answer":
             return False
         traits = self.traits("executor")

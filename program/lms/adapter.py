@@ -62,7 +62,7 @@ class KeptAdapter(dspy.JSONAdapter):
         return json.dumps(fields, ensure_ascii=False)
 
     def parse(self, signature: Any, completion: str) -> dict[str, Any]:
-        """Read the fields of the final answer; AdapterParseError, with the whole, if it lacks any."""
+        """Read the fields of the final answer; AdapterParseError with the whole if it lacks any."""
         if self.first_field_only:
             completion = _first_field(completion, signature.output_fields)
         text = final_answer(completion, signature.output_fields)
@@ -132,7 +132,7 @@ def _form_of_answer(lm: dspy.BaseLM, signature: Any) -> dict[str, Any]:
 
 @kept
 def _response_format(signature: type[dspy.Signature], *, schema: bool, takes_bounds: bool) -> Any:
-    """Return the form of an answer on the wire: JSON by a schema (OpenAI's has no bounds) or any."""
+    """Return the form of an answer on the wire: JSON by a schema, or of any kind."""
     form = dspy_private.response_format(signature, by_schema=schema)
     if takes_bounds and form is not None and form["type"] == "json_schema":
         named = form["json_schema"]
@@ -142,7 +142,7 @@ def _response_format(signature: type[dspy.Signature], *, schema: bool, takes_bou
 
 @kept
 def _system_message(signature: type[dspy.Signature], *, shows_form: bool) -> str:
-    """Return instructions, inputs and outputs of a signature, with the outputs' shapes if need be."""
+    """Return instructions, inputs and outputs of a signature, perhaps with the outputs' shapes."""
     schema: Mapping[str, Any] = {}
     if shows_form:
         form = _response_format(signature, schema=True, takes_bounds=False) or {}

@@ -46,7 +46,7 @@ class LineLog:
         return not self.path.stat().st_size
 
     def lines(self) -> Iterator[bytes]:
-        """Yield the whole lines, and cut off half a line behind them; without any it may be another's."""
+        """Yield the whole lines, and cut off half a line behind them, where there are any."""
         whole = 0
         with self.path.open("rb") as file:
             for line in file:
@@ -213,7 +213,7 @@ class Journal(LineLog, Generic[R]):
             self.first_open += 1
 
     def _parsed(self, line: bytes | None) -> dict[str, Any]:
-        """Return the header in the first line, empty where it is half; InputError for another file."""
+        """Return the header in the first line, empty for half a one; InputError for another file."""
         if line is None:  # a kill leaves half a header, other files do not
             start = json.dumps({self._kind: self._value})[:-1].encode()
             half = self.path.read_bytes()
