@@ -16,7 +16,7 @@ from program.agent.labels import FittedOn
 from program.agent.resources import ROLES, Resources
 from program.common.errors import InputError, ModelError, first_fault
 from program.common.keys import redact
-from program.common.pool import map_unordered
+from program.common.pool import in_order
 from program.common.request import ARGUMENTS
 from program.images.store import IMAGES
 
@@ -85,9 +85,8 @@ class ProgramModule(dspy.Module):
         self.resources = resources
         self.fitted_on: FittedOn | None = None
         """The samples that a compile used, where it says so."""
-        self._asked: frozenset[str] | None = None
-        self._hidden: tuple[tuple[str, ...], frozenset[str]] | None = None
-        """Predictors that are never asked, by the models for which that holds. Copies keep them."""
+        self._hidden: tuple[tuple[str, ...] | None, frozenset[str]] | None = None
+        """The models for which that holds (None: for any) and the predictors that are never asked."""
 
     async def aforward(self, *arguments: Any, **named: Any) -> Assessment:
         """Assess one image without blocking the event loop, with the arguments of a plain call.
@@ -113,11 +112,7 @@ class ProgramModule(dspy.Module):
             return super().batch(examples, **options)
         if workers < 1:
             raise InputError(f"workers: {workers} is too few; give 1 or more")
-        results: dict[int, Assessment | FailedSample] = {}
-        numbered = enumerate(examples)
-        for (index, _), result in map_unordered(self._assessed, numbered, workers=workers):
-            results[index] = result
-        return [results[index] for index in range(len(results))]
+        return in_order(self._assessed, enumerate(examples), workers=workers)
 
     def _assessed(self, placed: tuple[int, Any]) -> Assessment | FailedSample:
         index, sample = placed
@@ -139,13 +134,13 @@ class ProgramModule(dspy.Module):
         `dspy.GEPA(...).compile(iqa.predictors_used_by(trainset[:4]), ...)`.
         """
         copied: Self = self.deepcopy()
-        predictors: set[int] = set()
+        asked: set[int] = set()
         for example in examples:
             with dspy.context(trace=[]):
                 copied(**example.inputs())
-                predictors |= {id(predictor) for predictor, _, _ in dspy.settings.trace}
+                asked |= {id(predictor) for predictor, _, _ in dspy.settings.trace}
         named = copied.named_parameters()
-        copied._asked = frozenset(name for name, each in named if id(each) in predictors)
+        copied._hidden = None, frozenset(name for name, each in named if id(each) not in asked)
         return copied
 
     def named_predictors(self) -> list[tuple[str, dspy.Predict]]:
@@ -155,14 +150,16 @@ class ProgramModule(dspy.Module):
         asked now; raises EndpointError where that fails.
         """
         named: list[tuple[str, dspy.Predict]] = super().named_predictors()
-        if self._asked is not None:
-            return [(name, predictor) for name, predictor in named if name in self._asked]
         lms = [self.resources.own_lm(role) for role in ROLES] + [predictor.lm for _, predictor in named]
         models = tuple(str(getattr(lm, "model", "")) for lm in lms)
-        if self._hidden is None or self._hidden[0] != models:
+        if self._hidden is None or self._hidden[0] not in {None, models}:
             self._hidden = models, self.never_asked()
-        hidden = self._hidden[1]
-        return [(name, predictor) for name, predictor in named if ".".join(name.split(".")[:2]) not in hidden]
+        shown = []
+        for name, predictor in named:
+            of_a_role = ".".join(name.split(".")[:2])  # a `dspy.ChainOfThought` holds one of its own
+            if of_a_role not in self._hidden[1] and name not in self._hidden[1]:
+                shown.append((name, predictor))
+        return shown
 
     def never_asked(self) -> frozenset[str]:
         """Return the predictors that nothing asks, by name."""
