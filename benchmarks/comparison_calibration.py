@@ -46,7 +46,7 @@ def _measure(arguments: argparse.Namespace) -> int:
         with IMAGES.borrow():
             result = program(image=sample.image, reference=sample.reference)
             scores.append(float(result.quality_score))
-            spreads.append(spread(program, result))
+            spreads.append(spread(result))
             intervals.append(result.score_interval)
     human = np.array([sample.quality for sample in samples], dtype=np.float64)
     _show(*_pairs(scores, spreads, human))

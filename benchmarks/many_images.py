@@ -1,4 +1,4 @@
-"""What judging many images costs: memory and time as they grow, Ray beside threads, kills, shared budgets.
+"""What judging many images costs: memory and time as they grow, Ray beside threads, kills.
 
     python -m benchmarks.many_images STEP [--count N] [--folder DIR]
 
@@ -6,8 +6,8 @@ Steps: `rows` (a manifest of N rows and a stand-in program that looks at no pixe
 64 x 64 and the embedded expert), `same` (streamed rows beside rows judged one by one), `pace` (Ray with 2 workers
 beside 2 threads, steady, cold), `waiting` (1, 2 and 4 workers on a model server that waits 200 ms),
 `paid` (what that server answers when workers are killed), `kills` (30 of workers and 5 of the driver within one job),
-`budget` (never more than N calls over 4 workers), `poison` (an image that kills its worker), `gallery` (a gallery of N
-pictures of 24 megapixels, half of them in bursts, killed half-way and resumed). `pace` to `poison` need the extra
+`poison` (an image that kills its worker), `gallery` (a gallery of N pictures of 24 megapixels, half of them in bursts,
+killed half-way and resumed). `pace` to `poison` need the extra
 [ray], `gallery` [gallery]. Each prints one line of JSON; images stay in the folder.
 """
 
@@ -23,7 +23,7 @@ import threading
 import time
 from collections import Counter
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager, nullcontext
+from contextlib import contextmanager
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -38,7 +38,6 @@ from program.batch.inputs import find_items
 from program.batch.output import Tally
 from program.common.request import Request
 from program.common.settings import load_settings
-from program.lms.limits import Budget, BudgetSpent, current_budget
 from program.running.on_ray import Cluster, ray_engine
 from program.running.row import Row
 
@@ -146,13 +145,9 @@ class Slow:
 
     def __call__(self, image: Any, **_: Any) -> Any:
         """Answer about one image."""
-        if budget := current_budget():
-            budget.charge()
         time.sleep(self._seconds)
         with self._asked.open("a", encoding="utf-8") as file:
             file.write(f"{image.name}\n")
-        if budget:
-            budget.settle(0.0, 0, "stand-in")
         return self._program.answer
 
 
@@ -162,17 +157,16 @@ def slow_items(folder: Path, count: int) -> list[Request]:
     return [Request(id=f"lab/{number:07}", image=files[number % 10]) for number in range(count)]
 
 
-def job(folder: Path, count: int, workers: int = 2, seconds: float = 0.05, calls: int | None = None) -> dict[str, Any]:
+def job(folder: Path, count: int) -> dict[str, Any]:
     """Judge so many items by the slow stand-in on Ray, and return the pace from the first row to the last."""
     asked, stamps = folder / "asked.txt", list[float]()
     image = images(folder, 10) / "0000000.png"
-    make = partial(Slow, image, seconds, asked)
-    engine = ray_engine(lambda: Judging(make()), Cluster(workers))
-    with Budget(calls) if calls else nullcontext():
-        judge(
-            stand_in(image), slow_items(folder, count), lambda _: stamps.append(time.perf_counter()),
-            out=folder / "job.jsonl", progress=False, engine=engine,
-        )  # fmt: skip
+    make = partial(Slow, image, 0.05, asked)
+    engine = ray_engine(lambda: Judging(make()), Cluster(2))
+    judge(
+        stand_in(image), slow_items(folder, count), lambda _: stamps.append(time.perf_counter()),
+        out=folder / "job.jsonl", progress=False, engine=engine,
+    )  # fmt: skip
     return {"rows_per_s": round(steady(stamps), 2)}
 
 
@@ -293,18 +287,6 @@ def is_worker(pid: int) -> bool:
     except OSError:
         return False
     return pid != 0
-
-
-def budget(folder: Path, count: int) -> dict[str, Any]:
-    """Spend a budget of half as many calls as rows over 4 workers."""
-    asked = fresh(folder)
-    try:
-        job(folder, count, 4, seconds=0.01, calls=count // 2)
-        ended = "no end"
-    except BudgetSpent as error:
-        ended = str(error)
-    kept = (folder / "job.jsonl.partial").read_text("utf-8").count('"status": "ok"')
-    return {"allowed": count // 2, "asked": len(asked.read_text("utf-8").splitlines()), "kept": kept, "ended": ended}
 
 
 def poison(folder: Path, count: int) -> dict[str, Any]:
@@ -433,8 +415,7 @@ def processes_of(pid: int) -> Iterator[tuple[float, float]]:
 
 
 STEPS = {
-    step.__name__: step
-    for step in (rows, memory, same, pace, waiting, paid, budget, poison, few_kills, kills, job, gallery)
+    step.__name__: step for step in (rows, memory, same, pace, waiting, paid, poison, few_kills, kills, job, gallery)
 }
 
 

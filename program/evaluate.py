@@ -66,7 +66,8 @@ def _evaluate(arguments: argparse.Namespace) -> int:
         check_report_folder(arguments.report)
         cli.check_outputs(arguments, "--report", *report_files(arguments.report))
     cluster = cluster_from(arguments, arguments.workers or settings.compile.workers)
-    make = partial(Evaluating.build, partial(program_from, arguments, settings), baselines=arguments.baselines)
+    own = settings if cluster is None else cluster.share_of(settings)
+    make = partial(Evaluating.build, partial(program_from, arguments, own), baselines=arguments.baselines)
     tracker = Tracker(settings.mlruns_dir, experiment_name(samples.dataset.name))
     name = Path(arguments.program).name if arguments.program else "uncompiled"
     with tracker.run(name, {"command": "evaluate"}) as run:

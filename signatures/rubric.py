@@ -16,27 +16,19 @@ import functools
 import re
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
+from itertools import permutations
 from typing import Any
 
 from signatures.schemas import DistortionCategory
 
-_FAULTS: Mapping[DistortionCategory, tuple[str, str]] = {
-    "Blurs": ("blur", r"(?:motion |strong )?blur(?:s|ring|riness)?|defocus"),
-    "Color distortions": (
-        "wrong colour",
-        r"(?:wrong |false |distorted )?colou?rs?(?: casts?| distortions?| errors?)?",
-    ),
-    "Compression": (
-        "compression",
-        r"(?:jpeg )?compression(?: art[ei]facts)?|block(?:s|ing|iness)|jpeg art[ei]facts",
-    ),
-    "Noise": ("noise", r"(?:colou?r |image )?noise|grain"),
-    "Brightness change": (
-        "wrong brightness",
-        r"(?:wrong )?(?:brightness|exposure)|darkness|(?:over|under)-?exposure",
-    ),
-    "Sharpness": ("over-sharpening", r"over-?sharpen(?:ing|ed edges)|halos"),
-    "Contrast": ("wrong contrast", r"(?:wrong |low |flat )?contrast|haze"),
+_FAULTS: Mapping[str, DistortionCategory] = {
+    "blur": "Blurs",
+    "wrong colour": "Color distortions",
+    "compression": "Compression",
+    "noise": "Noise",
+    "wrong brightness": "Brightness change",
+    "over-sharpening": "Sharpness",
+    "wrong contrast": "Contrast",
 }
 TRAITS: Mapping[str, str] = {
     "colourfulness": "strong colour",
@@ -45,38 +37,12 @@ TRAITS: Mapping[str, str] = {
     "detail": "fine detail",
 }
 """What may be liked: a property of `program.expert.judge.views`, and its name in a sentence."""
-_FACTORS = {
-    "not at all": 0.0, "half": 0.5, "one and a half times": 1.5, "half again": 1.5,
-    "twice": 2.0, "double": 2.0, "three times": 3.0,
-}  # fmt: skip
-_AMOUNTS = {
-    "a quarter of a level": 0.25, "half a level": 0.5, "one level": 1.0, "a level": 1.0,
-    "a little": 0.25,
-}  # fmt: skip
-_USUAL_AMOUNT = 0.5
-"""Levels, where a sentence says no amount."""
-_DEGREES = {"a little": 0.25, "very much": 1.0}
-_USUAL_DEGREE = 0.5
-"""Points from the least of a trait to the most, where a sentence says no degree."""
+_FACTORS = {"half": 0.5, "one and a half times": 1.5, "twice": 2.0}
+_THREEFOLD = "three times"
+_DEGREES = {" a little": 0.25, "": 0.5, " very much": 1.0}
+"""Points from the least of a trait to the most."""
+_AMOUNTS = {"a quarter of a level": 0.25, "half a level": 0.5, "one level": 1.0}
 _STRETCHES = {"more": 1.25, "much more": 1.6, "less": 0.8, "much less": 0.6}
-_FAULT = "|".join(f"(?:{pattern})" for _, pattern in _FAULTS.values())
-_IGNORE = re.compile(rf"ignore (?:any |all |the )?({_FAULT})")
-_COUNTS = re.compile(
-    rf"({_FAULT}) counts? (?:about )?({'|'.join(_FACTORS)})"
-    rf"(?: as much)?(?: as (usual|{_FAULT}))?"
-)
-_TRAIT_PATTERNS = {
-    "colourfulness": r"(?:strong|rich|vivid) colou?rs?",
-    "contrast range": r"(?:strong|high) contrast",
-    "brightness": r"bright light",
-    "detail": r"(?:fine|sharp) detail",
-}
-_LIKED = re.compile(
-    rf"(?P<trait>{'|'.join(_TRAIT_PATTERNS.values())}) "
-    r"(?:is|are) (?P<dis>dis)?liked(?: (?P<degree>a little|very much))?"
-)
-_STRICT = re.compile(rf"judge (?:({'|'.join(_AMOUNTS)}) )?more (strictly|mildly|leniently)")
-_SCALE = re.compile(r"use ((?:much )?(?:more|less)) of the scale")
 _OPENING = re.compile(r"^(?:(?:[-*]|on (?:these|such) (?:images|photographs),?|please,?|here,?)\s+)+")
 _MIDDLE = 3
 """The level about which a rubric stretches the scale."""
@@ -110,52 +76,51 @@ PLAIN = Rubric()
 """What a text without such sentences says."""
 
 
-def _read(sentence: str) -> Rubric | None:
-    if match := _IGNORE.fullmatch(sentence):
-        return Rubric(weights={_category(match[1]): 0.0})
-    if match := _COUNTS.fullmatch(sentence):
-        return _counted(match[1], _FACTORS[match[2]], match[3] or "usual")
-    if match := _LIKED.fullmatch(sentence):
-        patterns = _TRAIT_PATTERNS.items()
-        trait = next(name for name, pattern in patterns if re.fullmatch(pattern, match["trait"]))
-        points = _DEGREES.get(match["degree"], _USUAL_DEGREE)
-        return Rubric(likes={trait: -points if match["dis"] else points})
-    if match := _STRICT.fullmatch(sentence):
-        levels = _AMOUNTS.get(match[1], _USUAL_AMOUNT)
-        return Rubric(mildness=-levels if match[2] == "strictly" else levels)
-    if match := _SCALE.fullmatch(sentence):
-        return Rubric(stretch=_STRETCHES[match[1]])
-    return None
+def _fitted() -> Iterator[tuple[str, Rubric]]:
+    """Yield every sentence that a fit may choose, with what it says."""
+    for name, category in _FAULTS.items():
+        for words, factor in _FACTORS.items():
+            yield f"{name} counts {words} as much as usual", Rubric(weights={category: factor})
+    for name, category in _FAULTS.items():
+        yield f"ignore {name}", Rubric(weights={category: 0.0})
+    for trait, name in TRAITS.items():
+        for way, sign in (("liked", 1), ("disliked", -1)):
+            for degree, points in _DEGREES.items():
+                yield f"{name} is {way}{degree}", Rubric(likes={trait: sign * points})
+    for amount, levels in _AMOUNTS.items():
+        for way, sign in (("strictly", -1), ("mildly", 1)):
+            yield f"judge {amount} more {way}", Rubric(mildness=sign * levels)
+    for amount, stretch in _STRETCHES.items():
+        yield f"use {amount} of the scale", Rubric(stretch=stretch)
 
 
-def _counted(fault: str, factor: float, other: str) -> Rubric | None:
-    """Return how much a fault counts beside the usual or beside another fault."""
-    category = _category(fault)
-    if other == "usual":
-        return Rubric(weights={category: factor})
-    second = _category(other)
-    if not factor or category == second:
-        return None
-    return Rubric(weights={category: factor**0.5, second: factor**-0.5})
+def _by_hand() -> Iterator[tuple[str, Rubric]]:
+    """Yield every further sentence that a person may write, with what it says."""
+    for name, category in _FAULTS.items():
+        yield f"{name} counts {_THREEFOLD} as much as usual", Rubric(weights={category: 3.0})
+    for (name, category), (other, second) in permutations(_FAULTS.items(), 2):
+        for words, factor in {**_FACTORS, _THREEFOLD: 3.0}.items():
+            ratio: Mapping[str, float] = {category: factor**0.5, second: factor**-0.5}
+            yield f"{name} counts {words} as much as {other}", Rubric(weights=ratio)
 
 
-def _category(words: str) -> DistortionCategory:
-    faults = _FAULTS.items()
-    return next(category for category, (_, pattern) in faults if re.fullmatch(pattern, words))
+SENTENCES = tuple(f"{sentence.capitalize()}." for sentence, _ in _fitted())
+"""Every sentence that a fit may choose."""
+_MEANINGS = dict((*_fitted(), *_by_hand()))
 
 
 @functools.lru_cache(maxsize=256)
 def rubric_in(text: str) -> Rubric:
-    """Return what a text says in sentences of the grammar; the last of two on one thing stands.
+    """Return what a text says in such sentences; the last of two on one thing stands.
 
     >>> rubric_in("You judge images. On these images, ignore noise.").weights
     {'Noise': 0.0}
     """
     whole = PLAIN
-    for part in re.split(r"[.;\n]+", text.casefold()):
-        read = _read(_OPENING.sub("", " ".join(part.split())))
-        if read is not None:
-            whole = _joined(whole, read)
+    for part in re.split(r"[.;\n]+", text.casefold().replace("color", "colour")):
+        said = _MEANINGS.get(_OPENING.sub("", " ".join(part.split())))
+        if said is not None:
+            whole = _joined(whole, said)
     return whole
 
 
@@ -180,25 +145,3 @@ def with_rubric(instructions: str, sentences: Iterable[str]) -> str:
 
 
 _HEAD = "What counts on these images:"
-
-
-def _sentences() -> Iterator[str]:
-    faults = [name for name, _ in _FAULTS.values()]
-    for name in faults:
-        for factor in ("half", "one and a half times", "twice"):
-            yield f"{name.capitalize()} counts {factor} as much as usual."
-    for name in faults:
-        yield f"Ignore {name}."
-    for name in TRAITS.values():
-        for way in ("liked", "disliked"):
-            for degree in (" a little", "", " very much"):
-                yield f"{name.capitalize()} is {way}{degree}."
-    for amount in ("a quarter of a level", "half a level", "one level"):
-        for way in ("strictly", "mildly"):
-            yield f"Judge {amount} more {way}."
-    for amount in _STRETCHES:
-        yield f"Use {amount} of the scale."
-
-
-SENTENCES = tuple(_sentences())
-"""Every sentence that a fit may choose."""

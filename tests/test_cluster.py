@@ -1,125 +1,58 @@
-"""Jobs on Ray: what its workers share, without Ray; and, where Ray is installed, whole jobs with kills."""
+"""Jobs on Ray: a worker's blocks, without Ray; and, where Ray is installed, whole jobs with kills."""
 
 import importlib.util
 import json
 import os
 import subprocess
 import sys
-import threading
-import time
 from pathlib import Path
+from types import SimpleNamespace
 
 import dspy
 import pytest
 
 from program import assess
 from program.batch.command import Judging
-from program.common.errors import UnreadError
+from program.common.errors import EndpointError, InputError, UnreadError
 from program.common.request import Request
-from program.common.settings import WireSettings, load_settings
-from program.lms.limits import BudgetSpent, current_budget, gate_for
+from program.common.settings import load_settings
+from program.lms.limits import Budget
 from program.running import on_ray as engine
-from program.running.on_ray import Cluster, Limits, Shared, ray_engine
+from program.running.on_ray import Cluster, Tries, ray_engine
 from tests.rows import judged
 
 ROOT = Path(__file__).resolve().parents[1]
 
 
 class Here:
-    """A worker's way to the limits, in this process."""
+    """An actor that lies in this process, called as Ray's are."""
 
-    def __init__(self, limits):
-        self._limits = limits
+    def __init__(self, made):
+        self._made = made
 
-    def ask(self, name, *values, wait=False):
-        return getattr(self._limits, name)(*values)
-
-    tell = ask
+    def __getattr__(self, name):
+        return SimpleNamespace(remote=getattr(self._made, name))
 
 
-@pytest.fixture
-def worker(monkeypatch):
-    """Make a worker's side of limits that lie in this process."""
-    monkeypatch.setattr("program.lms.limits._GATES", {})
-    monkeypatch.setattr("program.lms.limits._NEW", ["unused"])
-    monkeypatch.setattr(Shared, "ask", lambda self, name, *values, wait=False: getattr(self._actor, name)(*values))
-    monkeypatch.setattr(Shared, "tell", lambda self, name, *values: getattr(self._actor, name)(*values))
-    return Shared
+def test_a_budget_is_refused_before_anything_is_asked(service_program):
+    with Budget(max_calls=5), pytest.raises(InputError, match=r"share no --max-calls.*leave them out"):
+        ray_engine(lambda: Judging(service_program()), Cluster())
 
 
-def wire(**limits):
-    return WireSettings.model_validate(load_settings().wire.model_dump() | limits)
-
-
-def test_one_budget_holds_over_all_workers(worker):
-    limits, paid, ended = Limits(max_calls=50), [], []
-
-    def work(name):
-        shared = worker(limits, name)
-        with shared.budget:
-            try:
-                while True:
-                    current_budget().charge()
-                    paid.append(name)
-                    current_budget().settle(0.01, 5, "m")
-            except BudgetSpent as error:
-                ended.append(str(error))
-
-    threads = [threading.Thread(target=work, args=(f"w{n}",)) for n in range(4)]
-    for thread in threads:
-        thread.start()
-    for thread in threads:
-        thread.join(20)
-    assert len(paid) == 50
-    assert len(ended) == 4
-    assert all("50 model calls are spent" in text for text in ended)
-
-
-def test_a_killed_workers_calls_and_places_are_free_again(worker):
-    limits = Limits(max_cost_usd=1.0)
-    first, other = worker(limits, "first"), worker(limits, "other")
-    narrow = wire(concurrency=1)
-    limits.admit("first", "host", narrow)
-    with first.budget:
-        current_budget().charge()  # under a limit of dollars the first call goes out alone
-    done = []
-
-    def wait():
-        with other.budget:
-            current_budget().charge()
-        limits.admit("other", "host", narrow)
-        done.append(True)
-
-    thread = threading.Thread(target=wait)
-    thread.start()
-    time.sleep(0.1)
-    assert not done
-    worker(limits, "first")  # Ray starts it again under its name
-    thread.join(10)
-    assert done
-    limits.leave("first", "host")  # a word that comes late frees nobody else's place
-    assert limits._gates["host"]._in_flight == 1
-
-
-def test_a_pause_and_the_rate_of_a_host_hold_every_worker(worker):
-    limits = Limits()
-    worker(limits, "w")
-    gate = gate_for("host")
-    gate.limits = wire(concurrency=4)
-    began = time.monotonic()
-    with gate.admit():
-        gate.pause(0.3)
-        gate.count_tokens(10)
-    limits.admit("another", "host", gate.limits)
-    assert time.monotonic() - began >= 0.3
+def test_each_worker_has_its_part_of_a_hosts_rates():
+    settings = load_settings(overrides={"wire": {"concurrency": 10, "requests_per_minute": 90}})
+    own = Cluster(workers=4).share_of(settings).wire
+    assert (own.concurrency, own.requests_per_minute) == (2, 22)
+    assert Cluster(workers=16).share_of(settings).wire.concurrency == 1
+    assert Cluster(workers=4).share_of(load_settings()).wire.requests_per_minute is None
 
 
 class Rows:
     """What a worker does in these tests: fails, ends the job or answers, by the item."""
 
     def __call__(self, item):
-        if item == "spent":
-            raise BudgetSpent("budget: 3 model calls are spent")
+        if item == "wrong":
+            raise EndpointError("no server answers")
         if item == "down":
             raise dspy.LMError("no answer")
         if item == "unread":
@@ -131,15 +64,16 @@ class Rows:
 
 
 @pytest.fixture
-def block(worker, monkeypatch):
-    """Make a worker of Ray's and let it work on blocks: `block(limits)(["a", "b"])`."""
+def block(monkeypatch):
+    """Make a worker of Ray's and let it work on blocks: `block(tries)(["a", "b"])`."""
     import pyarrow
 
-    def make(limits, name="w"):
-        made = object.__new__(engine._RayWorker)
-        made._shared, made._threads, made._work = worker(limits, name), 2, Rows()
+    monkeypatch.setitem(sys.modules, "ray", SimpleNamespace(get=lambda answer: answer))
+
+    def make(tries):
+        worker = engine._RayWorker(Rows, Here(tries), 2)
         schema = pyarrow.schema({"place": pyarrow.int64(), "item": pyarrow.string()})
-        return lambda items: made(
+        return lambda items: worker(
             pyarrow.table({"place": list(range(len(items))), "item": items}, schema)
         ).to_pylist()  # fmt: skip
 
@@ -147,29 +81,27 @@ def block(worker, monkeypatch):
 
 
 def test_a_block_has_a_row_for_each_item_or_says_why_not(block):
-    limits = Limits()
-    judged = block(limits)
+    judged = block(Tries())
     assert {row["item"]: row["result"] for row in judged(["a", "b"])} == {"a": "A", "b": "B"}
     assert judged([]) == []
-    ended = judged(["a", "spent"])
-    assert {"place": -1, "item": "w", "result": "budget budget: 3 model calls are spent"} in ended
-    assert {row["item"] for row in ended} == {"a", "w"}  # what was finished beside it stays
-    # Whoever asks now begins nothing.
-    assert [row["place"] for row in block(limits, "x")(["a"])] == [-1]
-    assert block(Limits())(["down"])[0]["result"] == "model no answer"
-    assert block(Limits())(["unread"])[0]["result"] == "unread no answer could be read"
+    ended = judged(["a", "wrong"])
+    assert ended[-1] == {"place": -1, "item": "endpoint", "result": "no server answers"}
+    assert [row["item"] for row in ended[:-1]] == ["a"]  # what was finished beside it stays
+    for item, kind in (("down", "model"), ("unread", "unread")):
+        (end,) = judged([item])
+        assert (end["place"], end["item"]) == (-1, kind)
 
 
 def test_an_item_that_kills_its_worker_again_and_again_is_given_up(block):
-    limits = Limits()
-    judged = block(limits)
-    limits.begin("block 0")  # the first worker died in it
+    tries = Tries()
+    judged = block(tries)
+    tries.begin("block 0")  # the first worker died in it
     for _ in range(3):  # and three more, at its second item
-        limits.begin("row 1")
+        tries.begin("row 1")
     rows = {row["item"]: row["result"] for row in judged(["a", "b"])}
     assert rows["a"] == "A"
     assert rows["b"].startswith("b: killed its worker 3 times")
-    assert limits._begun == {}
+    assert not tries._begun
 
 
 def test_rows_are_the_same_on_either_engine(service_program, tmp_path, encoded, monkeypatch):
@@ -215,14 +147,6 @@ def measured(folder, step, count):
 
 
 on_ray = pytest.mark.skipif(importlib.util.find_spec("ray") is None, reason="Ray is not installed ([ray])")
-
-
-@pytest.mark.slow
-@on_ray
-def test_a_budget_ends_a_job_at_its_last_call(tmp_path):
-    found = measured(tmp_path, "budget", 60)
-    assert (found["asked"], found["kept"]) == (30, 30)
-    assert "30 model calls are spent" in found["ended"]
 
 
 @pytest.mark.slow

@@ -83,7 +83,7 @@ def test_assess_answers_a_question_with_one_of_its_options(photo, capsys) -> Non
         (["none.png"], "none.png': no such file; check the path"),
         (["{photo}", "--reference", "none.png"], "none.png': no such file"),
         (["{photo}", "--lm", "gpt"], "model 'gpt': not of the form provider/model"),
-        (["{photo}", "--query", " "], "is empty; ask something"),
+        (["{photo}", "--query", " "], "is no text; ask something"),
         (["{photo}", "--query", "Rate \ud800 it."], "half of a surrogate pair"),
         (["{photo}", "--option", "only"], "--option 'only': is the only one; give --option twice or more"),
         (["{photo}", "--program", "{folder}"], "no program.json in it"),

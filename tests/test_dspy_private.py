@@ -1,10 +1,8 @@
 """What the program takes from inside DSPy still does what it is taken for: each test names what an upgrade broke."""
 
-import asyncio
 import re
 from pathlib import Path
 
-import anyio
 import dspy
 import pytest
 from dspy import lm15
@@ -19,7 +17,6 @@ from program.lms.dspy_private import (
     StdlibTransport,
     estimated_cost_usd,
     response_format,
-    sync_send_to_stream,
 )
 
 ROOT = Path(__file__).resolve().parents[1]
@@ -126,16 +123,6 @@ def test_private_names_are_used_in_one_file_only():
     files = [file for room in ("program", "optimizers", "data", "signatures") for file in (ROOT / room).rglob("*.py")]
     users = [file for file in files if names.search(file.read_text("utf-8"))]
     assert users == [Path(dspy_private.__file__)]
-
-
-def test_a_message_reaches_a_stream_from_a_worker_thread():
-    async def run():
-        sending, receiving = anyio.create_memory_object_stream(1)
-        async with sending, receiving:
-            await anyio.to_thread.run_sync(sync_send_to_stream, sending, "planning")
-            return await receiving.receive()
-
-    assert asyncio.run(run()) == "planning"
 
 
 def test_a_prediction_keeps_its_fields_completions_and_usage_where_assessments_give_them():

@@ -264,7 +264,6 @@ def test_checkpoint_continues_and_repeats_nothing(tmp_path):
     calls.clear()
     _run(counted, _scoring(6), checkpoint=path, **about)
     assert len(calls) == 6
-    assert path.with_name("run.jsonl.previous").exists()
 
 
 def test_resuming_without_a_file_starts_one(tmp_path):

@@ -2,7 +2,6 @@
 
 import io
 import re
-import tomllib
 from pathlib import Path
 
 import numpy as np
@@ -10,7 +9,6 @@ import pytest
 from PIL import Image, features
 
 from agentic_iqa.__main__ import main
-from program.agent.checks import EXTRAS
 from program.common.errors import ImageError
 from program.images import decoding
 from program.images.store import IMAGES
@@ -67,13 +65,6 @@ def test_the_tools_that_are_ready_are_told_shortly_and_the_others_on_request(
     assert max(map(len, short.splitlines())) <= 80
     assert main(["tools", "--all"]) == 0
     assert "TOPIQ_FR" in capsys.readouterr().out
-
-
-def test_the_doctor_knows_every_extra() -> None:
-    declared = tomllib.loads((ROOT / "pyproject.toml").read_text("utf-8"))["project"]["optional-dependencies"]
-    assert set(EXTRAS) == set(declared)
-    for name, (_, packages) in EXTRAS.items():
-        assert set(packages) <= {re.split(r"[^\w-]", requirement)[0] for requirement in declared[name]}
 
 
 def test_an_address_is_told_as_it_was_typed(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

@@ -149,7 +149,6 @@ def test_a_program_without_that_file_is_evaluated_without_a_claim(taught, rows, 
     document = json.loads((old / "program.json").read_text("utf-8"))
     del document["fitted_on"]
     (old / "program.json").write_text(json.dumps(document), "utf-8")
-    (old / "fitted_on.json").unlink()
     record = _record(capsys, write_lines(tmp_path / "m.jsonl", rows), old, "--split", "train")
     assert record["fitted"] is None
     assert record["srcc"]["n"] == 40
@@ -166,8 +165,10 @@ def test_python_gets_the_marks_and_a_saved_copy_keeps_them(taught, rows, tmp_pat
     record = evaluated(iqa, [sample for sample in read_manifest(manifest) if sample.split != "train"], progress=False)
     assert record.fitted.samples == sum(row.fitted for row in record.rows) == 16
     assert record.srcc.n == 32
-    (tmp_path / "copy" / "fitted_on.json").write_text("{}", "utf-8")
-    with pytest.raises(InputError, match=r"fitted_on.json cannot be used \(was altered\)"):
+    document = json.loads((tmp_path / "copy" / "program.json").read_text("utf-8"))
+    document["fitted_on"]["train"]["images"] = 5
+    (tmp_path / "copy" / "program.json").write_text(json.dumps(document), "utf-8")
+    with pytest.raises(InputError, match=r"program.json cannot be read .*fitted_on.train.images"):
         load(tmp_path / "copy")
 
 

@@ -1,4 +1,4 @@
-"""A host's limits hold over all threads: calls at once, requests and tokens a minute, and the pauses it asks for."""
+"""A host's limits hold over all threads: calls at once, requests a minute, and the pauses it asks for."""
 
 import threading
 import time
@@ -15,7 +15,7 @@ def limits(**given):
     return load_settings().wire.model_copy(update=given)
 
 
-def run(gate: Gate, calls: int, threads: int = 8, seconds: float = 0.0, tokens: int = 0) -> list[float]:
+def run(gate: Gate, calls: int, threads: int = 8, seconds: float = 0.0) -> list[float]:
     """Make calls through a gate from several threads; returns when each started."""
     started = []
 
@@ -23,8 +23,6 @@ def run(gate: Gate, calls: int, threads: int = 8, seconds: float = 0.0, tokens: 
         with gate.admit():
             started.append(time.monotonic())
             time.sleep(seconds)
-        if tokens:
-            gate.count_tokens(tokens)
 
     with ThreadPoolExecutor(threads) as pool:
         list(pool.map(one, range(calls)))
@@ -53,36 +51,6 @@ def test_no_window_holds_more_requests_than_allowed():
     # A busy machine may let a call begin long after it was admitted.
     assert all(later - earlier >= 0.5 for earlier, later in zip(starts, starts[5:], strict=False))
     assert starts[-1] - starts[0] < 20  # it waits no longer than it must
-
-
-def test_tokens_counted_by_one_thread_stop_no_other_threads_call():
-    gate = Gate(limits(tokens_per_minute=10**9))
-    other = threading.Thread(target=gate.count_tokens, args=(1,))
-
-    class Tokens(int):
-        """A number of tokens that lets another thread count its own while these are summed up."""
-
-        def __radd__(self, total):
-            if total == 0 and gate_is_asked:
-                other.start()
-                other.join(0.1)
-            return int(self) + total
-
-    gate_is_asked = False
-    gate.count_tokens(Tokens(5))
-    gate_is_asked = True
-    with gate.admit():
-        other.join()
-    assert not other.is_alive()
-
-
-def test_tokens_of_calls_in_flight_are_expected_before_they_are_known():
-    gate = Gate(limits(tokens_per_minute=1000), window_s=2)
-    gate.count_tokens(200)  # the mean is known from here on
-    starts = run(gate, 9, tokens=200, seconds=0.02)
-    first = [s for s in starts if s - starts[0] < 1]
-    assert len(first) == 4  # with the 200 from before: 1000
-    assert starts[-1] - starts[0] < 20
 
 
 def test_a_pause_holds_every_thread():

@@ -104,7 +104,8 @@ def test_the_levels_of_similar_photographs_of_other_groups_reach_the_model(data,
     unaware = [q for q in server.asked if "quality_probs" in q.fields and "similar_photographs" not in q.inputs]
     assert 0 < len(unaware) <= 20 + 4  # of validation and test: what the uncompiled program says of train is not asked
     assert not any("similar" in q.system for q in unaware)
-    assert len(json.loads((data / "program" / "neighbours.json").read_text("utf-8"))["photographs"]) == 32
+    document = json.loads((data / "program" / "program.json").read_text("utf-8"))
+    assert len(document["neighbours"]["photographs"]) == 32
     settings = load_settings().with_model("openai/small", server.base)
     program = load(data / "program", settings)
 
@@ -141,12 +142,9 @@ def test_the_levels_of_similar_photographs_of_other_groups_reach_the_model(data,
     shutil.rmtree(data)
     program = load(elsewhere / "program", settings)
     assert level(photo) == before
-    file = elsewhere / "program" / "neighbours.json"
+    file = elsewhere / "program" / "program.json"
     file.write_text(file.read_text("utf-8").replace('"label": 4.0', '"label": 1.0', 1), "utf-8")
-    with pytest.raises(InputError, match=r"neighbours.json cannot be used \(was altered\)"):
-        load(elsewhere / "program", settings)
-    file.unlink()
-    with pytest.raises(InputError, match=r"neighbours\.json is missing"):
+    with pytest.raises(InputError, match="was altered since it was saved"):
         load(elsewhere / "program", settings)
 
 
@@ -283,7 +281,7 @@ def test_no_label_of_an_images_own_photograph_or_of_another_kind_speaks_of_it(pi
 def test_what_is_no_record_of_neighbours_is_refused():
     for saved in ({}, {"count": 8, "photographs": [], "vectors": ""}, {"count": 8, "photographs": 3, "vectors": "!"}):
         with pytest.raises(ValueError, match=r"Field required|photographs"):
-            Neighbours.from_json(saved)
+            Neighbours.model_validate(saved)
 
 
 @pytest.mark.spec("45/nearest-questions")

@@ -164,18 +164,6 @@ def test_no_file_takes_the_place_of_a_link_or_a_pipe(photos, capsys, words, kind
     assert path.is_symlink() == (kind != "pipe")
 
 
-@pytest.mark.parametrize("kind", ["text", "link", "pipe"])
-def test_the_copy_of_an_earlier_checkpoint_replaces_nothing_else(photos, capsys, kind):
-    Path("c.jsonl").write_text('{"checkpoint": "evaluation", "schema_version": 1}\n', "utf-8")
-    if kind == "text":
-        Path("c.jsonl.previous").write_text("mine\n", "utf-8")
-    elif kind == "link":
-        Path("c.jsonl.previous").symlink_to("m.jsonl")
-    else:
-        os.mkfifo("c.jsonl.previous")
-    assert "file 'c.jsonl.previous': is " in refused("evaluate m.jsonl --checkpoint c.jsonl", capsys)
-
-
 def test_asking_servers_again_removes_only_what_they_said(photos, capsys, monkeypatch):
     monkeypatch.setenv("AGENTICIQA_CACHE_DIR", str(photos))
     Path("models").mkdir()

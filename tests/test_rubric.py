@@ -109,7 +109,7 @@ def test_a_sentence_may_open_politely_and_in_a_list(text) -> None:
 
 
 def test_a_ratio_of_two_faults_moves_both_and_a_second_rubric_replaces_the_first() -> None:
-    weights = rubric_in("blur counts about twice as much as noise").weights
+    weights = rubric_in("blur counts twice as much as noise").weights
     assert weights["Blurs"] / weights["Noise"] == pytest.approx(2)
     first = with_rubric("Judge it.", ["Ignore noise."])
     assert rubric_in(with_rubric(first, ["Ignore blur."])).weights == {"Blurs": 0.0}

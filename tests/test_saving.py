@@ -200,7 +200,6 @@ def test_a_program_names_the_embedded_engine_it_was_taught_with(tmp_path, taught
     def engine(program):
         return json.loads((save(program, tmp_path / "p") / "program.json").read_text("utf-8")).get("engine")
 
-    assert engine(AgenticIQA()) is None
     assert engine(taught) == MODEL
     assert engine(load(tmp_path / "p", lm=scripted_lm([]))) is None
     fitted = AgenticIQA()

@@ -9,7 +9,7 @@ from program.agent.loop import AgenticIQA
 from program.common.settings import load_settings
 from program.images.store import IMAGES
 from program.lms import reference_engine
-from program.lms.reference_engine import ImageTransport, images_by_token, token_for
+from program.lms.reference_engine import ImageTransport, token_for
 
 ADDRESS = "http://lab.example:8000/v1"
 
@@ -48,15 +48,6 @@ def test_a_token_is_short_valid_base64():
     token = token_for("0f" * 32)
     assert len(token) == 64
     assert base64.b64encode(base64.b64decode(token, validate=True)).decode() == token
-
-
-def test_images_are_carried_by_their_own_request_alone():
-    with images_by_token() as outer:
-        outer[b"a"] = b"1"
-        with images_by_token() as inner:
-            assert inner == {}
-        assert reference_engine._IMAGES.get() is outer
-    assert reference_engine._IMAGES.get(None) is None
 
 
 @pytest.mark.parametrize(

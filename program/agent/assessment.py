@@ -1,6 +1,7 @@
 """What a call of the program returns, as a record and as a notebook's card."""
 
 from collections.abc import Callable
+from importlib.resources import files
 from typing import TYPE_CHECKING, Any
 
 import dspy
@@ -20,26 +21,6 @@ if TYPE_CHECKING:
     from PIL import Image
 
 _SIDE_PX = 320
-_CARD = """
-<div style="display: flex; flex-wrap: wrap; gap: 16px; font: 14px/1.5 system-ui, sans-serif">
-{% for name, url in pictures.items() -%}
-<img alt="{{ name }}" title="{{ name }}" src="{{ url }}">
-{%- endfor %}
-<div style="max-width: 340px">
-<div style="font-size: 18px; font-weight: 600">{{ result.headline }}</div>
-{% if result.rating is not none %}
-<div title="1 to 5" style="position: relative; height: 8px; margin: 8px 0;
-    border-radius: 4px; background: #8884">
-<div style="position: absolute; inset: 0 {{ 125 - 25 * high }}% 0 {{ 25 * low - 25 }}%;
-    background: #3b6fd466"></div>
-<div style="position: absolute; inset: 0 auto 0 {{ 25 * result.rating - 26 }}%; width: 8px;
-    background: #3b6fd4"></div>
-</div>
-{% endif %}
-{% for line in lines if line %}<div>{{ line }}</div>{% endfor %}
-<ul style="margin: 6px 0">{% for each in findings %}<li>{{ each }}</li>{% endfor %}</ul>
-</div></div>
-"""
 
 
 def card(result: "Assessment") -> str:
@@ -53,9 +34,10 @@ def card(result: "Assessment") -> str:
             name = finding.fault or CATEGORY_WORDS[finding.type]
             findings.append(f"{name}: {finding.severity}, {evidence.looked_at(region)}")
     low, high = result.score_interval or (result.rating, result.rating)
+    text = files("program.agent").joinpath("card.html").read_text("utf-8")
     return (
         jinja2.Environment(autoescape=True)
-        .from_string(_CARD)
+        .from_string(text)
         .render(
             result=result,
             pictures=_pictures(result),
@@ -160,10 +142,7 @@ class Assessment(SummarizerOutput, dspy.Prediction):
         return self._images
 
     def heatmap(self, distortion: str | None = None) -> "Image.Image":
-        """Return the image in grey with red where quality is lost; see `AgenticIQA.heatmap`.
-
-        Raises InputError.
-        """
+        """Return the image in grey with red where quality is lost; see `AgenticIQA.heatmap`."""
         from program.expert import heatmap
 
         return heatmap(*self.images, distortion)

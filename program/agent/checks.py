@@ -4,8 +4,7 @@ import os
 import platform
 import secrets
 import time
-from collections.abc import Mapping, Sequence
-from contextlib import suppress
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Literal, NamedTuple
 
@@ -17,7 +16,7 @@ from PIL import Image
 from program.agent.resources import lm_of
 from program.common.backends import ROLES, RoleSettings
 from program.common.errors import ImagesRefused, InputError, ModelError, did_you_mean, fault_and_mend
-from program.common.keys import KeyFormError, redact, usable_key
+from program.common.keys import redact
 from program.common.settings import Settings
 from program.lms.adapter import adapter_for
 from program.lms.call import KeyScrubber
@@ -26,24 +25,8 @@ from program.tools.registry import Device, installed_version
 from signatures.executor import NameColours
 
 PACKAGES = ("dspy", "litellm", "openai", "mlflow", "numpy", "scipy", "pillow")
-PYIQA = "most of the paper's tools (PolyForm Noncommercial)"
-EXTRAS: Mapping[str, tuple[str, tuple[str, ...]]] = {
-    "serve": (
-        "python -m program.serve",
-        ("fastapi", "httpx", "prometheus-client", "python-multipart", "uvicorn"),
-    ),
-    "mcp": ("agentic-iqa mcp", ("mcp",)),
-    "ray": ("--engine ray: many processes or machines", ("ray",)),
-    "heif": ("images in HEIF (.heic)", ("pillow-heif",)),
-    "gallery": ("agentic-iqa gallery", ("ImageHash",)),
-    "dev": (
-        "make test and make lint",
-        ("hatchling", "hypothesis", "import-linter", "mypy", "pytest", "ruff"),
-    ),
-    "slow": ("make test-slow", ("moto", "s3fs", "torchmetrics", "xllamacpp")),
-}
-"""What an extra of the installation is for, and packages by which it is known to be there."""
-KEYS = ("AGENTICIQA_API_KEY", "OPENAI_API_KEY", "ANTHROPIC_API_KEY", "GEMINI_API_KEY")
+OPTIONAL = ("pyiqa", "fastapi", "mcp", "ray", "pillow-heif", "ImageHash")
+"""Of pyiqa's tools, and of the extras serve, mcp, ray, heif and gallery."""
 
 
 class Check(NamedTuple):
@@ -58,45 +41,27 @@ class Check(NamedTuple):
 
 def local_checks(settings: Settings) -> list[Check]:
     """Return the checks that ask no model."""
-    checks = [
+    return [
         _packages(),
         _torch(settings.tools.device),
         _tools(settings),
         _store(settings),
         _cache(settings.cache_dir),
-        _keys(settings),
-        _optional("pyiqa", PYIQA, ("pyiqa",), "pip install pyiqa"),
+        Check("optional packages", "ok", _versions_text(OPTIONAL)),
     ]
-    for name, (use, packages) in EXTRAS.items():
-        checks.append(_optional(f"[{name}]", use, packages, f"pip install 'agentic-iqa[{name}]'"))
-    return checks
 
 
-def _keys(settings: Settings) -> Check:
-    own = [entry.key_env for entry in settings.models.backends.values() if entry.key_env]
-    states = {}
-    try:
-        for name in [*KEYS, *own]:
-            is_set = usable_key(name, os.environ.get(name, ""))
-            states[name] = f"{name} set" if is_set else f"{name} not set"
-    except KeyFormError as error:
-        return _failed("keys", error, "copy the key again")
-    return Check("keys", "ok", ", ".join(states.values()))
+def _versions_text(packages: Sequence[str]) -> str:
+    return ", ".join(f"{name} {installed_version(name) or 'missing'}" for name in packages)
 
 
 def _packages() -> Check:
-    versions = {name: installed_version(name) for name in PACKAGES}
-    shown = [f"{name} {version or 'missing'}" for name, version in versions.items()]
-    detail = ", ".join([f"Python {platform.python_version()}", *shown])
-    if not (versions["dspy"] or "").startswith("3.4."):
+    detail = f"Python {platform.python_version()}, {_versions_text(PACKAGES)}"
+    if not (installed_version("dspy") or "").startswith("3.4."):
         return Check("packages", "failed", detail, "pip install 'dspy-ai>=3.4.1,<3.5'")
-    if missing := _without_version(versions):
+    if missing := [name for name in PACKAGES if installed_version(name) is None]:
         return Check("packages", "failed", detail, f"pip install {' '.join(missing)}")
     return Check("packages", "ok", detail)
-
-
-def _without_version(versions: Mapping[str, str | None]) -> list[str]:
-    return [name for name, version in versions.items() if version is None]
 
 
 def _torch(device: Device) -> Check:
@@ -138,9 +103,7 @@ def _tools(settings: Settings) -> Check:
     detail = "; ".join(parts)
     if 0 in counts:
         reason = next(iter(missing.values()))
-        return Check("tools", "failed", detail, f"{reason}; see python -m program.tools")
-    if missing:
-        return Check("tools", "ok", detail, "python -m program.tools --all says why")
+        return Check("tools", "failed", detail, f"{reason}; see python -m program.tools --all")
     return Check("tools", "ok", detail)
 
 
@@ -159,39 +122,11 @@ def _store(settings: Settings) -> Check:
 
 
 def _cache(folder: Path) -> Check:
+    there = next(place for place in (folder.resolve(), *folder.resolve().parents) if place.exists())
+    if there.is_dir() and os.access(there, os.W_OK):
+        return Check("cache", "ok", f"{folder} can be written")
     mend = "set cache_dir (AGENTICIQA_CACHE_DIR)"
-    if not folder.exists():
-        parent = next(p for p in folder.resolve().parents if p.exists())
-        if parent.is_dir() and os.access(parent, os.W_OK):
-            return Check("cache", "ok", f"{folder} is empty")
-        return Check("cache", "failed", f"{folder} cannot be made", mend)
-    if not os.access(folder, os.W_OK):
-        return Check("cache", "failed", f"{folder} cannot be written", mend)
-    detail = f"{folder}: {_size_mib(folder):.1f} MiB"
-    # DSPy's cache has folders that are named by numbers.
-    named = [path for path in sorted(folder.iterdir()) if path.is_dir() and not path.name.isdigit()]
-    sizes = {path.name: _size_mib(path) for path in named}
-    parts = [f"{name} {size:.1f} MiB" for name, size in sizes.items() if size]
-    if parts:
-        detail += f" ({', '.join(parts)})"
-    return Check("cache", "ok", detail)
-
-
-def _size_mib(folder: Path) -> float:
-    size = 0
-    for path in folder.rglob("*"):
-        with suppress(OSError):  # deleted by another process meanwhile
-            if path.is_file():
-                size += path.stat().st_size
-    return size / 2**20
-
-
-def _optional(name: str, use: str, packages: Sequence[str], mend: str) -> Check:
-    versions = {package: installed_version(package) for package in packages}
-    if missing := ", ".join(_without_version(versions)):
-        return Check(name, "note", f"{missing} not installed; only {use} needs it", mend)
-    shown = ", ".join(f"{package} {version}" for package, version in versions.items())
-    return Check(name, "ok", f"{use}: {shown}")
+    return Check("cache", "failed", f"{folder} cannot be written", mend)
 
 
 COLOURS = {
@@ -237,7 +172,7 @@ def _model(role: RoleSettings, title: str, cache_dir: Path) -> list[Check]:
         sight = Check(f"{title}: images", "note", detail)
     if sight.status == "failed":
         return [*listing, sight]
-    return [*listing, sight, *_features(lm, title)]
+    return [*listing, sight, _features(lm, title)]
 
 
 def _listing(name: str, traits: ModelTraits, title: str) -> list[Check]:
@@ -280,31 +215,25 @@ def _called(lm: dspy.LM, title: str) -> Check | None:
     return Check(f"{title}: sees", "failed", detail, "choose a model that takes images")
 
 
-def _features(lm: dspy.LM, title: str) -> list[Check]:
+def _features(lm: dspy.LM, title: str) -> Check:
     """Return what the model's record says of forms, token probabilities and context."""
-    traits = traits_of(lm)
-    name = f"{title}: structured output"
+    traits, facts = traits_of(lm), []
     if traits.takes_schema:
-        schema = Check(name, "ok", "takes a JSON schema")
-    else:
-        gap = traits.refused.get("response_format", "not known of this model")
-        schema = Check(name, "note", f"answers are read from text: {gap}")
-    name = f"{title}: token probabilities"
-    count = traits.token_probabilities
-    if count:
-        logprobs = Check(name, "ok", f"{count} alternatives with each token")
-    else:
-        reason = "none came" if count == 0 else "not asked yet"
-        gap = traits.refused.get("logprobs", reason)
-        logprobs = Check(name, "note", f"{gap}; without them levels are asked for in numbers")
-    context = f"{traits.context_tokens:,} tokens" if traits.context_tokens else "not said"
-    others = [field for field in traits.refused if field not in {"response_format", "logprobs"}]
-    parts = [f"context {context}", *(f"no {field}" for field in others)]
+        facts.append("takes a JSON schema")
+    if traits.token_probabilities:
+        facts.append(f"{traits.token_probabilities} alternatives with each token")
+    if traits.context_tokens:
+        facts.append(f"context {traits.context_tokens:,} tokens")
     if traits.max_tokens_field != "max_tokens":
-        parts.append(f"{traits.max_tokens_field} in place of max_tokens")
+        facts.append(f"{traits.max_tokens_field} in place of max_tokens")
     if traits.thinks:
-        parts.append("thinks before it answers")
-    return [schema, logprobs, Check(f"{title}: requests", "ok", "; ".join(parts))]
+        facts.append("thinks before it answers")
+    for field, words in traits.refused.items():
+        facts.append(f"no {field} ({words})")
+    status: Literal["ok", "note"] = "note"
+    if traits.takes_schema and traits.token_probabilities:
+        status = "ok"
+    return Check(f"{title}: features", status, "; ".join(facts) or "none known")
 
 
 def _two_halves(left: str, right: str) -> dspy.Image:

@@ -8,6 +8,7 @@ from program.agent.assessment import Assessment
 from program.agent.loop import AgenticIQA
 from program.common.backends import Frozen
 from program.common.errors import InputError
+from program.fusion.scores import REACH
 from program.images.refs import ImageRef
 from program.images.store import show_the_same
 from signatures.schemas import CATEGORY_WORDS, GLOBAL, SEVERITIES, Severity
@@ -45,7 +46,7 @@ def compare_images(
             fault = f"got no score ({result.error})"
             raise InputError(f"image {image.name!r}: {fault}; nothing to compare")
         scores.append(result.quality_score)
-        spreads.append(spread(program, result))
+        spreads.append(spread(result))
     if image_a.sha256 == image_b.sha256:
         probability, reasons = 0.5, ["Both are the same file."]
     else:
@@ -97,17 +98,12 @@ def verdict(probability: float) -> str:
     return "no clear difference"
 
 
-def spread(program: AgenticIQA, result: Assessment) -> float:
-    """Return the standard deviation of the belief that a score was fused from.
-
-    Raises ValueError without a score.
-    """
-    if result.quality_score is None:
+def spread(result: Assessment) -> float:
+    """Return the deviation about a score, by its interval's longer side; ValueError without one."""
+    if result.quality_score is None or result.score_interval is None:
         raise ValueError("the assessment has no score")
-    summarizer = program.summarizer
-    scores, precisions = summarizer.tool_readings(result.state.evidence, *result.images)
-    probabilities = result.level_probabilities
-    return summarizer.fusion.deviation(result.quality_score, scores, probabilities, precisions)
+    low, high = result.score_interval
+    return max(result.quality_score - low, high - result.quality_score) / REACH
 
 
 def _reasons(a: Assessment, b: Assessment) -> list[str]:

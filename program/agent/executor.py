@@ -83,7 +83,9 @@ class _Work:
     def views(self) -> list[_View]:
         """Return a view of each boxed region (its crop), and of the whole image for all others."""
         whole = tuple(region for region in self.plan.query_scope if region not in self.boxes)
-        views = [_View(self.image, self.reference, whole)] if whole else []
+        views = []
+        if whole:
+            views.append(_View(self.image, self.reference, whole))
         for region in self.plan.query_scope:
             if box := self.boxes.get(region):
                 reference = IMAGES.crop(self.reference, box) if self.reference else None
@@ -114,8 +116,8 @@ class Executor(dspy.Module):
     ) -> ExecutorOutput:
         """Return the evidence for a planned state.
 
-        Without `with_diagnosis` the distortions come with the answer. The `fusion` (else that of the
-        settings) makes the score; `tools_alone`: without a model's belief.
+        Without `with_diagnosis` the distortions come with the answer. The `fusion` (else that of
+        the settings) makes the score; `tools_alone`: without a model's belief.
         """
         plan = state.plan
         if plan is None:
@@ -231,8 +233,8 @@ class Executor(dspy.Module):
     ) -> Any:
         """Return what a model answers in the one field of a form; None for nothing usable.
 
-        Then the step (if it has a name) failed, too. Where the model does not look itself, the embedded
-        expert does.
+        Then the step (if it has a name) failed, too. Where the model does not look itself, the
+        embedded expert does.
         """
         (name,) = form.example
         lm, wordings = self.resources.lm("executor"), work.wordings
@@ -249,10 +251,7 @@ class Executor(dspy.Module):
         return answer.value
 
     def _chosen_tools(self, work: _Work) -> Choice:
-        """Return region -> label -> tool for the regions that can be measured.
-
-        A tool that the user named measures the whole image where no region can be.
-        """
+        """Return region -> label -> tool; a named tool measures the whole where no region can be."""
         plan = work.plan
         regions = [region for region in plan.query_scope if region not in work.unboxed_regions]
         ready = self.resources.runner.ready(work.mode)
@@ -353,7 +352,8 @@ _Entry = TypeVar("_Entry", DistortionFinding, RegionDistortions)
 def _by_region(work: _Work, view: _View, answer: Sequence[_Entry]) -> dict[str, list[_Entry]]:
     """Return what was answered by the region that it names; a name of no region is noted, not moved.
 
-    An empty answer is "nothing" for every region; else a region that nothing was said of is left out.
+    An empty answer is "nothing" for every region; else a region that nothing was said of is left
+    out.
     """
     if not answer:
         return {region: [] for region in view.regions}

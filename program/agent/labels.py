@@ -10,10 +10,10 @@ from typing import Annotated, Any, Literal, Self, TypeVar
 
 import numpy as np
 from numpy.typing import NDArray
-from pydantic import BeforeValidator, ConfigDict, Field, PlainSerializer, ValidationError, model_validator
+from pydantic import BeforeValidator, ConfigDict, Field, PlainSerializer, model_validator
 
 from program.common.backends import Frozen
-from program.common.errors import InputError, first_fault
+from program.common.errors import InputError
 from program.common.files import Place, open_file
 from program.common.request import Request
 from program.common.text import fold_text
@@ -23,30 +23,22 @@ from signatures.schemas import LEVEL_WORDS, ScoreShift
 
 
 class _Learned(Frozen):
-    """What a program keeps of labels in a file of its own; never changed."""
+    """What a program keeps of labels; never changed."""
 
     model_config = ConfigDict(arbitrary_types_allowed=True, validate_by_name=True)
 
     def __deepcopy__(self, memo: dict[int, Any] | None = None) -> Self:
         return self
 
-    @property
-    def text(self) -> str:
-        """The file's text: what a saved program holds of them."""
-        return json.dumps(self.model_dump(exclude_none=True, by_alias=True))
-
     @cached_property
     def sha256(self) -> str:
-        """The hash of the file."""
-        return hashlib.sha256(self.text.encode()).hexdigest()
+        """The hash of what a saved program holds of it."""
+        return hashlib.sha256(json.dumps(self.saved).encode()).hexdigest()
 
-    @classmethod
-    def from_json(cls, saved: Mapping[str, Any]) -> Self:
-        """Read what a saved program holds. Raises ValueError, one line, for anything else."""
-        try:
-            return cls.model_validate(saved)
-        except ValidationError as error:
-            raise ValueError(first_fault(error, cls.__name__.casefold())) from error
+    @property
+    def saved(self) -> dict[str, Any]:
+        """What a saved program holds of it."""
+        return self.model_dump(mode="json", exclude_none=True, by_alias=True)
 
 
 class Neighbour(Frozen):
@@ -101,10 +93,7 @@ class Neighbours(_Learned):
         return WIDTH if self.compared_by == "likeness" else len(SEVERITIES)
 
     def nearest(self, view: View, among: Callable[[Neighbour], bool]) -> list[Neighbour]:
-        """Return those `among` the photographs that look most like an image, the most alike first.
-
-        None is of the image's own group.
-        """
+        """Return those `among` the other groups' photographs that look most like an image, in order."""
         own = next((each.group for each in self.photographs if each.sha256 == view.key[0]), None)
         kind, vectors = view.model.kind, self.vectors.reshape(-1, self._vector_width)
         own_vector = likeness(view) if self.compared_by == "likeness" else damage(view)
@@ -135,10 +124,7 @@ class Neighbours(_Learned):
         return f"Judging by {known} answered questions, the right option is {letter}. {options[letter]}."
 
     def option_shares(self, view: View, query: str, options: Mapping[str, str]) -> dict[str, float]:
-        """Return by letter the share of the nearest photographs that each option is right for.
-
-        Empty where none was asked the same.
-        """
+        """Return by letter for how many of the nearest photographs, as a share, an option is right."""
         letters = self._right_letters(view, query, options)
         return {letter: count / len(letters) for letter, count in sorted(Counter(letters).items())}
 

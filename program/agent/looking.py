@@ -9,6 +9,7 @@ from program.agent.replan import CLOSER
 from program.agent.resources import Resources
 from program.agent.state import AssessmentState, ExecutorOutput, Gap, ImagePair, ToolLog
 from program.agent.tool_choice import OVERALL, distortion_in
+from program.fusion.scores import REACH
 from program.images.store import Box, ImageRef
 from program.tools import network
 from program.tools.registry import Mode, ToolSpec
@@ -88,7 +89,7 @@ class SecondLook:
         if precision is None or result is None or result.score_interval is None:
             return True
         low, high = result.score_interval
-        variance = ((high - low) / (2 * 1.96)) ** 2
+        variance = ((high - low) / (2 * REACH)) ** 2
         return 1 - 1 / math.sqrt(1 + precision * variance) >= LEAST_GAIN
 
     def _with(self, logs: Sequence[ToolLog]) -> ExecutorOutput:

@@ -50,9 +50,9 @@ logger = logging.getLogger(__name__)
 class AgenticIQA(ProgramModule):
     """Judge the quality of an image as people would, and say why.
 
-    Called with an image (path, bytes, PIL image, H x W x 3 uint8 array or `dspy.Image`) and a query,
-    it returns an `Assessment`, which is a `dspy.Prediction`. `settings` default to configs/; `lm`
-    plays every role and goes before DSPy's setting, which goes before the configs.
+    Called with an image (path, bytes, PIL image, H x W x 3 uint8 array or `dspy.Image`) and a
+    query, it returns an `Assessment`, which is a `dspy.Prediction`. `settings` default to configs/;
+    `lm` plays every role and goes before DSPy's setting, which goes before the configs.
     """
 
     def __init__(self, settings: Settings | None = None, lm: dspy.BaseLM | None = None) -> None:
@@ -74,9 +74,9 @@ class AgenticIQA(ProgramModule):
         """Assess one image.
 
         `options` makes the query multiple-choice; `regions` are boxes in pixels (left, top, right,
-        bottom) by name. `intended` are effects that are meant ("high-key"), `kind` is what the picture
-        is ("document"), in place of the settings'. Raises ImageError, ToolError or another InputError,
-        one line each, for input that cannot be used.
+        bottom) by name. `intended` are effects that are meant ("high-key"), `kind` is what the
+        picture is ("document"), in place of the settings'. Raises ImageError, ToolError or another
+        InputError, one line each, for input that cannot be used.
         """
         settings = self.resources.settings
         test, original = _opened_pair(image, reference, settings.images.max_pixels)
@@ -106,7 +106,7 @@ class AgenticIQA(ProgramModule):
         return assessment
 
     def _look(self, state: AssessmentState, images: ImagePair) -> str | None:
-        """Write down what the expert takes an image for; return why it is not judged, whoever judges."""
+        """Write down what the expert takes an image for; return why it is not judged."""
         from program.expert import KINDS, TOO_SMALL, frame_of, kind_of, not_judged, sharpness_of
 
         (image, reference), viewer = images, self.resources.viewer
@@ -157,10 +157,10 @@ class AgenticIQA(ProgramModule):
     ) -> Image.Image:
         """Return the image in grey with red where quality is lost, as the expert sees its parts.
 
-        The stronger the red, the lower the score of that part: none from 4 of 5 on. Of a `distortion`
-        ("blur", "noise" ...) the red is what it alone takes from the score. Beside a reference of the
-        same size the differences count. Raises ImageError or another InputError for images and
-        distortions that cannot be used.
+        The stronger the red, the lower the score of that part: none from 4 of 5 on. Of a
+        `distortion` ("blur", "noise" ...) the red is what it alone takes from the score. Beside a
+        reference of the same size the differences count. Raises ImageError or another InputError
+        for images and distortions that cannot be used.
         """
         from program.expert import heatmap
 
@@ -196,7 +196,7 @@ class AgenticIQA(ProgramModule):
                 logger.info("%s; asked again without images", refusal)
 
     def _loop(self, state: AssessmentState, images: ImagePair, usage: Usage) -> SummarizerOutput:
-        """Plan, gather evidence and answer; look again while the answer asks for it and can get it."""
+        """Plan, gather evidence and answer; look again while that may bring more."""
         self._plan(state, images)
         result = state.summarizer_result = self._round(state, images)
         _add_readings(usage, state.evidence.tool_logs)
@@ -216,10 +216,7 @@ class AgenticIQA(ProgramModule):
         state.plan, state.plan_repairs, state.unusable_tools, state.plan_error = planned
 
     def _looked_again(self, gap: Gap, state: AssessmentState, images: ImagePair) -> SummarizerOutput | None:
-        """Return an answer from evidence that was not there before; None where none is to be had.
-
-        What nobody spoke of needs another plan; for the rest one more reading does.
-        """
+        """Return an answer from new evidence, another plan's or one more reading's; None without."""
         feedback = gap.text(state.query)
         if not gap.is_of_words:
             evidence = SecondLook(state, images, self.resources).at(gap)
@@ -342,7 +339,7 @@ def _facts(result: Assessment) -> dict[str, object]:
 
 
 def _opened(source: "ImageSource | dspy.Image", max_pixels: int) -> ImageRef:
-    """Return a caller's image as a reference; ImageError for what cannot be read. Nothing is fetched."""
+    """Return a caller's image, of which nothing is fetched; ImageError where it cannot be read."""
     if isinstance(source, dspy.Image):
         source = source.url
     if isinstance(source, str) and source.startswith(HOST):
@@ -367,11 +364,9 @@ def _initial_state(
     regions: Mapping[str, Box] | None,
     settings: Settings,
 ) -> AssessmentState:
-    """Return the state that an assessment starts from; InputError for a question or boxes of no use."""
-    if not isinstance(query, str):
+    """Return the state that an assessment starts from; InputError for unusable input."""
+    if not isinstance(query, str) or not query.strip():
         raise InputError(f"query {query!r}: is no text; ask something, as {DEFAULT_QUERY!r}")
-    if not query.strip():
-        raise InputError(f"query {query!r}: is empty; ask something, as {DEFAULT_QUERY!r}")
     try:
         reading = read_query(query, options)
     except ValueError as error:
@@ -416,7 +411,9 @@ def _advice(assessment: Assessment, viewer: "Viewer") -> str | None:
     state, faults = assessment.state, dict(assessment.faults)
     if not faults:
         return None
-    view = viewer.view(assessment.images[0]) if state.kind else None
+    view = None
+    if state.kind:
+        view = viewer.view(assessment.images[0])
     return advice_on(faults, state.query, view)
 
 

@@ -1,84 +1,43 @@
-"""What DSPy's users expect of a module: batches, event loops, pickles, models, a saved state."""
+"""What DSPy's users expect of a module: batches, event loops, models, a saved state."""
 
-import copy
 import functools
 import hashlib
 import json
 import logging
-from collections.abc import Iterable, Mapping, Sized
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import Any, Literal, Self
 
 import dspy
-from anyio import CapacityLimiter, to_thread
-from anyio.lowlevel import RunVar
-from pydantic import BaseModel, ConfigDict, Field, JsonValue, TypeAdapter, ValidationError
-from pydantic_core import from_json
+from pydantic import BaseModel, ConfigDict, JsonValue, TypeAdapter, ValidationError
 
 from program.agent.assessment import Assessment
 from program.agent.labels import FittedOn
-from program.agent.resources import ROLES, Resources, portable_lm
+from program.agent.resources import ROLES, Resources
 from program.common.errors import InputError, ModelError, first_fault
 from program.common.keys import redact
-from program.common.pool import map_unordered
-from program.common.pool import progress as progress_bar
+from program.common.pool import in_order
 from program.common.request import ARGUMENTS
-from program.expert import NAME
 from program.images.store import IMAGES
 
 
-class _FilePart(BaseModel):
-    # DSPy sets every key of a predictor's state as an attribute: an unknown one (`config`) could
-    # name an address.
+class StrictPart(BaseModel):
+    """Of a program's file: no unknown key, as DSPy sets each as an attribute (`config`: an address)."""
+
     model_config = ConfigDict(extra="forbid", frozen=True, strict=True, allow_inf_nan=False)
 
 
-class ProgramFile(_FilePart):
-    """The content of `program.json`."""
-
-    format: Literal[1] = 1
-    schema_sha256: str
-    program_sha256: str
-    rest_sha256: str | None = None
-    """Of all but the instructions, which a person may edit."""
-    engine: str | None = Field(default=None, pattern=rf"^{NAME}@[\w.]{{1,20}}$")
-    """The embedded engine that played an optimized role, as perceptual/expert@r8."""
-    record: dict[str, Any] = Field(default_factory=dict)
-    """How it was made; nothing is read from it."""
-    fusion: dict[str, Any] | None = None
-    neighbours: str | None = Field(default=None, pattern="^[0-9a-f]{64}$")
-    """The hash of the file that holds them, likewise below."""
-    corrections: str | None = Field(default=None, pattern="^[0-9a-f]{64}$")
-    fitted_on: str | None = Field(default=None, pattern="^[0-9a-f]{64}$")
-    state: dict[str, Any]
-    """Predictors by name; `load_state` looks into it."""
-
-    @property
-    def arrays(self) -> dict[str, str]:
-        """The hashes of the files beside it, by what they hold."""
-        named = {"neighbours": self.neighbours, "corrections": self.corrections}
-        return {name: sha256 for name, sha256 in named.items() if sha256 is not None}
-
-    @classmethod
-    def parse(cls, data: bytes) -> "ProgramFile":
-        """Read a file's bytes. Raises ValueError, one line, for what is no such file."""
-        try:
-            return cls.model_validate(from_json(data))
-        except ValidationError as error:
-            raise ValueError(first_fault(error, "the file")) from error
-
-
-class _FieldState(_FilePart):
+class _FieldState(StrictPart):
     prefix: str
     description: str
 
 
-class _SignatureState(_FilePart):
+class _SignatureState(StrictPart):
     instructions: str
     fields: list[_FieldState]
 
 
-class _PredictorState(_FilePart):
+class _PredictorState(StrictPart):
     traces: list[JsonValue]
     train: list[JsonValue]
     demos: list[dict[str, JsonValue]]
@@ -90,19 +49,8 @@ class _PredictorState(_FilePart):
 _PREDICTORS = TypeAdapter(dict[str, _PredictorState])
 
 
-def rest_sha256(state: Mapping[str, Any], learned: list[Any]) -> str:
-    """Return the hash of all that a program has learned except its instructions.
-
-    `learned` is what no predictor holds.
-    """
-    kept = {}
-    for name, part in _predictors_in(state).items():
-        kept[name] = {**part, "signature": part["signature"]["fields"]}
-    return digest([kept, *learned])
-
-
-def _predictors_in(state: Mapping[str, Any]) -> dict[str, Any]:
-    # DSPy's own files hold the versions they were written with beside the predictors.
+def predictors_in(state: Mapping[str, Any]) -> dict[str, Any]:
+    """Return a state's predictors, beside which DSPy's own files hold versions."""
     return {name: part for name, part in state.items() if name != "metadata"}
 
 
@@ -115,8 +63,6 @@ def digest(value: Any) -> str:
 logger = logging.getLogger(__name__)
 
 _ERROR_LENGTH = 300
-_CALLS: RunVar[CapacityLimiter] = RunVar("agentic_iqa_calls")
-"""Of each event loop: how many assessments it runs at once."""
 
 
 @dataclass(frozen=True)
@@ -131,14 +77,6 @@ class FailedSample:
     status: Literal["failed"] = "failed"
 
 
-class BatchInterrupted(KeyboardInterrupt):
-    """Ctrl-C during a batch; `results` holds what was finished, None where nothing was."""
-
-    def __init__(self, results: list[Assessment | FailedSample | None]) -> None:
-        super().__init__(f"{len(results) - results.count(None)} samples were finished")
-        self.results = results
-
-
 class ProgramModule(dspy.Module):
     """A program on shared resources; its `forward` assesses one image."""
 
@@ -147,56 +85,34 @@ class ProgramModule(dspy.Module):
         self.resources = resources
         self.fitted_on: FittedOn | None = None
         """The samples that a compile used, where it says so."""
-        self._asked: frozenset[str] | None = None
-        self._hidden: tuple[tuple[str, ...], frozenset[str]] | None = None
-        """Predictors that are never asked, by the models for which that holds. Copies keep them."""
+        self._hidden: tuple[tuple[str, ...] | None, frozenset[str]] | None = None
+        """The models for which that holds (None: for any) and the predictors that are never asked."""
 
     async def aforward(self, *arguments: Any, **named: Any) -> Assessment:
         """Assess one image without blocking the event loop, with the arguments of a plain call.
 
-        It runs in a thread of its own with the caller's context. A cancelled call goes on to its
-        end, unheard.
+        At most `dspy.settings.async_max_workers` run at once, each in a thread. A cancelled call
+        goes on to its end, unheard.
         """
-        run = functools.partial(type(self).forward, self, *arguments, **named)
-        limiter = _CALLS.get(None) or CapacityLimiter(self.resources.settings.wire.concurrency)
-        _CALLS.set(limiter)
-        return await to_thread.run_sync(run, abandon_on_cancel=True, limiter=limiter)
+        run = dspy.asyncify(functools.partial(type(self).forward, self))
+        assessment: Assessment = await run(*arguments, **named)
+        return assessment
 
     def batch(
-        self,
-        samples: Iterable[Any] | None = None,
-        workers: int = 8,
-        *,
-        progress: bool = False,
-        examples: list[dspy.Example] | None = None,
-        **options: Any,
+        self, examples: Iterable[Any], workers: int = 8, **options: Any
     ) -> "list[Assessment | FailedSample] | Any":
         """Assess many samples with `workers` threads; a failed one becomes a `FailedSample`.
 
         A sample is an image, a mapping of the call's arguments or an object with them as attributes
-        (`dspy.Example`). Samples may be a stream, of which two per worker are read ahead; results come in
-        their order. `dspy.context` and a `Budget` hold inside. Ctrl-C finishes what is in flight and
-        raises BatchInterrupted, which holds the results so far. InputError for fewer than one worker.
-        With `examples` or an option of `dspy.Module.batch` it does and returns what that does.
+        (`dspy.Example`). They may be a stream, of which two per worker are read ahead; results come
+        in their order. `dspy.context` and a `Budget` hold inside. InputError for less than a
+        worker. With an option of `dspy.Module.batch` it does and returns what that does.
         """
-        if examples is not None:
-            return super().batch(examples, **options)
         if options:
-            return super().batch(samples, **options)
+            return super().batch(examples, **options)
         if workers < 1:
             raise InputError(f"workers: {workers} is too few; give 1 or more")
-        samples = () if samples is None else samples
-        total = len(samples) if isinstance(samples, Sized) else None
-        results: dict[int, Assessment | FailedSample] = {}
-        try:
-            with progress_bar("assessing", total, shown=progress) as advance:
-                for (index, _), result in map_unordered(self._assessed, enumerate(samples), workers=workers):
-                    results[index] = result
-                    advance()
-        except KeyboardInterrupt:
-            places = range(max(results, default=-1) + 1)
-            raise BatchInterrupted([results.get(index) for index in places]) from None
-        return [results[index] for index in range(len(results))]
+        return in_order(self._assessed, enumerate(examples), workers=workers)
 
     def _assessed(self, placed: tuple[int, Any]) -> Assessment | FailedSample:
         index, sample = placed
@@ -218,30 +134,32 @@ class ProgramModule(dspy.Module):
         `dspy.GEPA(...).compile(iqa.predictors_used_by(trainset[:4]), ...)`.
         """
         copied: Self = self.deepcopy()
-        predictors: set[int] = set()
+        asked: set[int] = set()
         for example in examples:
             with dspy.context(trace=[]):
                 copied(**example.inputs())
-                predictors |= {id(predictor) for predictor, _, _ in dspy.settings.trace}
+                asked |= {id(predictor) for predictor, _, _ in dspy.settings.trace}
         named = copied.named_parameters()
-        copied._asked = frozenset(name for name, each in named if id(each) in predictors)
+        copied._hidden = None, frozenset(name for name, each in named if id(each) not in asked)
         return copied
 
     def named_predictors(self) -> list[tuple[str, dspy.Predict]]:
         """Return what an optimizer may change: what can be asked, or those of `predictors_used_by`.
 
-        `named_parameters` returns all. A service that was never asked what its model can do is asked
-        now; raises EndpointError where that fails.
+        `named_parameters` returns all. A service that was never asked what its model can do is
+        asked now; raises EndpointError where that fails.
         """
         named: list[tuple[str, dspy.Predict]] = super().named_predictors()
-        if self._asked is not None:
-            return [(name, predictor) for name, predictor in named if name in self._asked]
         lms = [self.resources.own_lm(role) for role in ROLES] + [predictor.lm for _, predictor in named]
         models = tuple(str(getattr(lm, "model", "")) for lm in lms)
-        if self._hidden is None or self._hidden[0] != models:
+        if self._hidden is None or self._hidden[0] not in {None, models}:
             self._hidden = models, self.never_asked()
-        hidden = self._hidden[1]
-        return [(name, predictor) for name, predictor in named if ".".join(name.split(".")[:2]) not in hidden]
+        shown = []
+        for name, predictor in named:
+            of_a_role = ".".join(name.split(".")[:2])  # a `dspy.ChainOfThought` holds one of its own
+            if of_a_role not in self._hidden[1] and name not in self._hidden[1]:
+                shown.append((name, predictor))
+        return shown
 
     def never_asked(self) -> frozenset[str]:
         """Return the predictors that nothing asks, by name."""
@@ -261,20 +179,6 @@ class ProgramModule(dspy.Module):
             raise ModelError(f"{fault}: choose one with set_lm(dspy.LM(...))")
         return lms[-1]
 
-    def __deepcopy__(self, memo: dict[int, Any]) -> Self:
-        copied = memo[id(self)] = type(self).__new__(type(self))
-        copied.__setstate__(copy.deepcopy(super().__getstate__(), memo))
-        return copied
-
-    def __getstate__(self) -> dict[str, Any]:
-        """Return what a pickle holds: no key of any model."""
-        copied = self.deepcopy()
-        lms = {id(predictor.lm): portable_lm(predictor.lm) for predictor in copied.parameters()}
-        for predictor in copied.parameters():
-            predictor.lm = lms[id(predictor.lm)]
-        state: dict[str, Any] = super(ProgramModule, copied).__getstate__()
-        return state
-
     def load_state(self, state: Mapping[str, Any], *, allow_unsafe_lm_state: bool = False) -> None:
         """Take over the demos and instructions that a state holds.
 
@@ -285,7 +189,7 @@ class ProgramModule(dspy.Module):
             if name not in state:
                 raise InputError(f"state: has no predictor {name!r}; compile again")
         try:
-            _PREDICTORS.validate_python(_predictors_in(state))
+            _PREDICTORS.validate_python(predictors_in(state))
         except ValidationError as error:
             fault = first_fault(error, "the file")
             raise InputError(f"state: {fault}; remove it, or compile again") from error

@@ -43,10 +43,7 @@ class Planner(dspy.Module):
         self.plan = dspy.Predict(PlanAssessment)
 
     def forward(self, state: AssessmentState, tool_names: Sequence[str], feedback: str | None = None) -> PlanReading:
-        """Return the plan, what the rules changed in the model's answer, and why it was unusable.
-
-        `feedback` says what the evidence lacked.
-        """
+        """Return the plan, its repairs and the model's fault; `feedback` says what was lacking."""
         query, boxes, has_reference = state.query, list(state.regions or {}), state.reference_path is not None
         named = named_tools(query, tool_names)
         error = plan = None

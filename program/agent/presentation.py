@@ -77,10 +77,6 @@ class ForExpert(_Presentation):
             inputs["option_shares"] = shares or None
         return inputs
 
-    def summary(self, reasons: str) -> str:
-        """Return none: the expert's reasons are figures, which its answer already says in words."""
-        return ""
-
 
 class ForLanguageModel(_Presentation):
     """Words, with the gist first; regions beside the whole."""
@@ -126,10 +122,6 @@ class ForLanguageModel(_Presentation):
         if predicted is None:
             return read
         return ToolReadings([predicted], [self.corrections.by_kind[view.model.kind].precision])
-
-    def summary(self, reasons: str) -> str:
-        """Return the reasons of an explanation as a person reads them."""
-        return reasons
 
 
 def _crops(image: ImageRef | None, boxes: Mapping[str, Box]) -> dict[str, ImageRef]:
@@ -226,8 +218,8 @@ def scores_json(scores: Mapping[str, Mapping[str, tuple[str, float]]] | None) ->
 def findings_note(output: ExecutorOutput, text: str, *, chinese: bool = False) -> str:
     """Name the visible distortions that a text does not name yet in its language, if any.
 
-    Whoever wrote the text has seen the faults that have words of their own; without a text, these are
-    its sentences.
+    Whoever wrote the text has seen the faults that have words of their own; without a text, these
+    are its sentences.
     """
     faults, names = [], []
     for region, finding in output.findings():

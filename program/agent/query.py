@@ -54,8 +54,8 @@ def read_query(query: str, options: Mapping[str, str] | Sequence[str] | None = N
     """Return a query's type with the rule that fired and its options by letter.
 
     The order of the rules: given options; two or more lettered options in the text; "choose from";
-    a scoring phrase; an interrogative or "describe"/"explain"; otherwise scoring. Raises ValueError for options that
-    `letter_options` refuses.
+    a scoring phrase; an interrogative or "describe"/"explain"; otherwise scoring. ValueError for
+    options that `letter_options` refuses.
     """
     if options:
         return QueryReading(QueryType.MCQ, "options given", letter_options(options))

@@ -18,8 +18,8 @@ from program.agent.query import QueryReading, QueryType
 from program.agent.state import AssessmentState, SummarizerOutput
 from program.common.backends import SERVER_PROVIDERS, BackendSettings, ImageLimits, RoleSettings
 from program.common.cache import use_lm_cache
-from program.common.errors import ModelError
-from program.common.keys import holds_key, keys_named_after, usable_key, use_keys
+from program.common.errors import InputError, ModelError
+from program.common.keys import keys_named_after, usable_key, use_keys
 from program.common.settings import Settings
 from program.expert import MODEL, NAME
 from program.fusion import ScoreFusion
@@ -34,7 +34,7 @@ if TYPE_CHECKING:
 
 
 SERVER_KEY = "AGENTICIQA_API_KEY"
-"""The environment variable with the key for a server given by `api_base`, never a provider's own."""
+"""The variable with the key for a server given by `api_base`, never a provider's own."""
 
 
 def model_name(backend: str) -> str:
@@ -43,19 +43,17 @@ def model_name(backend: str) -> str:
     >>> model_name("openai.gpt-4o"), model_name("openai/gpt-4o")
     ('openai/gpt-4o', 'openai/gpt-4o')
     """
-    if "/" in backend and not re.search(r"\s|^/|/$", backend):
-        return backend
-    provider, dot, model = backend.partition(".")
-    if dot and provider.isidentifier() and model and not re.search(r"\s", model):
-        return f"{provider}/{model}"
+    name = backend if "/" in backend else backend.replace(".", "/", 1)
+    if re.fullmatch(r"[^\s/]\S*/\S*[^\s/]", name):
+        return name
     raise ModelError(f"model {backend!r}: not of the form provider/model; try 'perceptual/expert' or 'openai/gpt-4o'")
 
 
 def build_lm(role: RoleSettings, *, cache_dir: Path | None) -> dspy.LM:
     """Return the LM a role's settings name; no connection is made, and keys come from the environment.
 
-    Its answers are kept under `cache_dir`; with None each is asked for again. Raises ModelError for a
-    backend without its key, and KeyFormError for a key that no header takes.
+    Its answers are kept under `cache_dir`; with None each is asked for again. Raises ModelError for
+    a backend without its key, and KeyFormError for a key that no header takes.
     """
     entry = role.entry or BackendSettings()
     name = role_model(role)
@@ -87,7 +85,9 @@ def build_lm(role: RoleSettings, *, cache_dir: Path | None) -> dspy.LM:
     if not connection.is_asked:
         as_listed(record, connection.wire_model or connection.lm_name)
     connection = connection._replace(capabilities=able)
-    secrets = {variable: key} if key else {}
+    secrets = {}
+    if key:
+        secrets[variable] = key
     engine = ReferenceEngine(connection, role.images or ImageLimits(), record, role.backend, api_base, secrets)
     return dspy.LM(connection.lm_name, engine=engine, **_allowed(name, options))
 
@@ -104,7 +104,7 @@ def role_model(role: RoleSettings) -> str:
 
 
 def _at_address(name: str, api_base: str, key: str | None) -> Connection:
-    """Connect to an OpenAI-compatible server, or to a gateway that speaks another provider's protocol."""
+    """Connect to an OpenAI-compatible server, or to a gateway with another provider's protocol."""
     provider, _, model = name.partition("/")
     known = None if provider in SERVER_PROVIDERS else route(name)
     if known is None:
@@ -153,7 +153,7 @@ def _with_entry(capabilities: Mapping[str, Any], entry: BackendSettings) -> Mapp
 
 
 def _allowed(name: str, options: Mapping[str, Any]) -> dict[str, Any]:
-    """Return the options a model takes: OpenAI's reasoning models set temperature and length themselves."""
+    """Return the options a model takes: reasoning models set temperature and length themselves."""
     try:
         dspy.LM(name, **options)
     except LMConfigurationError:
@@ -171,10 +171,7 @@ ROLES: tuple[Role, ...] = get_args(Role)
 
 
 def lm_of(role: RoleSettings, *, cache_dir: Path | None) -> dspy.LM:
-    """Return the LM that a role's settings name: the embedded expert, or a model behind a service.
-
-    Raises ModelError for a name that stands for neither.
-    """
+    """Return the LM that a role's settings name: the expert, or a service's. ModelError else."""
     name = role_model(role)
     if name.partition("/")[0] != NAME.partition("/")[0]:
         return build_lm(role, cache_dir=cache_dir)
@@ -187,23 +184,6 @@ def lm_of(role: RoleSettings, *, cache_dir: Path | None) -> dspy.LM:
     return make_perceptual_lm(cache_dir, temperature=role.temperature, max_tokens=role.max_tokens)
 
 
-def portable_lm(lm: dspy.BaseLM | None) -> dspy.BaseLM | None:
-    """Return a model as it may be pickled: without its keys, which the environment gives again.
-
-    Raises ModelError for one whose engine holds a connection.
-    """
-    if lm is None:
-        return None
-    engine = getattr(lm, "engine", "auto")
-    if not isinstance(engine, str) and not hasattr(engine, "dump_state"):
-        raise ModelError(
-            f"model {lm.model!r}: its engine holds a connection, which no file can; name the model in the settings, "
-            "or save without it (set_lm(None)) and give it again after loading"
-        )
-    secret = [name for name in lm.kwargs if holds_key(name) or name.endswith("headers")]
-    return lm.copy(**dict.fromkeys(secret))
-
-
 _CAST = "agentic_iqa_cast"
 """Among DSPy's settings, which threads inherit: the models that play roles."""
 
@@ -214,10 +194,7 @@ def cast_as(models: Mapping[str, dspy.BaseLM]) -> AbstractContextManager[Any]:
 
 
 class Resources:
-    """Shared by all copies of a program: copying a program copies its predictors, never these.
-
-    Pickled, they are made again from the settings where they are loaded.
-    """
+    """Shared by all copies of a program: copying a program copies its predictors, never these."""
 
     def __init__(self, settings: Settings, lm: dspy.BaseLM | None = None) -> None:
         if lm is not None and not isinstance(lm, dspy.BaseLM):
@@ -233,7 +210,8 @@ class Resources:
         return self
 
     def __reduce__(self) -> tuple[Any, ...]:
-        return Resources, (self.settings, portable_lm(self._given_lm))
+        mend = "program.agent.saving.save writes a folder that holds data alone"
+        raise InputError(f"program: is not pickled, as a pickle holds keys and runs code; {mend}")
 
     @cached_property
     def registry(self) -> ToolRegistry:
@@ -247,10 +225,7 @@ class Resources:
 
     @property
     def fusion(self) -> ScoreFusion:
-        """How tool scores and level probabilities become one score, where no compile fitted it.
-
-        What the settings leave open is the Summarizer's own number.
-        """
+        """How tools and belief become one score, by settings, else by the Summarizer's traits."""
         traits = self.known_traits("summarizer")
         stated = self.settings.fusion.model_dump(exclude_none=True)
         return ScoreFusion(**{"smoothing": traits.smoothing, "model_weight": traits.model_weight, **stated})
@@ -280,7 +255,8 @@ class Resources:
     def wordings(self, role: Role, state: AssessmentState) -> int | None:
         """Return in how many wordings a model is asked what an answer can do without; None: in all.
 
-        One that was not understood, in the plan or in its last answer, is asked once; in both, never.
+        One that was not understood, in the plan or in its last answer, is asked once; in both,
+        never.
         """
         if self.known_traits(role).embedded:
             return None
@@ -303,10 +279,7 @@ class Resources:
 
     @property
     def distortion_model(self) -> dspy.BaseLM:
-        """The model that looks for distortions: the Executor's, or the embedded expert.
-
-        The expert, where the other reads no images, or is asked for scores alone, to save its calls.
-        """
+        """Who looks: the Executor's model, or the expert where that is blind or spared."""
         if self._is_spared("executor") or not self._sees:
             return self.expert
         return self.lm("executor")
@@ -317,7 +290,7 @@ class Resources:
 
     @property
     def answers_with_distortions(self) -> bool:
-        """Whether distortions are asked for with the score, of a model that sees and plays both roles."""
+        """Whether distortions are asked for with the score, of a model that plays both roles."""
         if self.settings.assessment.diagnosis != "answer":
             return False
         traits = self.traits("executor")
@@ -358,11 +331,7 @@ class Resources:
         return cast_lm or self._given_lm or dspy.settings.lm
 
     def lm(self, role: Role) -> dspy.BaseLM:
-        """Return the language model of a role as it is asked.
-
-        It is what `set_lm` gave to the program that runs, else the caller's, else DSPy's setting, else
-        the one in the settings.
-        """
+        """Return the LM of a role as it is asked: by `set_lm`, the caller, DSPy or the settings."""
         chosen = self._chosen(role)
         if chosen is not None:
             return served(chosen, self.settings)

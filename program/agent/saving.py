@@ -8,19 +8,21 @@ import os
 import re
 from collections.abc import Iterable, Mapping, Set
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import Any, Literal
 
 import dspy
+from pydantic import Field, ValidationError
+from pydantic_core import from_json
 
 from program.agent.labels import Corrections, FittedOn, Neighbours
 from program.agent.loop import AgenticIQA
-from program.agent.module import ProgramFile, digest, rest_sha256
+from program.agent.module import StrictPart, digest, predictors_in
 from program.agent.resources import Role
-from program.common.errors import ImageError, InputError
+from program.common.errors import ImageError, InputError, first_fault
 from program.common.files import CONFIGS, remove_leftovers, write_whole
 from program.common.outputs import PROGRAM, check_outputs_in, names_of, replacing
 from program.common.settings import PLACES, Settings, load_settings
-from program.expert import MODEL
+from program.expert import MODEL, NAME
 from program.fusion.scores import FIELDS, FittedFusion
 from program.images.store import HOST, IMAGES, parse_url
 from program.lms.ask import with_references
@@ -30,18 +32,11 @@ from program.tools.calibration import PAPER
 from program.tools.registry import file_sha256, library_label, parameter_path
 from program.tracking.models import SCHEME, fetch
 
-_Part = TypeVar("_Part", Neighbours, Corrections, FittedOn)
-
 logger = logging.getLogger(__name__)
 
 _PROGRAM = "program.json"
-_ARRAYS: Mapping[str, type[Neighbours | Corrections]] = {
-    "neighbours": Neighbours,
-    "corrections": Corrections,
-}
-"""What of a Summarizer has a file of its own by this name; `program.json` holds its hash."""
-_FITTED_ON = "fitted_on"
-"""Likewise, of the whole program."""
+_LEARNED = ("neighbours", "corrections")
+"""What a Summarizer keeps of labels."""
 _REFERENCE = re.compile(re.escape(HOST) + r"[0-9a-f]{64}\.[a-z]+")
 _SHOWN = re.compile(
     re.escape(CUSTOM_TYPE_START_IDENTIFIER)
@@ -50,6 +45,31 @@ _SHOWN = re.compile(
     + re.escape(r"\"}}]" + CUSTOM_TYPE_END_IDENTIFIER)
 )
 """A demo's image as DSPy writes it, inside JSON."""
+
+
+class ProgramFile(StrictPart):
+    """The content of `program.json`."""
+
+    format: Literal[1] = 1
+    schema_sha256: str
+    program_sha256: str
+    rest_sha256: str | None = None
+    """Of all but the instructions, which a person may edit."""
+    engine: str | None = Field(default=None, pattern=rf"^{NAME}@[\w.]{{1,20}}$")
+    """The embedded engine that played a role, as perceptual/expert@r8."""
+    record: dict[str, Any] = Field(default_factory=dict)
+    """How it was made; nothing is read from it."""
+    fusion: dict[str, Any] | None = None
+    state: dict[str, Any]
+    """Predictors by name; `load_state` looks into it."""
+    neighbours: Neighbours | None = None
+    corrections: Corrections | None = None
+    fitted_on: FittedOn | None = None
+
+    @property
+    def learned(self) -> list[Any]:
+        """What no predictor holds."""
+        return [self.fusion, *(part.sha256 for part in (self.neighbours, self.corrections) if part)]
 
 
 def save(
@@ -71,24 +91,21 @@ def save(
     if not kept:
         check_folder(folder)
     try:
-        state, arrays = _state(program), _arrays(program)
+        state, learned = _state(program), _learned(program)
         document: dict[str, Any] = {
             "format": 1,
             "schema_sha256": schema_sha256(program),
-            "program_sha256": program_sha256(program),
-            "rest_sha256": rest_sha256(state, _learned(program)),
+            "program_sha256": digest([state, *learned]),
+            "rest_sha256": rest_sha256(state, learned),
         }
         engine = _engine(program)
         if engine is not None:
             document["engine"] = engine
-        document |= {"record": dict(record or {}), "fusion": _fusion(program)}
-        beside: dict[str, Neighbours | Corrections | FittedOn] = {**arrays}
+        document |= {"record": dict(record or {}), "fusion": _fusion(program), "state": state}
+        document |= {name: part.saved for name, part in _arrays(program).items()}
         if program.fitted_on is not None:
-            beside[_FITTED_ON] = program.fitted_on
-        document |= {name: part.sha256 for name, part in beside.items()}
-        document["state"] = state
-        texts = {f"{name}.json": part.text for name, part in beside.items()}
-        texts |= {_PROGRAM: json.dumps(document, ensure_ascii=False, indent=1), **(files or {})}
+            document["fitted_on"] = program.fitted_on.saved
+        texts = {_PROGRAM: json.dumps(document, ensure_ascii=False, indent=1), **(files or {})}
         content = {name: text.encode() for name, text in texts.items()}
         for url in _references_in(json.dumps(state)):
             content[_image_file(url)] = IMAGES.read(url)
@@ -112,34 +129,21 @@ def _image_file(url: str) -> str:
 def _write(folder: Path, content: Mapping[str, bytes], kept: Set[str]) -> None:
     """Write a program's files by name, and remove those of the earlier program that it has no more.
 
-    Whatever ends the process meanwhile, one of the two can be loaded. `program.json` turns the one
-    into the other: what it names lies there before, under a name that holds its hash, and what only
-    the earlier one named goes after.
+    Whatever ends the process meanwhile, one of the two can be loaded: images have names of their
+    own, and `program.json` turns the one into the other.
     """
-    staged = {}
-    for name in {f"{name}.json" for name in (*_ARRAYS, _FITTED_ON)} & set(content):
-        staged[name] = _staged(name, hashlib.sha256(content[name]).hexdigest())
-    named = {name: name for name in content if name.startswith("images/")} | staged
+    images = [name for name in content if name.startswith("images/")]
+    others = content.keys() - set(images) - {_PROGRAM}
     folder.mkdir(parents=True, exist_ok=True)
     stale = set(names_of(folder, PROGRAM)) - set(content) - kept
-    with replacing(folder, PROGRAM, {*content, *named.values(), *stale}):
+    with replacing(folder, PROGRAM, {*content, *stale}):
         (folder / "images").mkdir(exist_ok=True)
-        for name, place in named.items():
-            write_whole(folder / place, content[name])
-        write_whole(folder / _PROGRAM, content[_PROGRAM])
-        for name, place in staged.items():
-            os.replace(folder / place, folder / name)
-        for name in content.keys() - named.keys() - {_PROGRAM}:
+        for name in (*images, _PROGRAM, *others):
             write_whole(folder / name, content[name])
         for name in stale:
             (folder / name).unlink(missing_ok=True)
     for each in (folder, folder / "images"):
         remove_leftovers(each)
-
-
-def _staged(name: str, sha256: str) -> str:
-    """Return where an array's file lies until `program.json` is there that names its hash."""
-    return f"{name.removesuffix('.json')}-{sha256[:16]}.json"
 
 
 def check_folder(folder: Path) -> None:
@@ -168,12 +172,11 @@ def load(
     """Return the compiled program of a folder, with the LMs of `settings` (or `lm`).
 
     A registered program is named as models:/NAME@champion or models:/NAME/VERSION. Instructions
-    edited in the file are taken, with a warning. `force` loads a program that was altered otherwise
-    since it was saved, the instructions, never the fitted fusion, of one that another revision of
-    the embedded engine was compiled with, and one with demos for the embedded expert, which reads
-    none, without them. Raises InputError for these without `force`, and always when the folder is
-    no compiled program, was made for other signatures or names a language model; ImageError when a
-    demo's image is missing or altered.
+    edited in the file are taken, with a warning. `force` takes other alterations, too; of another
+    revision of the embedded engine the instructions alone; and leaves out demos for the expert,
+    which reads none. Raises InputError for these without `force`, and for what is no compiled
+    program, was made for other signatures or names a language model; ImageError for a demo's image
+    that is missing or altered.
     """
     is_registered = str(folder).startswith(SCHEME)
     path = fetch(str(folder), settings or load_settings()) if is_registered else Path(folder)
@@ -196,13 +199,11 @@ def load(
     _add_images(path, json.dumps(file.state), name)
     for predictor in program.parameters():
         predictor.demos = [_with_images(demo) for demo in predictor.demos]
-    for part, sha256 in file.arrays.items():
-        kind: Any = _ARRAYS[part]
-        setattr(program.summarizer, part, _read_beside(path, name, part, sha256, kind))
-    if file.fitted_on is not None:
-        program.fitted_on = _read_beside(path, name, _FITTED_ON, file.fitted_on, FittedOn)
+    program.fitted_on = file.fitted_on
+    for part in _LEARNED:
+        setattr(program.summarizer, part, getattr(file, part))
     if _is_foreign(file, name, force=force):
-        for part in ("fitted", *_ARRAYS):
+        for part in ("fitted", *_LEARNED):
             setattr(program.summarizer, part, None)
     _check_demos(program, name, force=force)
     return program
@@ -210,39 +211,22 @@ def load(
 
 def _read(path: Path, name: str) -> ProgramFile:
     try:
-        return ProgramFile.parse((path / _PROGRAM).read_bytes())
+        return ProgramFile.model_validate(from_json((path / _PROGRAM).read_bytes()))
     except (FileNotFoundError, NotADirectoryError) as error:
         fault = "no program.json in it" if path.is_dir() else "no such folder"
         raise InputError(f"{name}: {fault}; give a folder that compile wrote") from error
+    except ValidationError as error:
+        fault = first_fault(error, "the file")
+        raise InputError(f"{name}: program.json cannot be read ({fault}); compile again") from error
     except (OSError, ValueError) as error:
         raise InputError(f"{name}: program.json cannot be read ({error}); compile again") from error
 
 
-def _read_beside(path: Path, name: str, part: str, sha256: str, kind: type[_Part]) -> _Part:
-    file = f"{part}.json"
-    mend = "copy the whole folder again"
-    staged = path / _staged(file, sha256)
-    place = staged if staged.is_file() else path / file
-    try:
-        saved = place.read_bytes()
-        if hashlib.sha256(saved).hexdigest() != sha256:
-            raise ValueError("was altered")
-        return kind.from_json(json.loads(saved))
-    except FileNotFoundError as error:
-        raise InputError(f"{name}: {file} is missing; {mend}") from error
-    except (OSError, ValueError) as error:
-        raise InputError(f"{name}: {file} cannot be used ({error}); {mend}") from error
-
-
 def _is_foreign(file: ProgramFile, name: str, *, force: bool) -> bool:
-    """Return whether another revision of the embedded engine was compiled.
-
-    Raises InputError for what needs `force`.
-    """
+    """Return whether the engine was of another revision; InputError for what needs `force`."""
     faults = []
-    learned = [file.fusion, *file.arrays.values()]
-    is_altered = digest([file.state, *learned]) != file.program_sha256
-    if is_altered and file.rest_sha256 == rest_sha256(file.state, learned):
+    is_altered = digest([file.state, *file.learned]) != file.program_sha256
+    if is_altered and file.rest_sha256 == rest_sha256(file.state, file.learned):
         logger.warning("%s: its instructions were edited since it was saved", name)
     elif is_altered:
         faults.append("was altered since it was saved; compile again, or load it as it is with --force (force=True)")
@@ -274,20 +258,13 @@ def _check_demos(program: AgenticIQA, name: str, *, force: bool) -> None:
 
 
 def _engine(program: AgenticIQA) -> str | None:
-    """Return the embedded engine where it plays a role that something learned was made for."""
+    """Return the embedded engine where it plays a role or what was learned rests on it."""
     if _arrays(program):
-        return MODEL  # they are made of what this revision sees
-    plain = {}
-    for name, predictor in AgenticIQA(program.resources.settings).named_parameters():
-        plain[name] = predictor.signature.instructions
+        return MODEL
     for name, predictor in program.named_parameters():
-        role = name.partition(".")[0]
-        is_fitted = role == "summarizer" and program.summarizer.fitted is not None
-        is_reworded = predictor.signature.instructions != plain.get(name)
-        if is_fitted or predictor.demos or is_reworded:
-            revision = known_traits(predictor.lm or program.resources.lm(role)).revision
-            if revision is not None:
-                return revision
+        lm = predictor.lm or program.resources.lm(name.partition(".")[0])
+        if known_traits(lm).embedded:
+            return MODEL
     return None
 
 
@@ -299,10 +276,7 @@ def program_from(arguments: argparse.Namespace, settings: Settings) -> AgenticIQ
 
 
 def schema_sha256(program: AgenticIQA) -> str:
-    """Return the hash of every predictor's name and fields, and of a fitted fusion's fields.
-
-    Instructions do not count, as optimizers rewrite them.
-    """
+    """Return the hash of predictors' names and fields, and of a fitted fusion's; of no instructions."""
     fields: dict[str, Any] = {}
     for name, predictor in program.named_parameters():
         own = predictor.signature.fields
@@ -310,6 +284,14 @@ def schema_sha256(program: AgenticIQA) -> str:
     if program.summarizer.fitted is not None:
         fields["fusion"] = list(FIELDS)
     return digest(fields)
+
+
+def rest_sha256(state: Mapping[str, Any], learned: list[Any]) -> str:
+    """Return the hash of what predictors hold but for instructions, and of what else was `learned`."""
+    kept = {}
+    for name, part in predictors_in(state).items():
+        kept[name] = {**part, "signature": part["signature"]["fields"]}
+    return digest([kept, *learned])
 
 
 def program_sha256(program: AgenticIQA) -> str:
@@ -367,8 +349,8 @@ def _learned(program: AgenticIQA) -> list[Any]:
 
 
 def _arrays(program: AgenticIQA) -> dict[str, Neighbours | Corrections]:
-    """Return what of a program has a file of its own, by name."""
-    arrays = {name: getattr(program.summarizer, name) for name in _ARRAYS}
+    """Return what a program keeps of labels, by name."""
+    arrays = {name: getattr(program.summarizer, name) for name in _LEARNED}
     return {name: array for name, array in arrays.items() if array is not None}
 
 

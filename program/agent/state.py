@@ -130,11 +130,7 @@ class ExecutorOutput(Record):
 
     @property
     def readings(self) -> ToolReadings:
-        """The scores to fuse: one per distinct reading, however many distortions share it.
-
-        The precisions are None where one is not known; readings that count as one bring what they
-        add together.
-        """
+        """The scores to fuse, one a distinct reading; None where one's precision is not known."""
         readings = set()
         for region, tools in (self.quality_scores or {}).items():
             readings |= {(region, tool, score) for tool, score in tools.values()}
@@ -437,10 +433,7 @@ class AssessmentState(Record):
 
 
 def of_same_pixels(output: ExecutorOutput, state: AssessmentState) -> ExecutorOutput:
-    """Return the evidence on an image that is its own reference: in each region nothing is wrong.
-
-    What tools measured stays on record. What the model failed to say is not missed.
-    """
+    """Return the evidence on an image that is its own reference: nothing is wrong or missed."""
     scope = state.plan.query_scope if state.plan else [GLOBAL]
     words = ended(note("undistorted", state.query), state.query)
     none = Finding(type="Compression", severity="none", explanation=words)

@@ -106,8 +106,8 @@ class Summarizer(dspy.Module):
     def forward(self, state: AssessmentState, image: ImageRef, reference: ImageRef | None = None) -> SummarizerOutput:
         """Return the answer for a state that holds a plan and evidence (either may be None).
 
-        Distortions that the answer itself names join the state's evidence. Raises ValueError when the
-        state was never given a plan or evidence.
+        Distortions that the answer itself names join the state's evidence. Raises ValueError when
+        the state was never given a plan or evidence.
         """
         for needed in ("plan", "executor_evidence"):
             if not state.has(needed):
@@ -137,7 +137,7 @@ class Summarizer(dspy.Module):
         return _Case(state, shown, inputs, tools, fusion, mean)
 
     def _answered(self, case: _Case) -> SummarizerOutput:
-        """Return the answer to the kind of question; what a score's answer names joins the evidence."""
+        """Return the answer to the kind of question; what a score names joins the evidence."""
         state, reading, evidence = case.state, case.state.reading, case.state.evidence
         if case.is_score and evidence.same_pixels:
             return answer_of_same_pixels(state.query)
@@ -215,15 +215,15 @@ class Summarizer(dspy.Module):
             return text.strip()
 
         answer = self._ask_in_words(self.explain, case.inputs, questions.EXPLANATION, stripped)
-        if answer.status == "failed":
-            return answer
-        return answer.model_copy(update={"summary": case.shown.summary(answer.quality_reasoning)})
+        if self._judge.embedded and answer.status == "ok":  # its reasons are figures
+            return answer.model_copy(update={"summary": ""})
+        return answer
 
     def names_distortions(self, state: AssessmentState) -> bool:
         """Return whether the question for the score asks for the distortions, too, in one.
 
-        Only for an IQA question about the whole image, to a model that reads images, plays both roles,
-        was understood before, and has no demos without findings.
+        Only for an IQA question about the whole image, to a model that reads images, plays both
+        roles, was understood before, and has no demos without findings.
         """
         plan = state.plan
         if plan is None or not (state.is_iqa and plan.distortion_detection and plan.query_scope == [GLOBAL]):
@@ -273,7 +273,7 @@ class Summarizer(dspy.Module):
         return None if self._judge.embedded else name
 
     def _completed(self, answer: SummarizerOutput, case: _Case) -> SummarizerOutput:
-        """Return an answer with what its evidence lacks, and with the tools' score beside questions."""
+        """Return an answer with what its evidence lacks, and the tools' score beside questions."""
         state, tools = case.state, case.tools
         evidence, reading = state.evidence, state.reading
         fields: dict[str, Any] = {
@@ -403,7 +403,7 @@ class Summarizer(dspy.Module):
         )
 
     def _level_belief(self, case: _Case, *, with_findings: bool = False) -> Answer[LevelBelief]:
-        """Ask how good the image is, in the best way that the model can; perhaps for distortions, too."""
+        """Ask how good the image is, in the best way that the model can."""
         calls, way = CallAllowance(), self.scoring_way()
         if self.resources.reads_levels_as_text:
             calls.will_do = level_in_text
@@ -523,7 +523,7 @@ def _notes(state: AssessmentState, reasoning: str) -> list[str]:
 
 
 def _with_findings(evidence: ExecutorOutput, answer: Answer[LevelBelief]) -> ExecutorOutput:
-    """Return evidence with what an answer named, or a note that it named nothing that can be read."""
+    """Return evidence with what an answer named, or a note that it cannot be read."""
     if answer.value is not None and answer.value.findings is not None:
         return evidence.with_findings(answer.value.findings)
     return evidence.model_copy(

@@ -208,14 +208,14 @@ def _many(arguments: argparse.Namespace, settings: Settings) -> int:
     tally = _tally(arguments)
     left_out = items.left_out()
     with _tracked(arguments, settings, tally) if arguments.engine == "ray" else nullcontext():
-        make = partial(program_from, arguments, settings)
         cluster = cluster_from(arguments, arguments.workers)
         question = (arguments.query, arguments.option)
         engine = None
         if cluster is not None:
+            make = partial(program_from, arguments, cluster.share_of(settings))
             engine = ray_engine(lambda: Judging(make(), *question), cluster)
         judge(
-            make(), items, tally.add, out=arguments.out, query=arguments.query,
+            program_from(arguments, settings), items, tally.add, out=arguments.out, query=arguments.query,
             options=arguments.option, workers=arguments.workers, progress=not arguments.json,
             engine=engine,
         )  # fmt: skip

@@ -49,7 +49,7 @@ class Kind:
 
 PROGRAM = Kind(
     re.compile(
-        r"program\.json|(neighbours|corrections|fitted_on)(-[0-9a-f]{16})?\.json|images/[0-9a-f]{64}\.[a-z]+|"
+        r"program\.json|images/[0-9a-f]{64}\.[a-z]+|"
         r"run\.json|candidates\.jsonl|diff\.md|report\.html|record\.json|misses\.jsonl"
     ),
     folders=("images",),
@@ -62,7 +62,7 @@ REPORT = Kind(re.compile(r"report\.html|record\.json|misses\.jsonl"))
 GALLERY = Kind(
     re.compile(r"gallery\.(html|csv|jsonl)"),
     folders=("thumbs", "previews"),
-    safe=re.compile(r"(thumbs|previews)/[0-9a-f]{24}\.jpg|gallery\.journal(\.previous)?|decisions\.json(\.\d+)?"),
+    safe=re.compile(r"(thumbs|previews)/[0-9a-f]{24}\.jpg|gallery\.journal|decisions\.json(\.\d+)?"),
 )
 TABLE = Kind(re.compile(r"part-\d{6,}\.parquet"))
 

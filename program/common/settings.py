@@ -25,7 +25,6 @@ class WireSettings(Section):
     attempts: int = Field(ge=3)
     concurrency: int = Field(ge=1)
     requests_per_minute: int | None = Field(ge=1)
-    tokens_per_minute: int | None = Field(ge=1)
     backoff_s: float = Field(gt=0)
     longest_wait_s: float = Field(gt=0)
 

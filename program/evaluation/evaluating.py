@@ -126,7 +126,7 @@ def run_samples(
     with nullcontext() if checkpoint is None else Journal(checkpoint, header, LabelledRow, mend=_MEND) as journal:
         if journal is not None:
             if not resume:
-                journal.set_aside()
+                journal.begin_again()
             journal.resume()
         try:
             run(
@@ -331,7 +331,7 @@ def evaluate(
     `split` takes "train", "validation" or "test", None all; see `samples_of` for those that the program was fitted on)
     or samples, which are all taken. Every finished
     sample goes to a checkpoint (default: in the cache folder, one file for each program, data, split and choice of
-    baselines), which `resume` continues; without it an older file is kept beside the new one as `<name>.previous`.
+    baselines), which `resume` continues; without it an older file is begun again.
     `engine` runs the samples elsewhere than in threads (`running.on_ray`). Raises InputError or DataError.
     """
     program = program if program is not None else AgenticIQA()

@@ -317,7 +317,7 @@ class PerceptualEngine:
     supports_response_schema = supports_function_calling = supports_reasoning = False
     supported_params = frozenset({"temperature", "max_tokens", "seed"})
     traits = ModelTraits(
-        reads_images=True, token_probabilities=0, answers_at_once=False, revision=MODEL, embedded=True,
+        reads_images=True, token_probabilities=0, answers_at_once=False, embedded=True,
         smoothing=0.0, model_weight=0.7, adapter=CallAdapter(), takes_references=True,
         errors={
             # On photographs left out; with PIQE .74. The network of LiteNR is its own: fused, both order photographs

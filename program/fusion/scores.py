@@ -16,6 +16,8 @@ Scores = Sequence[float]
 Precisions = Sequence[float] | None
 Belief = Mapping[int, float] | None
 """Probability of each level."""
+REACH = 1.96
+"""Standard deviations from a score to either end of its interval, which holds 95 %."""
 
 _PHRASES: Mapping[str, tuple[str, str]] = {
     "overall": ("Overall the quality is {}.", "整体质量{}。"),
@@ -191,7 +193,7 @@ class ScoreFusion:
         self, score: float, tool_scores: Scores, vlm_probabilities: Belief, precisions: Precisions = None
     ) -> tuple[float, float]:
         """Return score -+ 1.96 deviations of the belief it was fused from, cut to [1, 5]."""
-        reach = 1.96 * self.deviation(score, tool_scores, vlm_probabilities, precisions)
+        reach = REACH * self.deviation(score, tool_scores, vlm_probabilities, precisions)
         return max(1.0, score - reach), min(5.0, score + reach)
 
     def map_to_level(self, score: float) -> str:

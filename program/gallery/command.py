@@ -59,7 +59,7 @@ def run(arguments: argparse.Namespace, settings: Settings) -> int:
         out.mkdir(parents=True, exist_ok=True)
         with Journal(out / _JOURNAL, header, Picture, mend="give another --out, or --force") as journal:
             if arguments.force:
-                journal.set_aside()
+                journal.begin_again()
             journal.resume()
             by_place: dict[int, Picture] = {}
             run_all(

@@ -62,7 +62,7 @@ class KeptAdapter(dspy.JSONAdapter):
         return json.dumps(fields, ensure_ascii=False)
 
     def parse(self, signature: Any, completion: str) -> dict[str, Any]:
-        """Read the fields of the final answer; AdapterParseError, with the whole, if it lacks any."""
+        """Read the fields of the final answer; AdapterParseError with the whole if it lacks any."""
         if self.first_field_only:
             completion = _first_field(completion, signature.output_fields)
         text = final_answer(completion, signature.output_fields)
@@ -85,10 +85,7 @@ _FIRST_FIELD_BY_SCHEMA = KeptAdapter(shows_form=False, first_field_only=True)
 
 
 def adapter_for(lm: dspy.BaseLM | None, *, first_field_only: bool = False) -> dspy.Adapter:
-    """Return what an LM is asked through: its own adapter, else that of DSPy's settings, else JSON.
-
-    `first_field_only`: whether JSON by a schema is read up to its first field alone.
-    """
+    """Return what an LM is asked through: its own adapter, that of DSPy's settings, else JSON."""
     traits = known_traits(lm)
     own = traits.adapter or dspy.settings.adapter
     if own is not None:
@@ -99,10 +96,7 @@ def adapter_for(lm: dspy.BaseLM | None, *, first_field_only: bool = False) -> ds
 
 
 def events_of(response: lm15.Response) -> Iterator[Any]:
-    """Return an answer's events, its text word by word.
-
-    DSPy's `StreamListener` takes one long piece for an answer of a cache.
-    """
+    """Return an answer's events word by word, as DSPy's `StreamListener` wants them."""
     for event in lm15.response_to_events(response):
         if event.type == "delta" and event.delta.type == "text":
             for word in re.findall(r"\s*\S+|\s+$", event.delta.text):
@@ -138,20 +132,17 @@ def _form_of_answer(lm: dspy.BaseLM, signature: Any) -> dict[str, Any]:
 
 @kept
 def _response_format(signature: type[dspy.Signature], *, schema: bool, takes_bounds: bool) -> Any:
-    """Return the form of an answer on the wire: JSON, by a schema or of any kind, or None.
-
-    `takes_bounds`: whether the schema may limit items and characters, which OpenAI's refuses.
-    """
+    """Return the form of an answer on the wire: JSON by a schema, or of any kind."""
     form = dspy_private.response_format(signature, by_schema=schema)
     if takes_bounds and form is not None and form["type"] == "json_schema":
         named = form["json_schema"]
-        form = {**form, "json_schema": {**named, "schema": _bounded_schema(named["schema"])}}
+        form = {**form, "json_schema": {**named, "schema": _bounded(named["schema"], MOST_CHARS)}}
     return form
 
 
 @kept
 def _system_message(signature: type[dspy.Signature], *, shows_form: bool) -> str:
-    """Return instructions, inputs and outputs of a signature, with the outputs' shapes if need be."""
+    """Return instructions, inputs and outputs of a signature, perhaps with the outputs' shapes."""
     schema: Mapping[str, Any] = {}
     if shows_form:
         form = _response_format(signature, schema=True, takes_bounds=False) or {}
@@ -190,17 +181,8 @@ def is_word(signature: type[dspy.Signature]) -> bool:
     return [field.annotation for field in signature.output_fields.values()] == [QualityLevel]
 
 
-def _bounded_schema(schema: Mapping[str, Any]) -> dict[str, Any]:
-    """Return an answer's JSON schema with limits on items and characters, and without titles."""
-    bounded = dict(schema)
-    for place, most_chars in (("properties", MOST_CHARS), ("$defs", MOST_CHARS_INSIDE)):
-        if place in schema:
-            bounded[place] = {name: _bounded(part, most_chars) for name, part in schema[place].items()}
-    return bounded
-
-
 def _bounded(part: Any, most_chars: int) -> Any:
-    """Return a part of a schema with limits: on its own text, and tighter ones inside."""
+    """Return a part of a JSON schema with limits on items and characters, and without titles."""
     if isinstance(part, list):
         return [_bounded(each, most_chars) for each in part]
     if not isinstance(part, dict):
@@ -208,7 +190,8 @@ def _bounded(part: Any, most_chars: int) -> Any:
     bounded: dict[str, Any] = {}
     for name, value in part.items():
         if name in {"properties", "$defs"}:
-            bounded[name] = {inner: _bounded(each, MOST_CHARS_INSIDE) for inner, each in value.items()}
+            most = most_chars if name == "properties" else MOST_CHARS_INSIDE
+            bounded[name] = {inner: _bounded(each, most) for inner, each in value.items()}
         elif name not in {"title", "description"}:
             bounded[name] = _bounded(value, MOST_CHARS_INSIDE)
     if part.get("type") == "array":

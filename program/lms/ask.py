@@ -81,13 +81,15 @@ def ask(
 ) -> Answer[T]:
     """Ask a model in up to three wordings (or `wordings`, if fewer) until `check` accepts its answer.
 
-    `predictor` is a `dspy.Predict` or `dspy.ChainOfThought`. Inputs that are None leave the question,
-    and images where the model reads none; `FACTS` reach the embedded expert alone, and no trace. `lm`
-    None means DSPy's own setting. `calls` is shared by questions that are one, put in several ways.
+    `predictor` is a `dspy.Predict` or `dspy.ChainOfThought`. Inputs that are None leave the
+    question, and images where the model reads none; `FACTS` reach the embedded expert alone, and no
+    trace. `lm` None means DSPy's own setting. `calls` is shared by questions that are one, put in
+    several ways.
 
-    A transport fault (429, 5xx, a lost connection) repeats the call; all share `wire.attempts` calls.
-    Raises LMError when the last of them met such a fault, or at once for what no repeat mends (a
-    refused key), and InputError for a spent budget, an altered image or a foreign predictor.
+    A transport fault (429, 5xx, a lost connection) repeats the call; all share `wire.attempts`
+    calls. Raises LMError when the last of them met such a fault, or at once for what no repeat
+    mends (a refused key), and InputError for a spent budget, an altered image or a foreign
+    predictor.
     """
     predict, asked = _predict_of(predictor, form)
     lm = served(predict.lm or lm or dspy.settings.lm, settings_in_force())
@@ -149,22 +151,13 @@ def _question(
 
 
 _MOST_ANSWERS = 1024
-_FIXED_ANSWERS: LRUCache[str, dict[str, Any]] = LRUCache(_MOST_ANSWERS)
-"""Of deterministic models."""
 _ANSWERS: WeakKeyDictionary[Any, LRUCache[str, dict[str, Any]]] = WeakKeyDictionary()
-"""Of the others, for each cache of DSPy's."""
+"""To text-only questions, for each cache of DSPy's."""
 _ANSWERS_LOCK = threading.Lock()
 
 
-def _answers_to(question: Question) -> LRUCache[str, dict[str, Any]]:
-    """Return the memory of a model's answers, which does not outlive what DSPy's has in memory."""
-    if question.traits.embedded:
-        return _FIXED_ANSWERS
-    cache = dspy.cache
-    answers = _ANSWERS.setdefault(cache, LRUCache(_MOST_ANSWERS))
-    if cache.enable_memory_cache and not cache.memory_cache:  # it was reset
-        answers.clear()
-    return answers
+def _answers() -> LRUCache[str, dict[str, Any]]:
+    return _ANSWERS.setdefault(dspy.cache, LRUCache(_MOST_ANSWERS))
 
 
 def _key(question: Question) -> str | None:
@@ -193,7 +186,7 @@ def _keep(key: str, question: Question, answer: Answer[Any]) -> None:
         return
     fields = {name: answer.prediction[name] for name in question.signature.output_fields}
     with _ANSWERS_LOCK:
-        _answers_to(question)[key] = copy.deepcopy(fields)
+        _answers()[key] = copy.deepcopy(fields)
 
 
 def _recalled(key: str, question: Question, check: Check[T]) -> Answer[T] | None:
@@ -201,7 +194,7 @@ def _recalled(key: str, question: Question, check: Check[T]) -> Answer[T] | None
     if _is_watched(question):
         return None
     with _ANSWERS_LOCK:
-        fields = copy.deepcopy(_answers_to(question).get(key))
+        fields = copy.deepcopy(_answers().get(key))
     if fields is None:
         return None
     prediction = dspy.Prediction.from_completions([fields], question.signature)
@@ -242,7 +235,7 @@ def _asked_until_accepted(
         try:
             with dspy.context(adapter=adapter):
                 _log_prompt(attempt, signature, question)
-                prediction = _prediction(question, signature)
+                prediction = put(question, signature)
             _log_answer(attempt, signature, prediction)
             return Answer(check(prediction), attempt, "", tuple(errors), prediction)
         except InputError:  # a spent budget, an image that was altered: no other wording mends it
@@ -284,20 +277,6 @@ def _wordings(
     shown = dict.fromkeys(asked.output_fields.keys() - example.keys(), "...") | dict(example)
     hint += f" An example of a valid answer:\n{json.dumps(shown, ensure_ascii=False)}"
     yield ATTEMPTS[2], _with_addition(question.signature, hint), None
-
-
-def _prediction(question: Question, signature: type[dspy.Signature]) -> dspy.Prediction:
-    """Put a question; an answer is read without an added output that alone cannot be read."""
-    try:
-        return put(question, signature)
-    except AdapterParseError as error:
-        if signature is question.signature:
-            raise
-        adapter = adapter_for(question.lm)
-        fields = adapter.parse(question.signature, str(error.lm_response or ""))
-        prediction = dspy.Prediction.from_completions([fields], question.signature)
-        add_to_trace(question, prediction)
-        return prediction
 
 
 def _raise_if_final(error: LMError, question: Question) -> None:
@@ -411,7 +390,8 @@ def clean(value: Any) -> Any:
 def complete_demos(demos: Sequence[Any], signature: type[dspy.Signature]) -> list[Any]:
     """Return the demos that answer every output and show an image wherever the question does.
 
-    An output that may stay unanswered may do so in a demo, too. Which outputs demos lack is said once.
+    An output that may stay unanswered may do so in a demo, too. Which outputs demos lack is said
+    once.
     """
     if not demos:
         return []

@@ -4,7 +4,6 @@ import logging
 import random
 import re
 import time
-from collections import deque
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from contextvars import ContextVar
@@ -13,7 +12,6 @@ from typing import Any, NoReturn
 
 import dspy
 from dspy import lm15
-from dspy.streaming import StatusMessage, StatusMessageProvider
 from dspy.utils.callback import BaseCallback
 from dspy.utils.exceptions import AdapterParseError, LMError, is_retryable_lm_error
 
@@ -22,7 +20,7 @@ from program.common.errors import InputError
 from program.common.keys import keys_among, keys_named_after, scrub, strip_bytes, usable_options, use_keys, without_keys
 from program.common.text import answer_span, breaks_off, ends_in_thought
 from program.lms.adapter import adapter_for, events_of
-from program.lms.dspy_private import estimated_cost_usd, retry_after_s, sync_send_to_stream
+from program.lms.dspy_private import estimated_cost_usd, retry_after_s
 from program.lms.limits import Budget, current_budget, gate_of, settings_in_force
 from program.lms.replies import NO_ANSWER
 from program.lms.traits import ModelTraits, known_traits, own_record
@@ -31,12 +29,6 @@ logger = logging.getLogger(__name__)
 
 _USAGE: ContextVar[Usage | None] = ContextVar("agentic_iqa_usage", default=None)
 _STAGE: ContextVar[str | None] = ContextVar("agentic_iqa_stage", default=None)
-_DOING = {
-    "planner": "reading the question",
-    "executor": "looking for distortions",
-    "tools": "measuring",
-    "summarizer": "answering",
-}
 
 
 @contextmanager
@@ -54,10 +46,8 @@ def meter() -> Iterator[Usage]:
 
 @contextmanager
 def stage(name: str) -> Iterator[None]:
-    """Book time and calls of what runs inside under a stage; `dspy.streamify` says which."""
+    """Book time and calls of what runs inside under a stage."""
     started = time.perf_counter()
-    if dspy.settings.send_stream is not None:
-        _announce(name)
     token = _STAGE.set(name)
     try:
         yield
@@ -66,14 +56,6 @@ def stage(name: str) -> Iterator[None]:
         usage = _USAGE.get()
         if usage is not None:
             usage.seconds[name] = usage.seconds.get(name, 0.0) + time.perf_counter() - started
-
-
-def _announce(name: str) -> None:
-    for callback in dspy.settings.callbacks:
-        provider = getattr(callback, "status_message_provider", None)
-        if type(provider) not in {type(None), StatusMessageProvider}:  # the user's own decides
-            return
-    sync_send_to_stream(dspy.settings.send_stream, StatusMessage(f"{name}: {_DOING[name]}"))
 
 
 @dataclass
@@ -142,12 +124,6 @@ class FeatureRefused(Exception):  # noqa: N818 - it says what happened
         self.error = error
 
 
-HISTORY_KEPT = 100
-"""Calls that DSPy's histories hold whole: they keep ten thousand, 30 KB each."""
-_LEFT_OUT = "(left out: only the last calls are kept whole)"
-_WHOLE_CALLS: deque[dict[str, Any]] = deque()
-
-
 @dataclass
 class CallAllowance:
     """How many calls of a model a question may still cost: at first `wire.attempts`."""
@@ -164,17 +140,26 @@ class CallAllowance:
         return True
 
 
+_CAPABILITIES = (
+    "supports_response_schema", "supports_function_calling", "supports_reasoning", "supported_params",
+)  # fmt: skip
+"""What DSPy asks of each engine, several times a call."""
+
+
 class ModelCall:
     """One call, in place of the LM's engine: each request is charged, admitted, made and booked.
 
-    It stands below DSPy's cache, so only requests that go out count. Where DSPy chooses the engine (a
-    user's own LM), the whole call counts as one, and is refunded if the cache answered it. `calls` is
-    what the question may still cost; without it DSPy warns of an answer that is cut.
+    It stands below DSPy's cache, so only requests that go out count. Where DSPy chooses the engine
+    (a user's own LM), the whole call counts as one, and is refunded if the cache answered it.
+    `calls` is what the question may still cost; without it DSPy warns of an answer that is cut.
     """
 
     def __init__(self, lm: dspy.BaseLM, calls: CallAllowance | None = None) -> None:
         self._lm, self._calls = lm, calls
         self._engine: Any = getattr(lm, "engine", None)
+        for name in _CAPABILITIES:
+            if hasattr(self._engine, name):
+                setattr(self, name, getattr(self._engine, name))
         self._traits = known_traits(lm)
         self._embedded = self._traits.embedded
         self._budget = current_budget()
@@ -258,8 +243,6 @@ class ModelCall:
                 yield receipt
         finally:
             _book(receipt)
-            if receipt.answered and not receipt.from_cache:
-                gate.count_tokens(receipt.tokens)
             if self._budget is not None:
                 self._settle(self._budget, receipt)
 
@@ -308,22 +291,12 @@ class ModelCall:
     def _remember(self, entry: dict[str, Any]) -> None:
         """Add the call to DSPy's histories, without images that a user's own LM was sent inline."""
         if not self._traits.takes_references:
-            self._lm.update_history({**entry, "messages": strip_bytes(entry.get("messages"))})
-            return
-        _WHOLE_CALLS.append(entry)
-        while len(_WHOLE_CALLS) > HISTORY_KEPT:
-            # Histories hold the entry itself: its place stays, without its bulk.
-            oldest = _WHOLE_CALLS.popleft()
-            message = {"role": "user", "content": _LEFT_OUT}
-            oldest.update(messages=[message], outputs=[_LEFT_OUT], response=None, kwargs={})
+            entry = {**entry, "messages": strip_bytes(entry.get("messages"))}
         self._lm.update_history(entry)
 
 
 def _with_text(response: lm15.Response) -> lm15.Response:
-    """Return a finished response with its thoughts as its text, where it has none.
-
-    Servers with a reasoning parser put the answer of a model that did not think among its thoughts.
-    """
+    """Return a response with its thoughts as text where a reasoning parser put the answer there."""
     text = ""
     for part in response.message.parts:
         if isinstance(part, lm15.ThinkingPart):
@@ -474,10 +447,7 @@ def _shortened(text: str) -> str:
 
 
 def _raise_cut(question: Question, limit: int | None, text: str) -> None:
-    """Raise ValueError for an answer that was cut off at a limit, and allow the next more.
-
-    One of the first field alone is asked for in full anyway.
-    """
+    """Raise ValueError for an answer that was cut off, and allow the next one more."""
     if ends_in_thought(text):
         _raise_thought_cut(question, limit)
     if question.first_field_only:
@@ -516,10 +486,7 @@ def _most_tokens(question: Question) -> int | None:
 
 
 def add_to_trace(question: Question, prediction: dspy.Prediction) -> None:
-    """Add a question to DSPy's trace, if there is one, without its tokens' log-probabilities.
-
-    Optimizers write traces whole into prompts, which some 30,000 tokens an answer would fill.
-    """
+    """Add a question to DSPy's trace, without log-probabilities: optimizers quote traces whole."""
     trace = dspy.settings.trace
     if trace is None:
         return

@@ -35,9 +35,6 @@ from dspy.clients.engines import LM15Engine as LM15Engine
 
 # What DSPy makes of a schema as it sends one (see `response_format`).
 from dspy.clients.legacy_requests import _strict_json_schema
-
-# `dspy.streamify` says by this what modules and tools do; no public name says what a stage does.
-from dspy.streaming.messages import sync_send_to_stream as sync_send_to_stream
 from pydantic import BaseModel
 
 _JSON_ADAPTER = dspy.JSONAdapter()

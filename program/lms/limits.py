@@ -4,7 +4,7 @@ import argparse
 import threading
 import time
 from collections import deque
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import AbstractContextManager, contextmanager, nullcontext
 from typing import Any, cast
 from urllib.parse import urlsplit
@@ -69,9 +69,10 @@ class Budget:
     """At most so many model calls, dollars or tokens inside the `with` block, of all its threads.
 
     Every call that goes to a service counts, repeats too; answers from a cache and the embedded
-    expert's are free. Under a limit of dollars or tokens a call in flight is taken to cost as much as
-    the dearest so far, and no more may be in flight than were priced (one at first): others wait. An
-    inner budget's calls count for the outer ones. Raises InputError for a limit that is not positive.
+    expert's are free. Under a limit of dollars or tokens a call in flight is taken to cost as much
+    as the dearest so far, and no more may be in flight than were priced (one at first): others
+    wait. An inner budget's calls count for the outer ones. Raises InputError for a limit that is
+    not positive.
     """
 
     def __init__(
@@ -163,9 +164,7 @@ class Gate:
         self._window_s = window_s
         self._changed = threading.Condition()
         self._in_flight, self._paused_until = 0, 0.0
-        self._starts: deque[tuple[float, int]] = deque()
-        self._spent: deque[tuple[float, int]] = deque()
-        self._calls, self._tokens = 0, 0
+        self._starts: deque[float] = deque()
 
     @contextmanager
     def admit(self) -> Iterator[None]:
@@ -174,20 +173,13 @@ class Gate:
             while (wait := self._wait_s(time.monotonic())) is not None:
                 self._changed.wait(wait or None)
             self._in_flight += 1
-            self._starts.append((time.monotonic(), 1))
+            self._starts.append(time.monotonic())
         try:
             yield
         finally:
             with self._changed:
                 self._in_flight -= 1
                 self._changed.notify_all()
-
-    def count_tokens(self, tokens: int) -> None:
-        """Count the tokens of a call that was answered."""
-        with self._changed:
-            self._spent.append((time.monotonic(), tokens))
-            self._calls += 1
-            self._tokens += tokens
 
     def pause(self, seconds: float) -> None:
         """Start no call for so many seconds: the host asked for it."""
@@ -196,31 +188,19 @@ class Gate:
 
     def _wait_s(self, now: float) -> float | None:
         """Return None when a call may start, seconds to wait, or 0: until another call ends."""
-        for window in (self._starts, self._spent):
-            while window and window[0][0] <= now - self._window_s:
-                window.popleft()
         if now < self._paused_until:
             return self._paused_until - now
         if self._in_flight >= self.limits.concurrency:
             return 0.0
-        tokens = 0.0
-        if self._calls:  # each call in flight is expected to use the mean so far
-            tokens = self._tokens / self._calls * (self._in_flight + 1)
-        rates = (
-            (self._starts, 1, self.limits.requests_per_minute),
-            (self._spent, tokens, self.limits.tokens_per_minute),
-        )
-        for window, more, most in rates:
-            if most is not None and sum(count for _, count in window) + more > most:
-                if window:
-                    return max(window[0][0] + self._window_s - now, 0.001)
-                return 0.0 if self._in_flight else None
+        while self._starts and self._starts[0] <= now - self._window_s:
+            self._starts.popleft()
+        most = self.limits.requests_per_minute
+        if most is not None and len(self._starts) >= most:
+            return max(self._starts[0] + self._window_s - now, 0.001)
         return None
 
 
 _GATES: dict[str, Gate] = {}
-_NEW: list[Callable[[str, WireSettings], Gate]] = [lambda _, limits: Gate(limits)]
-"""What makes a host's gate: the last of them."""
 
 
 def image_limits_of(lm: dspy.BaseLM) -> ImageLimits:
@@ -230,15 +210,10 @@ def image_limits_of(lm: dspy.BaseLM) -> ImageLimits:
 
 def gate_for(host: str) -> Gate:
     """Return the process's one gate for a host, under the limits in force."""
-    gate = _GATES.get(host) or _GATES.setdefault(host, _NEW[-1](host, settings_in_force().wire))
+    gate = _GATES.get(host) or _GATES.setdefault(host, Gate(settings_in_force().wire))
     if _SETTINGS in dspy.settings:
         gate.limits = settings_in_force().wire
     return gate
-
-
-def gates_made_by(make: Callable[[str, WireSettings], Gate]) -> None:
-    """Let gates of further hosts be made otherwise, as by a worker that shares them with others."""
-    _NEW.append(make)
 
 
 def gate_of(lm: dspy.BaseLM) -> Gate:

@@ -4,7 +4,6 @@ import logging
 import re
 import secrets
 from collections.abc import Callable, Iterator, Mapping
-from contextlib import contextmanager, nullcontext
 from contextvars import ContextVar
 from dataclasses import dataclass, field, replace
 from functools import lru_cache
@@ -54,17 +53,7 @@ _PREFIX = secrets.token_hex(16)
 """Of this process alone: no text that a user or a model writes can hold a token."""
 _TOKEN = re.compile(_PREFIX.encode("ascii") + rb"[0-9a-f]{32}")
 _IMAGES: ContextVar[dict[bytes, bytes]] = ContextVar("agentic_iqa_request_images")
-
-
-@contextmanager
-def images_by_token() -> Iterator[dict[bytes, bytes]]:
-    """Collect the images, in base64, of the one request that is sent inside."""
-    images: dict[bytes, bytes] = {}
-    reset = _IMAGES.set(images)
-    try:
-        yield images
-    finally:
-        _IMAGES.reset(reset)
+"""By token, in base64: those of the request that is sent."""
 
 
 def token_for(sha256: str) -> str:
@@ -77,10 +66,7 @@ _MOST_REDIRECTS = 3
 
 
 class ServerTransport(StdlibTransport):
-    """The client's own transport to one server, whose redirects and odd replies it mends.
-
-    A server of this machine is asked without a proxy.
-    """
+    """The client's own transport to one server, whose redirects and odd replies it mends."""
 
     def __init__(self, address: str, timeout_s: float | None = None) -> None:
         proxies = proxies_for(address)  # once, as it takes 0.1 ms
@@ -198,27 +184,25 @@ class ReferenceEngine:
                 continue
 
     def attempt(self, request: lm15.Request) -> lm15.Response:
-        """Answer one request in one attempt, without the keys that the answer may repeat.
-
-        Raises FeatureRefused where another one would go without a feature.
-        """
-        inner = self.inner
-        by_token = isinstance(inner.config.transport, ImageTransport)
-        with images_by_token() if by_token else nullcontext() as images:
-            sent = self._on_the_wire(request, images)
-            try:
-                response = _completed(inner, sent)
-            except EndpointError as error:
-                self._count_failure(error)
+        """Answer one request in one attempt; FeatureRefused where another would go without one."""
+        inner, images = self.inner, None
+        if isinstance(inner.config.transport, ImageTransport):
+            images = dict[bytes, bytes]()
+            _IMAGES.set(images)
+        sent = self._on_the_wire(request, images)
+        try:
+            response = _completed(inner, sent)
+        except EndpointError as error:
+            self._count_failure(error)
+            raise
+        except lm15.LM15Error as error:
+            cause = self._cause(sent, error)
+            self._explain(error)
+            if cause is None:
                 raise
-            except lm15.LM15Error as error:
-                cause = self._cause(sent, error)
-                self._explain(error)
-                if cause is None:
-                    raise
-                if isinstance(cause, EndpointError):
-                    self._count_failure(cause)
-                raise cause from error
+            if isinstance(cause, EndpointError):
+                self._count_failure(cause)
+            raise cause from error
         self.has_answered, self.failures = True, 0
         self._note_changes(sent, response)
         cleared: lm15.Response = without_keys(response, self.secrets)

@@ -74,10 +74,7 @@ _LOCK = threading.Lock()
 
 
 def served(lm: dspy.BaseLM, settings: Settings) -> dspy.BaseLM:
-    """Return a model as it is asked: a user's `dspy.LM` at a server through our client and record.
-
-    The user's object stays as it is and keeps its history; any other model is returned itself.
-    """
+    """Return a model as it is asked: a user's own at a server, with its history, by our client."""
     address = _address_of(lm)
     if address is None:
         return lm

@@ -58,8 +58,8 @@ _LENGTHS = ("max_model_len", "context_length", "max_context_length", "meta.n_ctx
 def listed_traits(address: str, model: str, secrets: Mapping[str, str]) -> dict[str, Any]:
     """Return what a server's pages say of a model: llama.cpp, vLLM, LM Studio, Ollama, OpenRouter.
 
-    `secrets` holds the server's key, if any, by the variable that it comes from. Raises EndpointError
-    where no server answers or the key is refused.
+    `secrets` holds the server's key, if any, by the variable that it comes from. Raises
+    EndpointError where no server answers or the key is refused.
     """
     root = re.sub(r"/v\d+$", "", address)
     listed = _page(f"{address}/models", secrets, must_answer=True).get("data")
@@ -112,10 +112,7 @@ class _OneServer(urllib.request.HTTPRedirectHandler):
 
 
 def _page(url: str, secrets: Mapping[str, str], body: Any = None, *, must_answer: bool = False) -> dict[str, Any]:
-    """Return the JSON object at an address, without the key; an empty one for anything else.
-
-    With `must_answer` something has to, and to take the key: EndpointError else.
-    """
+    """Return the JSON object at an address, else an empty one; EndpointError where it `must_answer`."""
     variable, key = next(iter(secrets.items()), ("AGENTICIQA_API_KEY", ""))
     headers = {"Content-Type": "application/json"}
     if key:
@@ -214,8 +211,6 @@ class ModelTraits(BaseModel):
     asked: str | None = None
     """The day that the service was asked; None: never."""
 
-    revision: str | None = None
-    """Its name with its revision, where what was compiled for one revision holds for no other."""
     embedded: bool = False
     """The expert in this process: it goes by figures and a rubric, where others go by words. It costs
     nothing, and what it answers depends on the question alone."""
@@ -297,10 +292,7 @@ def record_of(model: str, address: str | None, cache_dir: Path | None, declared:
 
 
 def traits_of(lm: dspy.BaseLM | None) -> ModelTraits:
-    """Return what a model can do; the service is asked now where it was not before.
-
-    Raises EndpointError where the service cannot be asked: its address, key or model is wrong.
-    """
+    """Return what a model can do; its service is asked once. EndpointError where it cannot be."""
     traits = getattr(getattr(lm, "engine", None), "traits", None)
     return traits if isinstance(traits, ModelTraits) else own_record(lm).traits
 

@@ -2,14 +2,13 @@
 
 import json
 import os
-import shutil
 from collections.abc import Iterator, Mapping
 from contextlib import suppress
 from pathlib import Path
 from typing import IO, Any, Generic, Self, TypeVar
 
 from program.common.errors import InputError
-from program.common.files import check_plain, digest_of, lock_file, temporary_database, whole_file
+from program.common.files import check_plain, digest_of, lock_file, temporary_database
 from program.common.request import Request
 from program.running.row import Row
 
@@ -47,10 +46,7 @@ class LineLog:
         return not self.path.stat().st_size
 
     def lines(self) -> Iterator[bytes]:
-        """Yield the whole lines that are there; half a line behind them is cut off in the end.
-
-        Without any whole line nothing is cut: it may be a file of another kind.
-        """
+        """Yield the whole lines, and cut off half a line behind them, where there are any."""
         whole = 0
         with self.path.open("rb") as file:
             for line in file:
@@ -126,30 +122,18 @@ class Journal(LineLog, Generic[R]):
     def __exit__(self, *_: object) -> None:
         self.close()
 
-    def set_aside(self) -> None:
-        """Begin again: what is there is kept beside the file as `<name>.previous`.
-
-        Raises InputError where either is a file of others.
-        """
+    def begin_again(self) -> None:
+        """Forget what is there. Raises InputError for a file of others."""
         if not self.empty:
             self._parsed(next(self.lines(), None))
-            previous = self.path.with_name(f"{self.path.name}.previous")
-            name = f"file {str(previous)!r}"
-            check_plain(previous, name)
-            if previous.exists():
-                with previous.open("rb") as file:
-                    self._parsed(file.readline() or b"{}", name)
-            with whole_file(previous) as copy:
-                shutil.copyfile(self.path, copy)
             os.truncate(self.path, 0)
 
     def resume(self) -> int:
         """Take in what an earlier run finished, and return how many requests; call it once, first.
 
-        Rows with an error are passed over, and those of which no reply of a model could be read: their
-        requests are tried again. Begins the log where
-        there was none. Raises InputError for a log of other work, naming the first difference, for
-        another file, and for a damaged line.
+        Requests whose rows have an error, or of which no reply could be read, are tried again.
+        Raises InputError for another file, a damaged line, or a log of other work, with the first
+        difference.
         """
         start = number = count = 0
         for number, line in enumerate(self.lines(), 1):
@@ -228,11 +212,8 @@ class Journal(LineLog, Generic[R]):
             self._ahead.remove(self.first_open)
             self.first_open += 1
 
-    def _parsed(self, line: bytes | None, name: str = "") -> dict[str, Any]:
-        """Return the header in the first line, empty where there is half a one.
-
-        Raises InputError for another file, which it calls `name` where it is not this one.
-        """
+    def _parsed(self, line: bytes | None) -> dict[str, Any]:
+        """Return the header in the first line, empty for half a one; InputError for another file."""
         if line is None:  # a kill leaves half a header, other files do not
             start = json.dumps({self._kind: self._value})[:-1].encode()
             half = self.path.read_bytes()
@@ -243,7 +224,7 @@ class Journal(LineLog, Generic[R]):
                 other = json.loads(line)
                 if isinstance(other, dict) and other.get(self._kind) == self._value:
                     return other
-        raise InputError(f"{name or self._name}: is no {self._value} {self._kind}; {self._mend}")
+        raise InputError(f"{self._name}: is no {self._value} {self._kind}; {self._mend}")
 
     def _check(self, line: bytes) -> None:
         other = self._parsed(line)

@@ -1,200 +1,37 @@
-"""A run in Ray Data's actors, which share one budget and one gate a host; all travels as JSON."""
+"""A run in Ray Data's actors; all travels as JSON."""
 
 import argparse
 import logging
 import os
 import signal
 import threading
-from collections import defaultdict
+from collections import Counter
 from collections.abc import Callable, Iterable, Iterator
-from contextlib import AbstractContextManager, contextmanager, nullcontext
+from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import partial
 from itertools import islice
-from operator import methodcaller
-from typing import Any, Literal
+from typing import Any
 
 import dspy
 
-from program.common.errors import InputError, UnreadError, one_line
+from program.common.errors import EndpointError, InputError, UnreadError, one_line
 from program.common.pool import map_unordered
 from program.common.request import Request
-from program.common.settings import WireSettings
-from program.lms.limits import Budget, BudgetSpent, Gate, current_budget, gates_made_by
+from program.common.settings import Settings
+from program.lms.limits import current_budget
 from program.running.row import Row
 from program.running.runner import Asking, Engine, Placed
-
-_WAITING, _QUICK = "waiting", "quick"
-_WAITING_CALLS, _QUICK_CALLS = 512, 8
-"""At once, to the limits. Many may wait: what makes room for them has a queue of its own."""
-_CALL = "a call in flight"
-
-
-class Limits:
-    """What a job's workers share: its budget, its gates, how often each row was begun. Thread-safe.
-
-    What a worker holds (calls that are not settled, places in a gate) is free again when it starts
-    again after a kill.
-    """
-
-    def __init__(self, **limits: float | None) -> None:
-        self._budget: Budget | None = None
-        if limits:  # those of `Budget.limits`
-            self._budget = Budget(**limits)  # type: ignore[arg-type]
-        self._gates: dict[str, Gate] = {}
-        self._held: defaultdict[str, list[tuple[str, Callable[[], object]]]] = defaultdict(list)
-        """By worker: each call in flight and each place at a host, with what frees it."""
-        self._begun: dict[str, int] = {}
-        self._lock = threading.Lock()
-        self._stopped = ""
-
-    def enter(self, worker: str) -> bool:
-        """Take in a worker that starts, perhaps again; tell whether there is a budget."""
-        with self._lock:
-            held = self._held.pop(worker, [])
-        for _, free in held:
-            free()
-        return self._budget is not None
-
-    def begin(self, work: str) -> tuple[int, str]:
-        """Count that a piece of work begins; return how often it has, and why the job ends, if it does."""
-        with self._lock:
-            self._begun[work] = self._begun.get(work, 0) + 1
-            return self._begun[work], self._stopped
-
-    def end(self, work: str) -> None:
-        """Forget a piece of work that is finished."""
-        with self._lock:
-            self._begun.pop(work, None)
-
-    def stop(self, reason: str) -> None:
-        """Let no worker begin anything else."""
-        self._stopped = self._stopped or reason
-
-    def charge(self, worker: str) -> str:
-        """Charge one call once the budget admits it; return why it is spent, or ""."""
-        if self._budget is None:
-            return ""
-        try:
-            self._budget.charge()
-        except BudgetSpent as error:
-            return str(error)
-        # It was counted as a call; what it cost nobody knows should the worker be killed.
-        self._hold(worker, _CALL, partial(self._budget.settle, 0.0, 0, ""))
-        return ""
-
-    def refund(self, worker: str) -> None:
-        """Take back one charge."""
-        if self._budget is not None and self._let_go(worker, _CALL):
-            self._budget.refund()
-
-    def settle(self, worker: str, cost_usd: float | None, tokens: int | None, model: str) -> None:
-        """Add what a charged call cost."""
-        if self._budget is not None and self._let_go(worker, _CALL):
-            self._budget.settle(cost_usd, tokens, model)
-
-    def admit(self, worker: str, host: str, limits: WireSettings) -> None:
-        """Take a place in a host's gate once there is one."""
-        with self._lock:
-            gate = self._gates.setdefault(host, Gate(limits))
-            gate.limits = limits
-        place = gate.admit()
-        place.__enter__()
-        self._hold(worker, host, partial(place.__exit__, None, None, None))
-
-    def leave(self, worker: str, host: str) -> None:
-        """Give one such place back."""
-        if free := self._let_go(worker, host):
-            free()
-
-    def tell(self, host: str, what: Literal["count_tokens", "pause"], amount: float) -> None:
-        """Have a host's gate count the tokens of an answer, or start no call for some seconds."""
-        with self._lock:
-            gate = self._gates.get(host)
-        if gate is not None and amount:
-            getattr(gate, what)(amount)
-
-    def _hold(self, worker: str, what: str, free: Callable[[], object]) -> None:
-        with self._lock:
-            self._held[worker].append((what, free))
-
-    def _let_go(self, worker: str, what: str) -> Callable[[], object] | None:
-        """Forget one thing of a kind that a worker holds, and return what frees it, if any."""
-        with self._lock:
-            held = self._held[worker]
-            for place, (kind, free) in enumerate(held):
-                if kind == what:
-                    del held[place]
-                    return free
-        return None
-
-
-class Shared:
-    """A worker's side of the limits."""
-
-    def __init__(self, actor: Any, worker: str) -> None:
-        self._actor = actor
-        self.worker = worker
-        """The worker's name; it keeps it when it starts again."""
-        self.budget: AbstractContextManager[object] = nullcontext()
-        """The context in which this process's calls are charged to the shared budget."""
-        if self.ask("enter", worker):
-            self.budget = _SharedBudget(self)
-        gates_made_by(lambda host, limits: _SharedGate(self, host, limits))
-
-    def ask(self, name: str, *values: Any, wait: bool = False) -> Any:
-        """Call a method of the limits and return its answer; `wait` where that may take long."""
-        import ray
-
-        return ray.get(self.tell(name, *values, wait=wait))
-
-    def tell(self, name: str, *values: Any, wait: bool = False) -> Any:
-        """Call a method of the limits, and go on with what stands for its answer."""
-        group = _WAITING if wait else _QUICK
-        return getattr(self._actor, name).options(concurrency_group=group).remote(*values)
-
-
-class _SharedBudget(Budget):
-    def __init__(self, shared: Shared) -> None:
-        super().__init__()
-        self._shared = shared
-
-    def charge(self) -> None:
-        if reason := self._shared.ask("charge", self._shared.worker, wait=True):
-            raise BudgetSpent(reason)
-
-    def refund(self) -> None:
-        self._shared.tell("refund", self._shared.worker)
-
-    def settle(self, cost_usd: float | None, tokens: int | None, model: str) -> None:
-        self._shared.tell("settle", self._shared.worker, cost_usd, tokens, model)
-
-
-class _SharedGate(Gate):
-    def __init__(self, shared: Shared, host: str, limits: WireSettings) -> None:
-        super().__init__(limits)
-        self._shared, self._host = shared, host
-
-    @contextmanager
-    def admit(self) -> Iterator[None]:
-        self._shared.ask("admit", self._shared.worker, self._host, self.limits, wait=True)
-        try:
-            yield
-        finally:
-            self._shared.tell("leave", self._shared.worker, self._host)
-
-    def count_tokens(self, tokens: int) -> None:
-        self._shared.tell("tell", self._host, "count_tokens", tokens)
-
-    def pause(self, seconds: float) -> None:
-        self._shared.tell("tell", self._host, "pause", seconds)
-
 
 _AT_ONCE = 2000
 """Items of one object in Ray's store."""
 _TRIES = 3
 """So many times a row may take its worker with it, once its block is watched row by row."""
-_ENDS: dict[str, type[Exception]] = {"budget": BudgetSpent, "unread": UnreadError, "model": dspy.LMError}
+_ENDS: dict[str, type[Exception]] = {
+    "endpoint": EndpointError,
+    "unread": UnreadError,
+    "model": dspy.LMError,
+}
 """What ends a job, by its name in a result."""
 _STOP = -1
 """In place of a row's place: why a worker begins nothing else."""
@@ -213,6 +50,14 @@ class Cluster:
     block: int = 8
     """Items that a worker takes at a time, at least one for each thread: so many are done again when
     it is killed."""
+
+    def share_of(self, settings: Settings) -> Settings:
+        """Return the settings of one worker, with its part of what a model's host may be asked."""
+        wire = settings.wire
+        parts = {"concurrency": max(1, wire.concurrency // self.workers)}
+        if wire.requests_per_minute is not None:
+            parts["requests_per_minute"] = max(1, wire.requests_per_minute // self.workers)
+        return settings.model_copy(update={"wire": wire.model_copy(update=parts)})
 
 
 def cluster_from(arguments: argparse.Namespace, workers: int) -> Cluster | None:
@@ -234,13 +79,17 @@ def ray_engine(
     cluster: Cluster,
     requests: type[Request] = Request,
     read: Callable[[str], Any] = Row.model_validate_json,
-    write: Callable[[Any], str] = methodcaller("line"),
 ) -> Engine:
     """Return what answers requests in the workers of a cluster, each with its own `make`.
 
-    Rows travel as the text that `write` makes of them; `read` makes them again.
+    Rows travel as lines of JSON, of which `read` makes rows again. Raises InputError inside a
+    `Budget`, which the workers do not share.
     """
-    work = partial(Work, make, requests, write)
+    if current_budget() is not None:
+        fault = "its workers share no --max-calls, --max-cost and --max-tokens"
+        mend = "leave them out, or --engine: threads ask a model as fast"
+        raise InputError(f"--engine ray: {fault}; {mend}")
+    work = partial(Work, make, requests)
 
     def engine(placed: Iterable[Placed]) -> Iterator[tuple[Placed, Any]]:
         texts = ((place, _text(request)) for place, request in placed)
@@ -253,25 +102,19 @@ def ray_engine(
 class Work:
     """What a worker does: from a request to its row, both as JSON; thread-safe."""
 
-    def __init__(
-        self,
-        make: Callable[[], Asking[Any]],
-        requests: type[Request],
-        write: Callable[[Any], str],
-    ) -> None:
-        self._ask, self._requests, self._write = make(), requests, write
+    def __init__(self, make: Callable[[], Asking[Any]], requests: type[Request]) -> None:
+        self._ask, self._requests = make(), requests
 
     def __call__(self, item: str) -> str:
-        """Return the row of a request.
-
-        Raises BudgetSpent, UnreadError or dspy.LMError where the whole job is to end.
-        """
-        return self._write(self._ask(self._requests.from_json(item)))
+        """Return the row of a request; one of `_ENDS` where the whole job is to end."""
+        line: str = self._ask(self._requests.from_json(item)).line()
+        return line
 
     def failed_row(self, item: str, error: str) -> str:
         """Return the row of a request that cannot be worked on."""
         request = self._requests.from_json(item)
-        return self._write(self._ask.failed_row(request, f"image {request.id!r}: {error}"))
+        line: str = self._ask.failed_row(request, f"image {request.id!r}: {error}").line()
+        return line
 
 
 def completed_on_ray(
@@ -280,73 +123,74 @@ def completed_on_ray(
     """Yield (place, item, result) of (place, item) as results come, each once.
 
     Items are read to their end at first; `make` is called in each worker. The cluster is that of
-    RAY_ADDRESS, else Ray is started on this machine. The budget in force and the gates of model
-    hosts are shared by all workers. Raises BudgetSpent, UnreadError or dspy.LMError as `Work` does,
-    after what was finished until then; InputError where Ray is not installed.
+    RAY_ADDRESS, else Ray is started on this machine. Raises what ends the job as `Work` does, in
+    the first worker that meets it; InputError where Ray is not installed.
     """
     with _ray_held(cluster) as ray:
         tables = list(_tables(ray, items))
         if not tables:
             return
-        calls = {_WAITING: _WAITING_CALLS, _QUICK: _QUICK_CALLS}
-        actor = ray.remote(num_cpus=0, concurrency_groups=calls)(Limits)
-        budget = current_budget()
-        limits = actor.remote() if budget is None else actor.remote(**budget.limits)
         rows = max(cluster.block, cluster.threads)
         dataset = ray.data.from_arrow_refs(tables).repartition(target_num_rows_per_block=rows)
         results = dataset.map_batches(
             _RayWorker,
             batch_size=rows if cluster.gpus else None,  # Ray refuses a GPU without it
             batch_format="pyarrow",
-            fn_constructor_args=(make, limits, cluster.threads),
+            fn_constructor_args=(make, ray.remote(num_cpus=0)(Tries).remote(), cluster.threads),
             compute=ray.data.ActorPoolStrategy(size=cluster.workers),
             num_cpus=1,
             num_gpus=cluster.gpus or None,
         )
-        stopped: dict[str, str] = {}
         for batch in results.iter_batches(batch_size=None, batch_format="pyarrow"):
             for row in batch.to_pylist():
                 if row["place"] == _STOP:
-                    stopped[row["item"]] = row["result"]
-                else:
-                    yield row["place"], row["item"], row["result"]
-            if len(stopped) >= cluster.workers:
-                break
-        if stopped:
-            kind, _, reason = next(iter(stopped.values())).partition(" ")
-            raise _ENDS[kind](reason)
+                    raise _ENDS[row["item"]](row["result"])
+                yield row["place"], row["item"], row["result"]
+
+
+class Tries:
+    """How often each piece of work was begun: a worker that was killed cannot tell."""
+
+    def __init__(self) -> None:
+        self._begun: Counter[str] = Counter()
+
+    def begin(self, work: str) -> int:
+        """Count that a piece of work begins, and return how often it has."""
+        self._begun[work] += 1
+        return self._begun[work]
+
+    def end(self, work: str) -> None:
+        """Forget a piece of work that is finished."""
+        self._begun.pop(work, None)
 
 
 class _RayWorker:
-    def __init__(self, make: Callable[[], Work], limits: Any, threads: int) -> None:
-        import ray
-
-        self._shared = Shared(limits, ray.get_runtime_context().get_actor_id())
-        self._threads, self._work = threads, make()
+    def __init__(self, make: Callable[[], Work], tries: Any, threads: int) -> None:
+        self._work, self._tries, self._threads = make(), tries, threads
 
     def __call__(self, table: Any) -> Any:
-        """Return a block's results, without items that were not begun when the job ended."""
+        """Return a block's results, and at last what ends the job, if anything does."""
         import pyarrow
 
         rows, results = table.to_pylist(), []
         block = f"block {rows[0]['place']}" if rows else ""
-        tries, stopped = self._shared.ask("begin", block)
-        work = self._watched if tries > 1 else self._result
-        left = [] if stopped else rows
+        work = self._watched if self._begin(block) > 1 else self._result
         try:
-            with self._shared.budget:
-                for row, result in map_unordered(work, left, workers=self._threads):
-                    results.append({**row, "result": result})
+            for row, result in map_unordered(work, rows, workers=self._threads):
+                results.append({**row, "result": result})
         except tuple(_ENDS.values()) as error:
             kind = next(name for name, each in _ENDS.items() if isinstance(error, each))
-            stopped = f"{kind} {one_line(error)}"
-            self._shared.ask("stop", stopped)
-        self._shared.tell("end", block)
-        if stopped:
-            results.append({"place": _STOP, "item": self._shared.worker, "result": stopped})
+            results.append({"place": _STOP, "item": kind, "result": one_line(error)})
+        self._tries.end.remote(block)
         text = pyarrow.string()
         schema = pyarrow.schema({"place": pyarrow.int64(), "item": text, "result": text})
         return pyarrow.Table.from_pylist(results, schema)
+
+    def _begin(self, work: str) -> int:
+        import ray
+
+        tries: int = ray.get(self._tries.begin.remote(work))
+        return tries
 
     def _result(self, row: dict[str, Any]) -> str:
         return self._work(row["item"])
@@ -354,13 +198,12 @@ class _RayWorker:
     def _watched(self, row: dict[str, Any]) -> str:
         """Work on an item of a block whose worker was killed; give up one that keeps killing it."""
         name = f"row {row['place']}"
-        tries, _ = self._shared.ask("begin", name)
-        if tries > _TRIES:
+        if self._begin(name) > _TRIES:
             fault = f"killed its worker {_TRIES} times (out of memory, or a crash)"
             result = self._work.failed_row(row["item"], fault)
         else:
             result = self._result(row)
-        self._shared.tell("end", name)
+        self._tries.end.remote(name)
         return result
 
 

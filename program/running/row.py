@@ -13,12 +13,12 @@ from program.agent.state import UNREAD, Columns, ExecutorOutput
 from program.common.backends import Record
 from program.common.keys import redact
 from program.common.request import Request
+from program.fusion.scores import REACH
 from signatures.schemas import GLOBAL
 
 _MOST_DISTORTIONS = 8
 _FAULT_COLUMNS = 3
 _ERROR_LENGTH = 500
-_DEVIATIONS_OF_95_PERCENT = 1.96
 
 
 class RowStart(Record):
@@ -219,12 +219,10 @@ def _shown(place: Any) -> str | None:
 
 
 def side_of_minimum(row: Row, minimum: float, sure: float | None = None) -> Literal["above", "below", "not sure"]:
-    """Say on which side of a minimum a scored row lies.
+    """Say on which side of a minimum a scored row lies; not sure of an image that is not judged.
 
-    Of an image that is not judged it is not sure. With `sure` (0.5 .. 1) it is said only where that is so
-    probable. What people would say is taken
-    as normally distributed about the score, with the row's interval as its central 95 % (the
-    farther end counts: the scale may cut the other).
+    With `sure` (0.5 .. 1) it is said only where that is so probable: what people say is taken as
+    normal about the score, by the farther end of the row's interval (the scale may cut the other).
     """
     if row.score is None:
         raise ValueError(f"row {row.id!r}: has no score")
@@ -232,7 +230,7 @@ def side_of_minimum(row: Row, minimum: float, sure: float | None = None) -> Lite
         return "not sure"
     if sure is not None:
         reach = max(row.score - (row.low or row.score), (row.high or row.score) - row.score)
-        below = NormalDist(row.score, max(reach / _DEVIATIONS_OF_95_PERCENT, 1e-6)).cdf(minimum)
+        below = NormalDist(row.score, max(reach / REACH, 1e-6)).cdf(minimum)
         if 1 - sure < below < sure:
             return "not sure"
     return "below" if row.score < minimum else "above"

@@ -1,11 +1,9 @@
 """A program over many requests, and the border at which a fault of one becomes its row.
 
-One policy for all: a fault of one image (unreadable, refused by its rules, a bug) is its row's
-error and ends nothing. A spent budget, an address that answers no request and a model service that
-fails several times in a row, or cannot be understood, end the run: the next thousand images would
-fail too. What was finished
-until then is kept, and the same command goes on with it. `AgenticIQA.batch` and the service end on
-nothing: they give each caller its own exception.
+A fault of one image (unreadable, refused by its rules, a bug) is its row's error and ends nothing.
+A spent budget, an address that answers no request and a model service that fails several times in a
+row, or cannot be understood, end the run: the next images would fail too. What was finished is
+kept, and the same command goes on with it. `AgenticIQA.batch` and the service end on nothing.
 """
 
 import logging
@@ -73,11 +71,7 @@ class Asking(Generic[R]):
         self._end: Exception | None = None
 
     def __call__(self, request: Any) -> R:
-        """Return a request's row.
-
-        Raises what ends a run: BudgetSpent, EndpointError, LMError, UnreadError. After it nothing
-        else is begun.
-        """
+        """Return a request's row; BudgetSpent, EndpointError, LMError and UnreadError end a run."""
         if self._end is not None:
             raise self._end
         try:
