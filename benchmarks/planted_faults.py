@@ -138,7 +138,7 @@ def run_tests(copy: Path, nodes: Sequence[str], timeout_s: float | None = None) 
 FAULTS = [
     # Data: what leaks from one split into another, and what a label means
     Fault("evaluate-leaks-unchecked", "program/evaluation/evaluating.py",
-        "        samples = without_leaks(samples)",
+        "        check_leaks(everything)",
         "        pass",
         "test_evaluate_command.py::test_labels_that_cannot_be_used_are_refused_before_anything_runs",
     ),

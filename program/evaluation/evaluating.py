@@ -3,10 +3,9 @@
 import logging
 import re
 import time
-from collections import Counter
-from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sized
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence, Sized
 from contextlib import closing, nullcontext
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 from pathlib import Path, PurePosixPath
 from typing import Any, Self, TypeAlias, get_args
 
@@ -24,7 +23,7 @@ from data.manifest import (
     manifest_sha256,
     read_manifest,
 )
-from data.splits import without_leaks
+from data.splits import check_leaks
 from data.tables import note_on
 from program.agent.assessment import Assessment
 from program.agent.labels import FittedOn, Marks, marked
@@ -152,97 +151,23 @@ def _distinct(samples: Iterable[Sample]) -> Iterator[Sample]:
 
 @dataclass(frozen=True)
 class ManifestSplit:
-    """One split of a manifest, read again at each pass; no more than a line is held."""
+    """One split of a manifest."""
 
     manifest: Place
-    layout: Layout
-    size: int
+    samples: Sequence[Sample]
+    """Those to evaluate, in the manifest's order."""
     dataset: Dataset
     """Its name is the dataset's own, or the manifest's with the folder it lies in."""
     doubt: str = ""
     """A warning that its scores may be on another scale."""
     fitted: Fitted | None = None
     fitted_ids: frozenset[str] = frozenset()
-    drawn_ids: frozenset[str] | None = None
-    """The ids of a split that a compile drew; None where samples name their own."""
 
     def __len__(self) -> int:
-        return self.size
+        return len(self.samples)
 
     def __iter__(self) -> Iterator[Sample]:
-        skipped = self.fitted_ids if self.fitted is not None and self.fitted.left_out else frozenset()
-        for sample in read_manifest(self.manifest, self.layout):
-            if _is_in(sample, self.dataset.split, self.drawn_ids) and not sample.is_bare and sample.id not in skipped:
-                yield sample
-
-
-def _is_in(sample: Sample, split: str | None, drawn_ids: frozenset[str] | None) -> bool:
-    return split in {None, sample.split} if drawn_ids is None else sample.id in drawn_ids
-
-
-@dataclass
-class _Contents:
-    """What one pass over a manifest finds: its splits, and which samples a program knows."""
-
-    counts: Counter[tuple[str | None, str]] = field(default_factory=Counter)
-    """By a sample's split and what it is: "bare", "none" without a label, or whose the label is."""
-    fitted: dict[str, str] = field(default_factory=dict)
-    """The ids of what the program was fitted on, with how each is known."""
-    drawn: dict[str, str] = field(default_factory=dict)
-    """The ids of the split that its compile drew, with what each sample is."""
-
-    @classmethod
-    def of(cls, samples: Iterable[Sample], split: str | None, fitted_on: FittedOn | None) -> Self:
-        """Read all samples; only those that may be in the split are looked at for what the program knows."""
-        contents, apart = cls(), set[str]()
-
-        def counted() -> Iterator[Sample]:
-            for sample in samples:
-                contents.counts[sample.split, _kind_of(sample)] += 1
-                if not sample.is_bare and (split is None or sample.split in {None, split}):
-                    yield sample
-
-        if fitted_on is None:
-            for _ in counted():
-                pass
-            return contents
-        for sample, marks in _recognized(counted(), fitted_on, contents.fitted):
-            if sample.split is None:
-                apart.add(sample.id)
-            if split is not None and marks.images & getattr(fitted_on, split).images:
-                contents.drawn[sample.id] = _kind_of(sample)
-        contents._settle(split, apart)
-        return contents
-
-    def _settle(self, split: str | None, apart: Collection[str]) -> None:
-        """Let a manifest that names splits go by them: a compile did not divide it."""
-        if self.splits:
-            self.drawn = {}
-            if split is not None:
-                self.fitted = {name: how for name, how in self.fitted.items() if name not in apart}
-        elif self.drawn:
-            self.fitted = {name: self.fitted[name] for name in self.drawn.keys() & self.fitted.keys()}
-
-    @property
-    def splits(self) -> list[str]:
-        """The names of its splits."""
-        return sorted({name for name, _ in self.counts if name is not None})
-
-    def of_split(self, split: str | None) -> Counter[str]:
-        """Return how many samples of each kind a split has."""
-        if self.drawn:
-            return Counter(self.drawn.values())
-        kinds = Counter[str]()
-        for (name, kind), count in self.counts.items():
-            if split in {None, name}:
-                kinds[kind] += count
-        return kinds
-
-
-def _kind_of(sample: Sample) -> str:
-    if sample.is_bare:
-        return "bare"
-    return sample.judge if sample.is_labelled else "none"
+        return iter(self.samples)
 
 
 def samples_of(
@@ -259,34 +184,45 @@ def samples_of(
     manifest = resolve_dataset(data, settings.cache_dir, progress=progress)
     layout = replace(layout or Layout(), remote=settings.images.remote)
     doubt = check_scale(manifest, layout)
-    samples = read_manifest(manifest, layout)
+    everything = list(read_manifest(manifest, layout))
     if split is not None:
-        samples = without_leaks(samples)
-    contents = _Contents.of(samples, split, fitted_on)
-    known, drawn_ids = contents.fitted, frozenset(contents.drawn) or None
-    chosen = contents.of_split(split)
-    judges, bare = sorted(chosen.keys() - {"bare", "none"}), chosen["bare"]
-    if not chosen:
-        mend = " or ".join([*contents.splits, "all"])
+        check_leaks(everything)
+    named = sorted({sample.split for sample in everything if sample.split is not None})
+    asked = [sample for sample in everything if split in {None, sample.split}]
+    known: dict[str, str] = {}
+    is_drawn = False
+    if fitted_on is not None:
+        looked_at = [s for s in everything if not s.is_bare and (split is None or s.split in {None, split})]
+        marks = list(marked(looked_at))
+        known = _known(marks, fitted_on)
+        if split is not None and not named:
+            drawn = getattr(fitted_on, split).images
+            asked = [sample for sample, own in marks if own.images & drawn]
+            is_drawn = True
+    if not asked:
+        mend = " or ".join([*named, "all"])
         raise InputError(f"manifest {str(manifest)!r}: no sample in split {split!r}; give --split {mend}")
+    judges = sorted({sample.judge for sample in asked if sample.is_labelled})
     if not judges:
         where = f"of split {split!r} " if split else ""
         raise InputError(f"manifest {str(manifest)!r}: no sample {where}has a label; give {LABELS}")
-    if bare:
-        logger.warning("%s: %s", str(manifest), left_out(bare, chosen.total()))
+    samples = [sample for sample in asked if not sample.is_bare]
+    if len(samples) < len(asked):
+        logger.warning("%s: %s", str(manifest), left_out(len(asked) - len(samples), len(asked)))
     for note in filter(None, (note_on(manifest), doubt)):
         logger.warning("%s", note)
     path = manifest.resolve() if isinstance(manifest, Path) else PurePosixPath(manifest)
     name = str(data) if str(data) in GENERATED else "/".join(path.parts[-2:])
     # Of several judges, people come first.
     dataset = Dataset(name=name, manifest_sha256=manifest_sha256(manifest), split=split, judge=judges[0])
-    size = chosen.total() - bare
-    fitted = None
-    if fitted_on is not None:
-        is_left_out = 0 < len(known) < size and not include_fitted
-        fitted = _fitted(known, left_out=is_left_out, drawn=drawn_ids is not None)
-        size -= len(known) * is_left_out
-    return ManifestSplit(manifest, layout, size, dataset, doubt, fitted, frozenset(known), drawn_ids)
+    if fitted_on is None:
+        return ManifestSplit(manifest, samples, dataset, doubt)
+    known = {sample.id: known[sample.id] for sample in samples if sample.id in known}
+    is_left_out = 0 < len(known) < len(samples) and not include_fitted
+    if is_left_out:
+        samples = [sample for sample in samples if sample.id not in known]
+    fitted = _fitted(known, left_out=is_left_out, drawn=is_drawn)
+    return ManifestSplit(manifest, samples, dataset, doubt, fitted, frozenset(known))
 
 
 def _fitted(known: Mapping[str, str], *, left_out: bool = False, drawn: bool = False) -> Fitted:
@@ -294,22 +230,18 @@ def _fitted(known: Mapping[str, str], *, left_out: bool = False, drawn: bool = F
     return Fitted(samples=len(known), by_group=by_group, left_out=left_out, drawn=drawn)
 
 
-def _recognized(
-    samples: Iterable[Sample], fitted_on: FittedOn, known: dict[str, str]
-) -> Iterator[tuple[Sample, Marks]]:
-    """Yield samples with their marks, and enter in `known` which of them a program was fitted on, and how.
+def _known(samples: Sequence[tuple[Sample, Marks]], fitted_on: FittedOn) -> dict[str, str]:
+    """Return the ids of the samples that a program was fitted or chosen on, and how each is known.
 
-    Those known by a group's name are entered in the end, if others show that it is the same data: many number theirs.
+    A group's name tells only where other samples show that it is the same data: many number theirs.
     """
-    same_data, of_group = False, dict[str, str]()
-    for sample, marks in marked(samples):
+    is_same_data = any(fitted_on.names_groups_of(marks) for _, marks in samples)
+    known: dict[str, str] = {}
+    for sample, marks in samples:
         how = fitted_on.holds(marks)
-        if how is not None:
-            (of_group if how == "group" else known)[sample.id] = how
-        same_data = same_data or fitted_on.names_groups_of(marks)
-        yield sample, marks
-    if same_data:
-        known |= of_group
+        if how is not None and (how != "group" or is_same_data):
+            known[sample.id] = how
+    return known
 
 
 def evaluate(
@@ -339,15 +271,14 @@ def evaluate(
     if split not in {None, *get_args(Split)}:
         raise InputError(f"split {split!r}: unknown; give {', '.join(get_args(Split))}, or None for all")
     fitted_on, known = program.fitted_on, dict[str, str]()
-    samples: Iterable[Sample]
-    if isinstance(data, str | Path):
+    samples = data
+    if isinstance(samples, str | Path):
         samples = samples_of(
-            data, settings, split, progress=progress, fitted_on=fitted_on, include_fitted=include_fitted
+            samples, settings, split, progress=progress, fitted_on=fitted_on, include_fitted=include_fitted
         )
-    elif fitted_on is not None and not isinstance(data, ManifestSplit):
-        samples = (sample for sample, _ in _recognized(data, fitted_on, known))
-    else:
-        samples = data
+    elif fitted_on is not None and not isinstance(samples, ManifestSplit):
+        samples = list(samples)
+        known = _known(list(marked(samples)), fitted_on)
     dataset = samples.dataset if isinstance(samples, ManifestSplit) else Dataset(name="samples")
     context = context_of(program, baselines=baselines)
     if checkpoint is None and dataset.manifest_sha256 is not None:
