@@ -14,7 +14,7 @@ from PIL import Image
 from data.manifest import Sample
 from program.common.errors import InputError
 from program.evaluation.baselines import with_baselines
-from program.evaluation.charts import charts, notes, plain, svg_url
+from program.evaluation.charts import notes, plain, scatter_svg, svg_url
 from program.evaluation.figures import details_of, summarize
 from program.evaluation.publishing import render, worst_rows, write_report
 from program.evaluation.record import WORST, Dataset, EvaluationRecord, WorstRows
@@ -119,7 +119,7 @@ def test_page_holds_everything_and_fetches_nothing(whole):
     maps = [value for name, value in page.attributes if name == "alt" and "red in grey" in value]
     assert sorted(set(maps)) == ["lost to noise: red in grey", "quality lost: red in grey"]
     assert len(maps) == 2 * 6
-    assert "As a gate" in shown
+    assert "By level of the label" in shown
     assert len(text) < 3_000_000
 
 
@@ -136,16 +136,13 @@ def test_everything_from_data_and_models_is_escaped(images, whole):
     assert policy.startswith("default-src 'none'; img-src data:")
 
 
-def test_charts_are_whole_pictures_whatever_the_names_are():
+def test_the_chart_is_a_whole_picture_whatever_the_names_are():
     record, _ = _record(EVIL)
-    drawn = charts(record)
-    assert set(drawn) == {"scatter", "by_distortion", "by_level", "by_question_type"}
-    for chart in drawn.values():
-        data = base64.b64decode(svg_url(chart).partition(",")[2])
-        root = ElementTree.fromstring(data)  # noqa: S314 - our own
-        assert root.tag.endswith("svg")
-        assert not [e for e in root.iter() if e.tag.endswith(("script", "foreignObject"))]
-        assert b"evil.example" not in re.sub(rb"<!--.*?-->", b"", data)
+    data = base64.b64decode(svg_url(scatter_svg({"program": record})).partition(",")[2])
+    root = ElementTree.fromstring(data)  # noqa: S314 - our own
+    assert root.tag.endswith("svg")
+    assert not [e for e in root.iter() if e.tag.endswith(("script", "foreignObject"))]
+    assert b"evil.example" not in re.sub(rb"<!--.*?-->", b"", data)
 
 
 def test_chart_names_hold_no_formula_and_no_missing_glyph():

@@ -7,7 +7,6 @@ from operator import attrgetter
 from typing import Any
 
 import numpy as np
-from numpy.typing import NDArray
 from pydantic import JsonValue
 
 from program.common.errors import InputError
@@ -20,7 +19,6 @@ from program.evaluation.record import (
     Dataset,
     Details,
     EvaluationRecord,
-    GatePoint,
     LabelledRow,
     PartFigures,
     Task,
@@ -101,9 +99,7 @@ def details_of(rows: Sequence[LabelledRow], *, seed: int = 0) -> Details:
     for name, metric in METRICS.items():
         if not metric.headline and (figure := figure_of(name, rows, seed=seed)).n:
             fields[name] = figure
-    used = _in_order(rows)
-    fields["gate"] = _gate(used, seed)
-    choices = [row for row in used if row.task == "mcq"]
+    choices = [row for row in _in_order(rows) if row.task == "mcq"]
     chances = [1 / row.choices for row in choices if row.choices]
     fields["chance"] = math.fsum(chances) / len(chances) if chances and len(chances) == len(choices) else None
     return Details(**fields)
@@ -136,23 +132,6 @@ _INPUTS: Mapping[str, Callable[[Sequence[LabelledRow]], _Inputs]] = {
     "scores": _predictions, "answers": _predictions, "opinions": _opinions, "intervals": _intervals,
 }  # fmt: skip
 """What a metric needs of rows that count: the rows that have it, truth and prediction."""
-
-
-def _gate(used: Sequence[LabelledRow], seed: int) -> tuple[GatePoint, ...]:
-    """Return what each threshold does as a gate, where both people and program put images below it."""
-    rows, truth, predicted = map(np.asarray, _predictions([row for row in used if row.task == "scoring"]))
-    points = []
-    for threshold in (2.0, 2.5, 3.0, 3.5, 4.0):
-        below, stopped = truth < threshold, predicted < threshold
-        if below.any() and stopped.any():
-            precision, recall = _share(rows, stopped, below, seed), _share(rows, below, stopped, seed)
-            points.append(GatePoint(threshold=threshold, precision=precision, recall=recall))
-    return tuple(points)
-
-
-def _share(rows: NDArray[Any], of: NDArray[np.bool_], right: NDArray[Any], seed: int) -> Figure:
-    """Return which share of some of the rows is right."""
-    return interval("accuracy", [True] * int(of.sum()), right[of].tolist(), [row.group for row in rows[of]], seed=seed)
 
 
 _PARTS: Mapping[str, Callable[[LabelledRow], str | None]] = {

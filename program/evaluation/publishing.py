@@ -30,17 +30,17 @@ from program.evaluation.agreement import ceiling_words
 from program.evaluation.charts import (
     baseline_tables,
     baselines_by_task,
-    charts,
     figure_lines,
     figures_table,
     heading,
     notes,
+    scatter_svg,
     svg_url,
 )
 from program.evaluation.evaluating import Evaluating
 from program.evaluation.intervals import METRICS, Figure
 from program.evaluation.metrics import srcc
-from program.evaluation.record import WORST, Baseline, Dataset, EvaluationRecord, LabelledRow
+from program.evaluation.record import WORST, Baseline, Dataset, Details, EvaluationRecord, LabelledRow
 from program.expert import TILE, heatmap
 from program.fusion import ScoreFusion
 from program.images.store import IMAGES, data_url, jpeg_of, small, thumbnail
@@ -177,7 +177,7 @@ def _writing(folder: Path) -> Iterator[None]:
 def render(
     record: EvaluationRecord,
     samples: Iterable[Sample],
-    drawn: Mapping[str, str] | None = None,
+    drawn: str | None = None,
     sections: Mapping[str, str] | None = None,
     before: EvaluationRecord | None = None,
     opening: Mapping[str, str] | None = None,
@@ -185,7 +185,7 @@ def render(
 ) -> str:
     """Return the page, with an `opening` and `sections` of plain text by title. What comes from data is escaped.
 
-    `drawn` are its charts, where they were drawn before; `maps` how many images of each kind have maps. `before` is
+    `drawn` is its chart, where that was drawn before; `maps` how many images of each kind have maps. `before` is
     another program's record over the same samples: the page shows whose scores moved most.
     """
     earlier = {row.id: row.predicted for row in before.rows if row.task == "scoring" and row.counts} if before else {}
@@ -196,12 +196,16 @@ def render(
     }
     mapped = [*shown["worst"][:maps], *shown["moved"][:maps]]
     pictures = pictures_of(samples, {row.id for rows in shown.values() for row in rows}, mapped)
-    drawn = charts(record) if drawn is None else drawn
+    if drawn is None:
+        drawn = scatter_svg({"program": record})
+    details = record.details or Details()
     return _template().render(
         heading=heading(record), record=record, notes=notes(record), metrics=METRICS,
         figures=list(figure_lines(record)),
         ladders=[_ladder(record, ways, columns) for ways, columns in baselines_by_task(record)],
-        charts={name: svg_url(chart) for name, chart in drawn.items()},
+        scatter=svg_url(drawn) if drawn else "",
+        by_part={"distortion": details.by_distortion, "level of the label": details.by_level,
+                 "type of question": details.by_question_type},
         shown=shown, earlier=earlier, pictures=pictures, failures=list(record.failures()),
         opening=dict(opening or {}), sections=dict(sections or {}), words=CATEGORY_WORDS,
     )  # fmt: skip
@@ -270,17 +274,17 @@ _PICTURE_PX = 320
 def log_evaluation(
     record: EvaluationRecord, run: RunHandle, program: AgenticIQA, samples: Iterable[Sample], page: Path | None = None
 ) -> None:
-    """Log what was asked of a program, its headlines, the samples' table, the charts, the report, the worst misses.
+    """Log what was asked of a program, its headlines, the samples' table, the chart, the report, the worst misses.
 
     `page` is the report where it was written already; else one is made from `samples` for the run alone.
     """
-    drawn = charts(record)
+    drawn = scatter_svg({"program": record})
     words = {"seed": record.seed, "labels": labels_of(samples), "fitted": str(record.fitted or "unknown")}
     log_headlines(run, record, program, samples, words)
     run.log_metrics({"seconds": record.wall_seconds})
     run.log_table([row.columns() for row in record.rows[:_MAX_TABLE_ROWS]], "samples")
-    for chart_name, chart in drawn.items():
-        run.log_text(chart, f"{chart_name}.svg")
+    if drawn:
+        run.log_text(drawn, "scatter.svg")
     run.log_content(record.summary(), "result.json")
     run.log_content({**record.context, "seed": record.seed}, "settings.yaml")
     # Nobody asked for this page: it has no maps, which take most of the time.

@@ -348,22 +348,11 @@ class PartFigures(Frozen):
     figures: dict[str, Figure]
 
 
-class GatePoint(Frozen):
-    """A threshold on scores, 1..5, as a gate: what it stops against what people put below it."""
-
-    threshold: float
-    precision: Figure
-    """Of the images that the program puts below it, the share that people do too."""
-    recall: Figure
-    """Of the images that people put below it, the share that the program does too."""
-
-
 class Details(Agreement):
     """Figures beyond the headline ones, and parts of the samples; empty where the data has no such label."""
 
     headline: ClassVar[bool] = False
 
-    gate: tuple[GatePoint, ...] = ()
     by_distortion: dict[str, PartFigures] = Field(default_factory=dict)
     by_level: dict[str, PartFigures] = Field(default_factory=dict)
     """By the human score rounded to a level, "1" to "5"."""
