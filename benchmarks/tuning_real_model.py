@@ -120,11 +120,8 @@ def _tested(arguments: argparse.Namespace, settings: Settings, manifest: Path, p
     from program.evaluation.evaluating import evaluate, samples_of
 
     samples = samples_of(str(manifest), settings, "test", progress=False)
-    # Each seed's manifest is another: so is its checkpoint. What was answered is cached.
-    name = f"{program.name if program else f'{manifest.stem}-uncompiled'}-test.jsonl"
-    checkpoint = arguments.work / name
     loaded = load(program, settings) if program else AgenticIQA(settings)
-    return evaluate(loaded, samples, split=None, workers=1, checkpoint=checkpoint, resume=checkpoint.is_file())
+    return evaluate(loaded, samples, split=None, workers=1)
 
 
 def _moved(program: Path, settings: Settings, manifest: Path, rows: Sequence[Any]) -> dict[str, float]:

@@ -18,7 +18,7 @@ def main(argv: list[str] | None = None) -> int:
     parser.add_argument("data", metavar="NAME|MANIFEST", help="quickstart, quickstart-fr or a manifest (.jsonl, .csv, "
                         ".xlsx, .parquet), a path or a URI; or a dataset hf:NAME:SPLIT")  # fmt: skip
     cli.add_layout_flags(parser)
-    cli.add_program_flags(parser, replaces="replace an existing --report or --checkpoint")
+    cli.add_program_flags(parser, replaces="replace an existing --report")
     parser.add_argument("--split", metavar="S", choices=("train", "validation", "test", "all"), default="test",
                         help="train, validation, test or all (default: test)")  # fmt: skip
     parser.add_argument("--include-fitted", action="store_true",
@@ -27,9 +27,6 @@ def main(argv: list[str] | None = None) -> int:
                         help="also evaluate the uncompiled program, each tool, the model alone, means and fusion "
                         "formulas")  # fmt: skip
     parser.add_argument("--workers", metavar="N", type=cli.whole_number(), help="threads (default: from the settings)")
-    parser.add_argument("--resume", action="store_true", help="continue the same evaluation where it stopped")
-    parser.add_argument("--checkpoint", metavar="FILE", type=Path,
-                        help="JSONL of finished samples (default: in the cache folder, by evaluation)")  # fmt: skip
     parser.add_argument("--report", metavar="DIR", type=Path,
                         help="write report.html, record.json and misses.jsonl there")  # fmt: skip
     parser.add_argument("--json", action="store_true", help="print the record as JSON")
@@ -38,7 +35,9 @@ def main(argv: list[str] | None = None) -> int:
     cli.add_settings_flags(parser)
     cli.add_budget_flags(parser)
     arguments = parser.parse_args(argv)
-    return cli.run_command(lambda: _evaluate(arguments), kept="what was finished is kept; continue with --resume")
+    return cli.run_command(
+        lambda: _evaluate(arguments), kept="what was answered is kept; the same command goes on from there"
+    )
 
 
 def _evaluate(arguments: argparse.Namespace) -> int:
@@ -59,9 +58,6 @@ def _evaluate(arguments: argparse.Namespace) -> int:
         arguments.data, settings, split, layout=layout,
         fitted_on=program.fitted_on, include_fitted=arguments.include_fitted,
     )  # fmt: skip
-    read = (place for sample in samples for place in (sample.image, sample.reference) if place is not None)
-    if arguments.checkpoint:
-        cli.check_outputs(arguments, "--checkpoint", arguments.checkpoint, read=read, begun=arguments.resume)
     if arguments.report:
         check_report_folder(arguments.report)
         cli.check_outputs(arguments, "--report", *report_files(arguments.report))
@@ -73,7 +69,6 @@ def _evaluate(arguments: argparse.Namespace) -> int:
         with budget_from(arguments):
             record = evaluate(
                 program, samples, baselines=arguments.baselines, workers=arguments.workers,
-                checkpoint=arguments.checkpoint, resume=arguments.resume,
                 engine=None if cluster is None else ray_engine(make, cluster, Sample, LabelledRow.model_validate_json),
             )  # fmt: skip
         check_judged(record, samples.manifest)

@@ -1,10 +1,9 @@
 """An evaluation from a dataset's name to a whole record."""
 
 import logging
-import re
 import time
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence, Sized
-from contextlib import closing, nullcontext
+from contextlib import closing
 from dataclasses import dataclass, replace
 from pathlib import Path, PurePosixPath
 from typing import Any, Self, TypeAlias, get_args
@@ -28,9 +27,7 @@ from data.tables import note_on
 from program.agent.assessment import Assessment
 from program.agent.labels import FittedOn, Marks, marked
 from program.agent.loop import AgenticIQA
-from program.agent.module import digest
 from program.agent.saving import context_of
-from program.common.cache import can_keep
 from program.common.errors import InputError
 from program.common.files import IdSet, Place
 from program.common.settings import Settings
@@ -38,13 +35,9 @@ from program.evaluation.baselines import BaselineAnswers, with_baselines
 from program.evaluation.figures import details_of, summarize
 from program.evaluation.record import Cost, Dataset, Details, EvaluationRecord, Fitted, LabelledRow, WorstRows
 from program.lms.limits import BudgetSpent
-from program.running.journal import Journal
 from program.running.runner import Asking, Engine, run
 
 logger = logging.getLogger(__name__)
-
-_CHECKPOINT_VERSION = 5
-_MEND = "name another file with --checkpoint, or another cache folder (AGENTICIQA_CACHE_DIR)"
 
 OtherAnswers: TypeAlias = Callable[[Sample, Assessment], tuple[dict[str, float | str], Cost]]
 """Takes a sample and the program's assessment, returns other answers by name; raises BudgetSpent alone."""
@@ -89,8 +82,6 @@ def run_samples(
     *,
     workers: int = 2,
     progress: bool = True,
-    checkpoint: Path | None = None,
-    resume: bool = False,
     seed: int = 0,
     dataset: Dataset | None = None,
     context: Mapping[str, JsonValue] | None = None,
@@ -103,9 +94,9 @@ def run_samples(
     `program(image=, query=, reference=, options=, regions=)` returns an Assessment, in several threads, each call in a
     copy of the caller's context. An exception or a "failed" Assessment becomes a failed row, as `running.runner` says.
     Of a stream of samples two per worker are held at once. `engine` takes the threads' place. `seed` fixes the
-    intervals; `dataset` and `context` (hashes, model names) are what a `checkpoint` must match to be resumed. Ctrl-C
-    and a spent `Budget` finish and write what is in flight, then raise. Raises InputError for fewer than one worker, a
-    repeated sample id, or a checkpoint of another run.
+    intervals; the record holds `dataset` and `context` (hashes, model names). Ctrl-C and a spent `Budget` finish what
+    is in flight, then raise: its answers are in the cache. Raises InputError for fewer than one worker or a repeated
+    sample id.
     """
     if workers < 1:
         raise InputError(f"workers: {workers} is too few; give 1 or more")
@@ -120,21 +111,14 @@ def run_samples(
         failed += row.status == "failed"
         return f"{failed} failed" if failed else ""
 
-    header = {"checkpoint": "evaluation", "schema_version": _CHECKPOINT_VERSION, **dataset.model_dump(mode="json"),
-              "context": context}  # fmt: skip
-    with nullcontext() if checkpoint is None else Journal(checkpoint, header, LabelledRow, mend=_MEND) as journal:
-        if journal is not None:
-            if not resume:
-                journal.set_aside()
-            journal.resume()
-        try:
-            run(
-                Evaluating(program, others), _distinct(samples), take, workers=workers, engine=engine, journal=journal,
-                label=label, total=len(samples) if isinstance(samples, Sized) else None, progress=progress,
-            )  # fmt: skip
-        except BudgetSpent as error:
-            hint = f"; {len(rows)} samples are finished and kept, resume to continue" if checkpoint else ""
-            raise BudgetSpent(f"{error}{hint}") from error
+    try:
+        run(
+            Evaluating(program, others), _distinct(samples), take, workers=workers, engine=engine, label=label,
+            total=len(samples) if isinstance(samples, Sized) else None, progress=progress,
+        )  # fmt: skip
+    except BudgetSpent as error:
+        kept = f"{len(rows)} samples are finished; a repeated run takes their answers from the cache"
+        raise BudgetSpent(f"{error}; {kept}") from error
     wall = time.perf_counter() - started
     ordered = [rows[place] for place in sorted(rows)]
     return summarize(ordered, dataset=dataset, context=context, seed=seed, wall_seconds=wall)
@@ -251,8 +235,6 @@ def evaluate(
     split: str | None = "test",
     baselines: bool = False,
     workers: int | None = None,
-    checkpoint: Path | None = None,
-    resume: bool = False,
     progress: bool = True,
     engine: Engine | None = None,
     include_fitted: bool = False,
@@ -261,10 +243,8 @@ def evaluate(
 
     `program` None is the uncompiled one on the settings. `data` is a dataset's name, a manifest's path (of these,
     `split` takes "train", "validation" or "test", None all; see `samples_of` for those that the program was fitted on)
-    or samples, which are all taken. Every finished
-    sample goes to a checkpoint (default: in the cache folder, one file for each program, data, split and choice of
-    baselines), which `resume` continues; without it an older file is kept beside the new one as `<name>.previous`.
-    `engine` runs the samples elsewhere than in threads (`running.on_ray`). Raises InputError or DataError.
+    or samples, which are all taken. `engine` runs the samples elsewhere than in threads (`running.on_ray`). Raises
+    InputError or DataError.
     """
     program = program if program is not None else AgenticIQA()
     settings = program.resources.settings
@@ -280,19 +260,11 @@ def evaluate(
         samples = list(samples)
         known = _known(list(marked(samples)), fitted_on)
     dataset = samples.dataset if isinstance(samples, ManifestSplit) else Dataset(name="samples")
-    context = context_of(program, baselines=baselines)
-    if checkpoint is None and dataset.manifest_sha256 is not None:
-        checkpoint = checkpoint_path(settings, dataset, context)
-        if not resume and not can_keep(checkpoint.parent):
-            logger.warning("this evaluation cannot be resumed: name a file with --checkpoint to keep what is finished")
-            checkpoint = None
-    elif checkpoint is None and resume:
-        raise InputError("resume: samples from Python have no checkpoint of their own; give checkpoint=")
     if workers is None:
         workers = settings.compile.workers
     record = run_samples(
         program, samples, workers=workers, progress=progress,
-        seed=settings.seed, checkpoint=checkpoint, resume=resume, dataset=dataset, context=context,
+        seed=settings.seed, dataset=dataset, context=context_of(program),
         others=BaselineAnswers(program) if baselines else None, engine=engine,
     )  # fmt: skip
     record = record.model_copy(update={"details": details_of(record.rows, seed=settings.seed)})
@@ -324,10 +296,3 @@ def check_judged(record: EvaluationRecord, manifest: Place) -> None:
         raise InputError(
             f"manifest {str(manifest)!r}: none of the {record.failed} samples could be judged; the first: {reason}"
         )
-
-
-def checkpoint_path(settings: Settings, dataset: Dataset, context: dict[str, Any]) -> Path:
-    """Return the default path of this evaluation's checkpoint."""
-    key = digest([_CHECKPOINT_VERSION, dataset.manifest_sha256, dataset.split, context])[:16]
-    name = re.sub(r"[^A-Za-z0-9_-]+", "-", dataset.name.removesuffix(".jsonl")).strip("-")[:60]
-    return settings.cache_dir / "evaluations" / f"{name}-{dataset.split or 'all'}-{key}.jsonl"

@@ -267,7 +267,7 @@ def show(record: EvaluationRecord, samples: Iterable[Sample], page: Path | None)
 
 _LISTED = ("srcc", "plcc", "rmse", "accuracy", "preference")
 _MAX_TABLE_ROWS = 20_000
-"""A larger table takes MLflow's UI minutes to show; the checkpoint holds every row."""
+"""A larger table takes MLflow's UI minutes to show."""
 _PICTURE_PX = 320
 
 

@@ -386,7 +386,7 @@ class EvaluationRecord(Agreement):
     """Over the samples that say: seconds a sample took ("seconds_p50", "seconds_p95"), and what an image cost."""
     seed: int = 0
     wall_seconds: float = 0.0
-    """Of this run; samples taken over from a checkpoint cost nothing again."""
+    """Of this run; what the cache holds takes none."""
     context: dict[str, JsonValue] = Field(default_factory=dict)
     """Settings hash, program hash, model names, tools: what the caller knows of the program."""
     environment: Environment
