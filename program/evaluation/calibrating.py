@@ -1,9 +1,9 @@
-"""Many images through many tools, and what people's scores say of these: fitted maps and measured strengths."""
+"""Many images through many tools, and the maps that people's scores give these."""
 
 import datetime
 import itertools
 import logging
-from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from pathlib import Path, PurePosixPath
 from typing import TYPE_CHECKING, Any, NamedTuple
 
@@ -19,16 +19,11 @@ from program.common.pool import in_order
 from program.evaluation.metrics import fit_map, rmse, srcc
 from program.images.store import IMAGES
 from program.tools.calibration import (
-    FEWEST,
     Calibration,
     CategoryMap,
-    Figures,
     MapParameters,
-    MeasuredStrength,
     Provenance,
     Residual,
-    Strength,
-    Strengths,
     ToolCalibration,
     apply_map,
     is_identity,
@@ -204,24 +199,11 @@ FEWEST_OF_A_CATEGORY = 25
 """Fewer images of a distortion category get no map of their own."""
 
 
-def results(surveyed: Surveyed, out: Path, strengths: bool, params_dir: Path | None) -> tuple[dict[str, Any], "Table"]:
-    """Write strengths or maps over those of a file; returns the figures as JSON and as a table.
+def results(surveyed: Surveyed, out: Path, params_dir: Path | None) -> tuple[dict[str, Any], "Table"]:
+    """Write maps over those of a file; returns the figures as JSON and as a table.
 
     Raises ToolError when nothing was fitted, SettingsError when the file cannot be read or written.
     """
-    if strengths:
-        good = surveyed.readings[surveyed.readings.raw.notna()]
-        by_tool = {spec.name: strength_of(library_label(spec), good[good.tool == spec.name]) for spec in surveyed.specs}
-        base = Strengths.load(out) if out.exists() else Strengths()
-        measured = base.merge({name: own for name, own in by_tool.items() if own is not None}, surveyed.sources)
-        _write(measured, out)
-        lines = []
-        for name, tool in measured.tools.items():
-            own = (tool.general, *map(tool.by_category.get, DISTORTION_CATEGORIES))
-            lines.append((name, str(tool.general.n), *(f"{each.srcc:.2f}" if each else "-" for each in own)))
-        title = f"|SRCC| with human scores from {', '.join(measured.sources)}"
-        table = _table(title, out, ("tool", "n", "all", *DISTORTION_CATEGORIES), lines)
-        return {"out": str(out), **measured.model_dump(mode="json")}, table
     tools, skipped = fit_all(surveyed, params_dir=params_dir)
     if not tools:
         why_not = skipped.__getitem__
@@ -240,13 +222,19 @@ def results(surveyed: Surveyed, out: Path, strengths: bool, params_dir: Path | N
         "skipped": skipped,
         "problems": surveyed.problems(),
     }
-    lines = [(name, *map(str, own.values()), tools[name].map.kind) for name, own in figures.items()]
-    lines += [(name, "-", "-", "-", "-", why) for name, why in skipped.items()]
-    title = f"Maps to 1..5 fitted on {', '.join(surveyed.sources)}"
-    return report, _table(title, out, ("tool", "n", "SRCC", "RMSE", "precision", "map"), lines)
+    from rich.table import Table
+
+    table = Table(title=f"Maps to 1..5 fitted on {', '.join(surveyed.sources)}", caption=f"written to {out}")
+    for column in ("tool", "n", "SRCC", "RMSE", "precision", "map"):
+        table.add_column(column, justify="left" if column in ("tool", "map") else "right")
+    for name, own in figures.items():
+        table.add_row(name, *map(str, own.values()), tools[name].map.kind)
+    for name, why in skipped.items():
+        table.add_row(name, "-", "-", "-", "-", why)
+    return report, table
 
 
-def _write(figures: Figures, path: Path) -> None:
+def _write(figures: Calibration, path: Path) -> None:
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
         remove_leftovers(path.parent)
@@ -255,17 +243,6 @@ def _write(figures: Figures, path: Path) -> None:
         raise SettingsError(
             f"file {str(path)!r}: cannot be written ({error.strerror}); choose another --out"
         ) from error
-
-
-def _table(title: str, out: Path, columns: Sequence[str], lines: Iterable[Sequence[str]]) -> "Table":
-    from rich.table import Table
-
-    table = Table(title=title, caption=f"written to {out}")
-    for column in columns:
-        table.add_column(column, justify="left" if column in ("tool", "map") else "right")
-    for line in lines:
-        table.add_row(*line)
-    return table
 
 
 def fit_tool(spec: ToolSpec, readings: "pd.DataFrame", parameters: Path | None = None) -> ToolCalibration:
@@ -347,31 +324,3 @@ def _with_correlations(tools: Mapping[str, ToolCalibration], surveyed: Surveyed)
             e, f = (np.array([errors[name][key] for key in common]) for name in (one, other))
             together[one][other] = round(float(e @ f / np.sqrt((e @ e) * (f @ f))), 4)
     return {name: tool.model_copy(update={"correlations": together[name]}) for name, tool in tools.items()}
-
-
-def strength_of(library: str, readings: "pd.DataFrame") -> Strength | None:
-    """Return a tool's strength from columns source, raw, human and category, or None where no source has 8 images.
-
-    >>> import pandas as pd
-    >>> rows = {"source": "toy", "raw": [1, 2, 3, 4, 5, 6, 7, 8], "human": [8, 7, 6, 5, 4, 3, 1, 2]}
-    >>> strength_of("toy 1", pd.DataFrame({**rows, "category": "Noise"})).by_category["Noise"].srcc
-    0.9762
-    """
-    general = _measured(readings)
-    if general is None:
-        return None
-    own = {}
-    for category in DISTORTION_CATEGORIES:
-        strength = _measured(readings[readings.category == category])
-        if strength is not None:
-            own[category] = strength
-    return Strength(library=library, sources=tuple(readings.source.unique()), general=general, by_category=own)
-
-
-def _measured(readings: "pd.DataFrame") -> MeasuredStrength | None:
-    parts = [part for _, part in readings.groupby("source", sort=False)]
-    enough = [part for part in parts if len(part) >= FEWEST and part.raw.nunique() > 1 and part.human.nunique() > 1]
-    if not enough:
-        return None
-    agreement = np.mean([abs(srcc(part.human, part.raw)) for part in enough])
-    return MeasuredStrength(srcc=round(float(agreement), 4), n=sum(map(len, enough)))
