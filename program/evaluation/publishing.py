@@ -41,34 +41,30 @@ from program.evaluation.evaluating import Evaluating
 from program.evaluation.intervals import METRICS, Figure
 from program.evaluation.metrics import srcc
 from program.evaluation.record import WORST, Baseline, Dataset, Details, EvaluationRecord, LabelledRow
-from program.expert import TILE, heatmap
 from program.fusion import ScoreFusion
-from program.images.store import IMAGES, data_url, jpeg_of, small, thumbnail
+from program.images.store import jpeg_of, small, thumbnail
 from program.lms.traits import known_traits
 from program.tracking import RunHandle, dataset_name
-from signatures.schemas import CATEGORY_WORDS, GLOBAL, SEVERITIES
+from signatures.schemas import CATEGORY_WORDS
 
-_THUMBNAIL_PX, _MAP_PX = 320, 200
+_THUMBNAIL_PX = 320
+_FEW = 6
+"""Images beside the worst misses."""
 
 
-def pictures_of(
-    samples: Iterable[Sample], wanted: set[str], mapped: Iterable[LabelledRow]
-) -> Mapping[str, Mapping[str, Any]]:
-    """Return what to show of the samples whose ids are wanted, by id; with maps for the rows of `mapped`.
+def pictures_of(samples: Iterable[Sample], wanted: set[str]) -> Mapping[str, Mapping[str, Any]]:
+    """Return what to show of the samples whose ids are wanted, by id.
 
-    Pictures are data: URLs, None or left out where the image cannot be read.
+    Pictures are data: URLs, None where the image cannot be read.
     """
-    distortions, pictures = {row.id: _found(row) for row in mapped}, {}
+    pictures = {}
     for sample in samples:
         if sample.id in wanted:
-            picture: dict[str, Any] = {"image": _thumbnail(sample.image), "reference": None, "maps": {}}
-            if sample.reference:
-                picture["reference"] = _thumbnail(sample.reference)
-            if sample.id in distortions:
-                picture["maps"] = _maps(sample, distortions[sample.id])
-            pictures[sample.id] = {**picture, "query": sample.query, "options": sample.options}
-        if len(pictures) == len(wanted):
-            break
+            reference = _thumbnail(sample.reference) if sample.reference else None
+            pictures[sample.id] = {
+                "image": _thumbnail(sample.image), "reference": reference, "query": sample.query,
+                "options": sample.options,
+            }  # fmt: skip
     return pictures
 
 
@@ -78,34 +74,6 @@ def _thumbnail(path: Place) -> str | None:
     except InputError:
         return None
 
-
-def _found(row: LabelledRow) -> str | None:
-    """Return the worst fault or the strongest distortion that was found in the whole image, if any."""
-    evidence: Any = row.evidence or {}
-    findings = [f for f in evidence.get("findings", ()) if f["region"] == GLOBAL and f["severity"] != "none"]
-    if findings and findings[0].get("fault"):  # faults come with the worst first
-        return str(findings[0]["fault"])
-    strongest = max(findings, key=lambda f: SEVERITIES.index(f["severity"]), default=None)
-    return CATEGORY_WORDS[strongest["type"]] if strongest else None
-
-
-def _maps(sample: Sample, distortion: str | None) -> dict[str, str]:
-    """Return where quality is lost, in all and to one distortion, by what the picture shows."""
-    try:
-        with IMAGES.borrow():
-            image, reference = IMAGES.add(sample.image), IMAGES.add(sample.reference) if sample.reference else None
-            if reference and (reference.width, reference.height) != (image.width, image.height):
-                reference = None
-            maps = {"quality lost": heatmap(image, reference, step=TILE)}
-            if distortion is not None:
-                maps[f"lost to {distortion}"] = heatmap(image, reference, distortion, TILE)
-            return {title: data_url(drawn, _MAP_PX) for title, drawn in maps.items()}
-    except InputError:
-        return {}
-
-
-_FEW = 6
-"""Images beside the worst misses, of each kind; and those of each kind with maps, which take half a second each."""
 
 _FAILURES_SHOWN = 5
 
@@ -181,12 +149,11 @@ def render(
     sections: Mapping[str, str] | None = None,
     before: EvaluationRecord | None = None,
     opening: Mapping[str, str] | None = None,
-    maps: int = _FEW,
 ) -> str:
     """Return the page, with an `opening` and `sections` of plain text by title. What comes from data is escaped.
 
-    `drawn` is its chart, where that was drawn before; `maps` how many images of each kind have maps. `before` is
-    another program's record over the same samples: the page shows whose scores moved most.
+    `drawn` is its chart, where that was drawn before. `before` is another program's record over the same samples: the
+    page shows whose scores moved most.
     """
     earlier = {row.id: row.predicted for row in before.rows if row.task == "scoring" and row.counts} if before else {}
     shown = {
@@ -194,8 +161,7 @@ def render(
         "moved": changed_rows(record.rows, earlier),
         "wrong": worst_rows(record.rows, "mcq"),
     }
-    mapped = [*shown["worst"][:maps], *shown["moved"][:maps]]
-    pictures = pictures_of(samples, {row.id for rows in shown.values() for row in rows}, mapped)
+    pictures = pictures_of(samples, {row.id for rows in shown.values() for row in rows})
     if drawn is None:
         drawn = scatter_svg({"program": record})
     details = record.details or Details()
@@ -287,8 +253,7 @@ def log_evaluation(
         run.log_text(drawn, "scatter.svg")
     run.log_content(record.summary(), "result.json")
     run.log_content({**record.context, "seed": record.seed}, "settings.yaml")
-    # Nobody asked for this page: it has no maps, which take most of the time.
-    run.log_text(page.read_text("utf-8") if page else render(record, samples, drawn, maps=0), "report.html")
+    run.log_text(page.read_text("utf-8") if page else render(record, samples, drawn), "report.html")
     log_misses(run, record, program, samples)
 
 
