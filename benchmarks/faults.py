@@ -108,7 +108,7 @@ def _words(command: str, folder: Path, run: Path) -> list[str]:
         return [*python, "program.gallery", str(run / "images"), "--out", str(run / "gallery"), *flags]
     if command == "evaluate":
         return [*python, "program.evaluate", str(folder / "manifest.jsonl"), *shared]
-    resume = ["--resume"] if (run / "program" / "run.json").is_file() else []
+    resume = ["--resume"] if (run / "program" / "candidates.jsonl").is_file() else []
     out = ["--data", str(folder / "manifest.jsonl"), "--out", str(run / "program")]
     return [*python, "program.compile", *out, *shared, *resume]
 

@@ -66,7 +66,7 @@ def compile_program(job: Job, *, console: Console | None = None) -> Compiled:
     """Teach a program, choose the best candidate on validation, save it, and compare both programs on test.
 
     Raises BudgetSpent (an InputError) when the budget in force is spent, KeyboardInterrupt with words on Ctrl-C, and
-    InputError where another compile has the folder or where it cannot be resumed.
+    InputError where another compile has the folder, or there is none to resume.
     """
     run = Compile(job, console)
     with closing(run.log):
@@ -224,11 +224,11 @@ class Compile:
     """One compile in progress; no other writes its folder until its log is closed."""
 
     def __init__(self, job: Job, console: Console | None = None) -> None:
-        """Ask and write nothing yet; InputError where another compile has the folder, or it cannot be resumed."""
+        """Ask and write nothing yet; InputError where another compile has the folder, or there is none to resume."""
         self.job, self.console = job, console
         self.program = AgenticIQA(job.settings, lm=job.lm)
         self.train, self.validation = job.samples("train", job.optimizers), job.samples("validation")
-        self.log = CompileLog(job.out, job.key(self.program, [*self.train, *self.validation]), resume=job.resume)
+        self.log = CompileLog(job.out, resume=job.resume)
         self._run: RunHandle | None = None
         self.whole = Round.of(
             job, self.program, Reflections(), console=console, log_score=self._log_score,

@@ -1,6 +1,7 @@
 """A compile's plan before it starts (runs, calls, time, cost), and the log from which one that was stopped resumes."""
 
 import json
+import math
 import statistics
 import time
 from bisect import bisect_right
@@ -77,12 +78,6 @@ class CallPlan:
         calls = f"about {self.expected_calls:,}, at most {self.most_calls:,} model calls"
         pace = f"if a call takes {LANGUAGE_MODEL.seconds_per_call:g} s"
         yield f"in all: {calls}, about {_time_words(self.seconds)} {pace}{price}"
-
-    def left(self) -> str:
-        """Return what a compile that was begun needs at most: the whole plan, as what is kept is met on the way."""
-        if self.paid:
-            return f"at most {self.most_calls:,} model calls left"
-        return f"at most about {_time_words(self.seconds)} left, free"
 
 
 def call_plan(job: Job, *, champion: bool = False) -> CallPlan:
@@ -234,7 +229,7 @@ def _time_words(seconds: float) -> str:
     return f"{seconds / 60:.0f} min" if seconds < 5400 else f"{seconds / 3600:.1f} h"
 
 
-_LOGS = ("run.json", "candidates.jsonl")
+_LOGS = ("candidates.jsonl",)
 """Files of a program's folder that outlive its replacement by a better candidate."""
 _MEND = "give another --out"
 
@@ -242,16 +237,12 @@ _MEND = "give another --out"
 class CompileLog:
     """Writes the log of one compile into its folder, which no other compile writes until `close`."""
 
-    def __init__(self, folder: Path, key: Mapping[str, str], *, resume: bool = False) -> None:
-        """Lock the folder and, to resume, read what is there; nothing is written before `begin`.
+    def __init__(self, folder: Path, *, resume: bool = False) -> None:
+        """Lock the folder; nothing is written before `begin`.
 
-        Raises InputError where another compile writes it, or where no compile with this key can be resumed.
+        Raises InputError where another compile writes it, or where there is none to resume.
         """
-        self.folder, self._key, self._resume = folder, dict(key), resume
-        self.scored = 0
-        """Candidates that the compile which is resumed had scored."""
-        self.is_finished = False
-        """Whether it had come to its end."""
+        self.folder, self._resume = folder, resume
         self.curve: list[tuple[str, float, float]] = []
         """Candidate, its score and the best score so far, in the order they were scored."""
         self._lm = dspy.settings.lm
@@ -262,18 +253,17 @@ class CompileLog:
         # Its lock lies beside the folder, which every better candidate replaces.
         folder.parent.mkdir(parents=True, exist_ok=True)
         self._lock = LineLog(folder.with_name(f".{folder.name}.lock"), mend=_MEND, name=f"folder {str(folder)!r}")
-        try:
-            if resume:
-                self._read()
-        except BaseException:
+        if resume and not (folder / "candidates.jsonl").is_file():
             self.close()
-            raise
+            raise InputError(f"folder {str(folder)!r}: no compile was begun there; start it without --resume")
 
     def begin(self, program: AgenticIQA) -> None:
         """Save the uncompiled program, unless a resumed compile left a better one, until something is better."""
-        if self.is_finished or self._saved_score is not None:
+        if self._resume:
+            self._saved_score = self._score_there()
+        if self._saved_score is not None:
             return
-        files = {"run.json": json.dumps({"key": self._key}, indent=1) + "\n"}
+        files = {}
         if not self._resume:
             files["candidates.jsonl"] = ""  # the folder is known to hold it before its first line
         record = {"chosen": "uncompiled", "finished": False}
@@ -293,7 +283,7 @@ class CompileLog:
         score = float(candidate.search_score or 0.0)
         is_best = all(score > best for _, _, best in self.curve[-1:])
         self.curve.append((candidate.name, score, score if is_best else self.curve[-1][2]))
-        if is_best and not self.is_finished and (self._saved_score is None or score > self._saved_score):
+        if is_best and (self._saved_score is None or score > self._saved_score):
             record = {"chosen": candidate.name, "search_score": score, "finished": False}
             with dspy.context(lm=self._lm):
                 save(candidate.program, self.folder, record=record, keep=_LOGS)
@@ -302,31 +292,17 @@ class CompileLog:
             "event": "candidate", "seconds": round(time.perf_counter() - self._started, 2), "name": candidate.name,
             "score": round(score, 6), "best": is_best,
         }  # fmt: skip
-        with closing(self._lines()) as log:
+        with closing(LineLog(self.folder / "candidates.jsonl", mend=_MEND)) as log:
             log.append(json.dumps(line, ensure_ascii=False))
 
     def finish(self, program: AgenticIQA, record: Mapping[str, Any], files: Mapping[str, str] | None = None) -> None:
         """Save the chosen program with its record and further files, and mark the compile as done."""
         save(program, self.folder, record={**record, "finished": True}, keep=_LOGS, files=files)
 
-    def _lines(self) -> LineLog:
-        return LineLog(self.folder / "candidates.jsonl", mend=_MEND)
-
-    def _read(self) -> None:
-        name = repr(str(self.folder))
+    def _score_there(self) -> float | None:
+        """Return the search score of the program that is there; infinite for a finished one, which stays."""
         try:
-            begun = dict(json.loads((self.folder / "run.json").read_text("utf-8"))["key"])
-            with closing(self._lines()) as log:
-                self.scored = sum(json.loads(line)["event"] == "candidate" for line in log.lines())
-        except FileNotFoundError:
-            raise InputError(f"folder {name}: no compile was begun there; start it without --resume") from None
-        except (OSError, ValueError, KeyError, TypeError, RecursionError) as error:
-            raise InputError(f"folder {name}: its log cannot be read ({error}); start without --resume") from error
-        if changed := [part for part in {**begun, **self._key} if begun.get(part) != self._key.get(part)]:
-            raise InputError(
-                f"folder {name}: that compile had another {', '.join(changed)}; "
-                "start without --resume, or undo the change"
-            )
-        with suppress(OSError, ValueError, KeyError, TypeError):  # it is written again
             record = json.loads((self.folder / "program.json").read_text("utf-8"))["record"]
-            self.is_finished, self._saved_score = record["finished"], record.get("search_score")
+            return math.inf if record["finished"] else record.get("search_score")
+        except (OSError, ValueError, KeyError, TypeError):  # it is written again
+            return None

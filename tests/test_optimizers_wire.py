@@ -257,29 +257,6 @@ def test_ctrl_c_in_a_trial_of_optunas_is_told_in_one_line(data, loopback, tmp_pa
     assert "Traceback" not in said
 
 
-def test_a_resumed_compile_refuses_other_data_seeds_and_budgets(whole, monkeypatch, capsys) -> None:
-    done = whole("random-search")
-    done.lead(monkeypatch)
-    asked, manifest = done.server.stats()["requests"], done.data / "manifest.jsonl"
-    before = contents(done.data / "program")
-    text = manifest.read_text("utf-8")
-    manifest.write_text(text.replace('"mos": 2', '"mos": 2.5', 1), "utf-8")
-    try:
-        assert main(command(done.data, done.server.base, "random-search", "--resume")) == 2
-    finally:
-        manifest.write_text(text, "utf-8")
-    assert "another dataset" in capsys.readouterr().err
-    assert main(command(done.data, done.server.base, "random-search", "--resume", "--seed", "9")) == 2
-    assert "another seed" in capsys.readouterr().err
-    assert main(command(done.data, done.server.base, "labeled", "--resume")) == 2
-    assert "another optimizer" in capsys.readouterr().err
-    assert (done.server.stats()["requests"], contents(done.data / "program")) == (asked, before)
-
-
-def contents(folder: Path) -> dict[str, bytes]:
-    return {str(path.relative_to(folder)): path.read_bytes() for path in folder.rglob("*") if path.is_file()}
-
-
 GREEDY = (
     SETTINGS
     + """
