@@ -40,12 +40,11 @@ CROSSED = "cross-validation"
 
 @dataclass(frozen=True)
 class Phase:
-    """One phase: runs of the program (at most), and calls as expected and at most."""
+    """One phase: runs of the program at most, and calls as expected."""
 
     name: str
     runs: int
-    expected: int
-    most: int
+    calls: int
 
 
 @dataclass(frozen=True)
@@ -54,7 +53,6 @@ class CallPlan:
 
     phases: tuple[Phase, ...]
     expected_calls: int
-    most_calls: int
     paid: bool
     seconds: float
     cost_usd: float | None
@@ -72,20 +70,18 @@ class CallPlan:
             yield f"{self.images:,} images, about {_time_words(self.seconds)}, free"
             return
         for phase in self.phases:
-            calls = f"about {phase.expected:>7,}, at most {phase.most:>8,} model calls"
-            yield f"{phase.name:<24}{phase.runs:>8,} runs   {calls}"
+            yield f"{phase.name:<24}{phase.runs:>8,} runs   about {phase.calls:>7,} model calls"
         price = ", price unknown" if self.cost_usd is None else f", about {self.cost_usd:.2f} USD"
-        calls = f"about {self.expected_calls:,}, at most {self.most_calls:,} model calls"
         pace = f"if a call takes {LANGUAGE_MODEL.seconds_per_call:g} s"
-        yield f"in all: {calls}, about {_time_words(self.seconds)} {pace}{price}"
+        yield f"in all: about {self.expected_calls:,} model calls, about {_time_words(self.seconds)} {pace}{price}"
 
 
 def call_plan(job: Job, *, champion: bool = False) -> CallPlan:
     """Return the plan of a job; with `champion`, another program is judged on test beside it."""
-    chosen, attempts = job.settings.compile, job.settings.wire.attempts
+    chosen = job.settings.compile
     train, validation = job.samples("train", job.optimizers), job.samples("validation")
     tested = len(job.splits["test"])
-    full, full_most = _calls_of_a_run(job)
+    full = _calls_of_a_run(job)
     phases: list[Phase] = []
     used = job.splits["test"]
     if job.kept is None:
@@ -94,26 +90,26 @@ def call_plan(job: Job, *, champion: bool = False) -> CallPlan:
         calls = full * asked
         if not job.needs_answers:
             calls -= asked - len(validation)
-        phases = [Phase("evidence", asked, calls, full_most * asked)]
+        phases = [Phase("evidence", asked, calls)]
         phases += _searches(job, len(train), len(validation))
     runs = 2 * tested
     if job.folds or job.kept is not None or set(job.optimizers) <= {"none"}:
         runs = tested
-    calls, most = full * runs, full_most * runs
+    calls = full * runs
     if chosen.baselines:
-        calls, most = calls + tested, most + attempts * tested
-    phases.append(Phase("test", runs, calls, most))
+        calls += tested
+    phases.append(Phase("test", runs, calls))
     if champion:
-        phases.append(Phase("champion on test", tested, full * tested, full_most * tested))
-    expected = sum(phase.expected for phase in phases)
+        phases.append(Phase("champion on test", tested, full * tested))
+    expected = sum(phase.calls for phase in phases)
     seconds_per_call, cost_usd = job.learner.seconds_per_call, None
     if job.learner.is_paid:
         seconds_per_call, cost_usd = seconds_per_call / chosen.workers, _cost(job, expected)
     images = len({sample.image for sample in used})
     seconds = _SECONDS_AROUND + images * _seconds_of_image(used) / chosen.workers
     return CallPlan(
-        tuple(phases), expected, sum(phase.most for phase in phases), paid=job.learner.is_paid,
-        seconds=seconds + expected * seconds_per_call, cost_usd=cost_usd, images=images,
+        tuple(phases), expected, paid=job.learner.is_paid, seconds=seconds + expected * seconds_per_call,
+        cost_usd=cost_usd, images=images,
     )  # fmt: skip
 
 
@@ -135,7 +131,7 @@ def within_calls(job: Job, max_calls: int) -> Job:
     percent = bisect_right(range(100), max_calls, key=lambda percent: planned(percent).expected_calls) - 1
     if percent < 0 and not job.resume:
         plan = planned(0)
-        phases = ", ".join(f"{phase.name} {phase.expected:,}" for phase in plan.phases if phase.expected)
+        phases = ", ".join(f"{phase.name} {phase.calls:,}" for phase in plan.phases if phase.calls)
         raise InputError(
             f"--max-calls {max_calls}: {job.optimizer} needs about {plan.expected_calls} model calls at least "
             f"({phases}); allow as many, or give fewer samples, as with compile: {{train_scoring: 40}} in --config"
@@ -147,8 +143,8 @@ def within_calls(job: Job, max_calls: int) -> Job:
 
 def _searches(job: Job, train: int, validation: int) -> list[Phase]:
     """Return the phases of the recipes, of the choice and of the folds, for so many samples."""
-    full, full_most = _calls_of_a_run(job)
-    one, one_most = (1, job.settings.wire.attempts) if job.roles == ("summarizer",) else (full, full_most)
+    full = _calls_of_a_run(job)
+    one = 1 if job.roles == ("summarizer",) else full
     tasks = {sample.task for sample in job.splits["train"]}
     predictors = {"planner": 1, "executor": _diagnoses(job) + 1, "summarizer": len(tasks)}
     sizes = Sizes(train, validation, sum(predictors[role] for role in job.roles), not job.learner.is_paid)
@@ -158,23 +154,19 @@ def _searches(job: Job, train: int, validation: int) -> list[Phase]:
     ranked = judged
     for recipe in map(recipe_named, job.optimizers):
         bound = recipe.bound(job.budget(recipe.name), sizes)
-        calls, most = (full, full_most) if recipe.bootstraps else (one, one_most)
         asking = bound.asked if recipe.teaches == "evidence" else bound.runs
-        expected = calls * asking + bound.reflections // 2
-        most_calls = most * asking + bound.reflections
+        calls = bound.reflections + asking * (full if recipe.bootstraps else one)
         # A fusion is fitted anew for each fold; evidence of labels leaves those of an image's own group out.
         times = 1 + CHOICE_FOLDS if job.is_chosen_in_folds and recipe.teaches == "fusion" else 1
-        phases.append(Phase(recipe.name, bound.runs, times * expected, times * most_calls))
+        phases.append(Phase(recipe.name, bound.runs, times * calls))
         ranked += min(job.settings.compile.rerank, bound.candidates) * judged
     # The uncompiled program's answers are those of the evidence, from the cache.
-    phases.append(Phase("choose on validation", ranked, one * (ranked - judged), one_most * ranked))
+    phases.append(Phase("choose on validation", ranked, one * (ranked - judged)))
     if job.folds:
         # The search of a fold is at most as large as the one over all.
         tested, folds = len(job.splits["test"]), len(job.folds)
         runs = folds * sum(phase.runs for phase in phases) + tested
-        expected = folds * sum(phase.expected for phase in phases) + one * tested
-        most = folds * sum(phase.most for phase in phases) + one_most * tested
-        phases.append(Phase(CROSSED, runs, expected, most))
+        phases.append(Phase(CROSSED, runs, folds * sum(phase.calls for phase in phases) + one * tested))
     return phases
 
 
@@ -191,15 +183,11 @@ def _seconds_of_image(samples: Sequence[Sample]) -> float:
     return _SECONDS_IMAGE + _SECONDS_MEGAPIXEL * megapixels
 
 
-def _calls_of_a_run(job: Job) -> tuple[int, int]:
-    """Return the calls of one whole run: as expected (plans and tool choices are mostly cached) and at most."""
-    chosen = job.settings.assessment
+def _calls_of_a_run(job: Job) -> int:
+    """Return the calls of one whole run, as expected: plans and tool choices are mostly cached."""
     if Resources(job.settings, job.lm).answers_alone:
-        return 1, job.settings.wire.attempts * (1 + chosen.max_replan_iterations)
-    diagnosis = 0 if chosen.diagnosis == "answer" else _diagnoses(job)
-    regions = max((len(s.regions or {}) for members in job.splits.values() for s in members), default=0)
-    asked = 1 + 1 + diagnosis * (1 + regions) + 1 + 1  # plan, locate, diagnose each view, choose tools, answer
-    return diagnosis + 2, asked * job.settings.wire.attempts * (1 + chosen.max_replan_iterations)
+        return 1
+    return 2 + (0 if job.settings.assessment.diagnosis == "answer" else _diagnoses(job))
 
 
 def _diagnoses(job: Job) -> int:

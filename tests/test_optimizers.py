@@ -356,12 +356,11 @@ def test_the_expert_is_taught_as_such_whatever_it_is_called(blurred_manifest, tm
         assert way == "set in DSPy" or job.reflection is None
 
 
-def test_the_plan_of_an_embedded_compile_is_free_and_bounded(blurred_manifest, tmp_path) -> None:
+def test_the_plan_of_an_embedded_compile_is_free(blurred_manifest, tmp_path) -> None:
     plan = call_plan(
         prepare_job(load_settings(overrides=SMALL), str(blurred_manifest), "finetune,fusion", tmp_path / "out")
     )
     assert not plan.paid
-    assert plan.expected_calls <= plan.most_calls
     (line,) = plan.lines()
     assert re.fullmatch(r"\d+ images, about \d+ s, free", line)
 
