@@ -141,7 +141,7 @@ def test_calls_stay_under_the_printed_bound_and_a_repeat_asks_nothing(
     done = whole(optimizer)
     data, server, result = done.data, done.server, done.told
     asked = server.stats()["requests"]
-    assert plan["expected_calls"] / 2 < asked <= 2 * plan["expected_calls"]
+    assert 0 < asked <= plan["expected_calls"]
     assert result["uncompiled"]["scoring"]["used"] == 4
     assert result["helped"] == (result["chosen"] != "uncompiled")
     logged = [json.loads(line) for line in (data / "program" / "candidates.jsonl").read_text("utf-8").splitlines()]
