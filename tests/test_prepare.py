@@ -156,7 +156,7 @@ def test_two_rows_of_one_id_are_refused(tmp_path: Path, capsys: pytest.CaptureFi
     Image.new("RGB", (4, 4)).save(tmp_path / "a.png")
     (tmp_path / "t.csv").write_text("id,image,mos\nx,a.png,1\nx,a.png,2\n", "utf-8")
     assert run("table", "--root", tmp_path / "t.csv", "--out", tmp_path / "m.jsonl") == 2
-    assert "2 rows have the id 'table/x'; give each its own" in capsys.readouterr().err
+    assert 'line 3: "id" "x" was there before; give each line its own' in capsys.readouterr().err
 
 
 def test_samples_without_a_label_are_told(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
