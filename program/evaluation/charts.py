@@ -12,7 +12,7 @@ from rich.table import Table
 from rich.text import Text
 
 from program.common.text import counted
-from program.evaluation.intervals import FEW, FITTED, METRICS, Figure, headline
+from program.evaluation.intervals import FEW, METRICS, Figure, headline
 from program.evaluation.record import Baseline, Details, EvaluationRecord, LabelledRow
 
 if TYPE_CHECKING:  # drawing is imported where something is drawn: tables need none of it
@@ -30,7 +30,7 @@ _STYLES = {"better": "green", "worse": "red"}
 
 def heading(record: EvaluationRecord) -> str:
     """Return what was evaluated in a few words."""
-    mark = f" · {FITTED}" if any(figure.is_fitted for figure in record.figures.values()) else ""
+    mark = " · fitted on these" if record.is_of_fitted else ""
     return f"{record.dataset.name} · {record.dataset.split or 'all splits'}{mark}"
 
 
@@ -54,7 +54,7 @@ def figures_table(record: EvaluationRecord) -> Table:
         table.add_column(column, justify="right", no_wrap=True)
     for name, figure in figure_lines(record):
         ends = [figure.ends_text() or "-"] if has_ends else []
-        mark = "*" if figure.is_fitted else ""
+        mark = "*" if record.is_of_fitted else ""
         table.add_row(f"{name}{mark}", figure.value_text(), *ends, f"{figure.n} / {figure.asked}")
     table.caption, table.caption_justify = "\n".join(notes(record)), "left"
     return table
@@ -226,8 +226,9 @@ def _fitted_lines(record: EvaluationRecord) -> Iterator[str]:
     if fitted.left_out:
         asked = rows + fitted.samples
         yield f"Left out: {fitted.samples} of {asked} {whose} (--include-fitted counts them)."
-    elif fitted.samples == rows:
-        yield f"* {FITTED}: the program was fitted or chosen on all {rows} samples; the figures say nothing of others."
+    elif record.is_of_fitted:
+        known = f"the program was fitted or chosen on all {rows} samples"
+        yield f"* fitted on these: {known}; the figures say nothing of others."
     elif fitted.samples:
         yield f"Counted: {fitted.samples} of {rows} {whose}; the figures flatter it."
 

@@ -2,9 +2,9 @@
 
 import logging
 import time
-from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence, Sized
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence, Sized
 from contextlib import closing
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from pathlib import Path, PurePosixPath
 from typing import Any, Self, TypeAlias, get_args
 
@@ -33,7 +33,7 @@ from program.common.files import IdSet, Place
 from program.common.settings import Settings
 from program.evaluation.baselines import BaselineAnswers, with_baselines
 from program.evaluation.figures import details_of, summarize
-from program.evaluation.record import Cost, Dataset, Details, EvaluationRecord, Fitted, LabelledRow, WorstRows
+from program.evaluation.record import Cost, Dataset, EvaluationRecord, Fitted, LabelledRow, WorstRows
 from program.lms.limits import BudgetSpent
 from program.running.runner import Asking, Engine, run
 
@@ -145,7 +145,8 @@ class ManifestSplit:
     doubt: str = ""
     """A warning that its scores may be on another scale."""
     fitted: Fitted | None = None
-    fitted_ids: frozenset[str] = frozenset()
+    known: Mapping[str, str] = field(default_factory=dict)
+    """The ids of those that the program was fitted on, and how each is known."""
 
     def __len__(self) -> int:
         return len(self.samples)
@@ -206,7 +207,7 @@ def samples_of(
     if is_left_out:
         samples = [sample for sample in samples if sample.id not in known]
     fitted = _fitted(known, left_out=is_left_out, drawn=is_drawn)
-    return ManifestSplit(manifest, samples, dataset, doubt, fitted, frozenset(known))
+    return ManifestSplit(manifest, samples, dataset, doubt, fitted, known)
 
 
 def _fitted(known: Mapping[str, str], *, left_out: bool = False, drawn: bool = False) -> Fitted:
@@ -250,16 +251,19 @@ def evaluate(
     settings = program.resources.settings
     if split not in {None, *get_args(Split)}:
         raise InputError(f"split {split!r}: unknown; give {', '.join(get_args(Split))}, or None for all")
-    fitted_on, known = program.fitted_on, dict[str, str]()
-    samples = data
+    fitted_on, fitted = program.fitted_on, None
+    known: Mapping[str, str] = {}
+    samples, dataset = data, Dataset(name="samples")
     if isinstance(samples, str | Path):
         samples = samples_of(
             samples, settings, split, progress=progress, fitted_on=fitted_on, include_fitted=include_fitted
         )
-    elif fitted_on is not None and not isinstance(samples, ManifestSplit):
+    if isinstance(samples, ManifestSplit):
+        dataset, fitted, known = samples.dataset, samples.fitted, samples.known
+    elif fitted_on is not None:
         samples = list(samples)
         known = _known(list(marked(samples)), fitted_on)
-    dataset = samples.dataset if isinstance(samples, ManifestSplit) else Dataset(name="samples")
+        fitted = _fitted(known)
     if workers is None:
         workers = settings.compile.workers
     record = run_samples(
@@ -267,26 +271,10 @@ def evaluate(
         seed=settings.seed, dataset=dataset, context=context_of(program),
         others=BaselineAnswers(program) if baselines else None, engine=engine,
     )  # fmt: skip
-    record = record.model_copy(update={"details": details_of(record.rows, seed=settings.seed)})
-    if isinstance(samples, ManifestSplit):
-        record = _marked(record, samples.fitted, samples.fitted_ids)
-    elif fitted_on is not None:
-        record = _marked(record, _fitted(known), known)
+    rows = tuple(row.model_copy(update={"fitted": row.id in known}) for row in record.rows)
+    details = details_of(rows, seed=settings.seed)
+    record = record.model_copy(update={"rows": rows, "details": details, "fitted": fitted})
     return with_baselines(record) if baselines else record
-
-
-def _marked(record: EvaluationRecord, fitted: Fitted | None, ids: Collection[str]) -> EvaluationRecord:
-    """Return the record with marks on the rows that the program was fitted on, and on the figures if all are."""
-    if fitted is None:
-        return record
-    rows = tuple(row.model_copy(update={"fitted": row.id in ids}) for row in record.rows)
-    marks: dict[str, Any] = {"rows": rows, "fitted": fitted}
-    if rows and all(row.fitted for row in rows):
-        marks |= {name: figure.of_fitted() for name, figure in record.figures.items()}
-        details = record.details or Details()
-        own = {name: figure.of_fitted() for name, figure in details.figures.items()}
-        marks["details"] = details.model_copy(update=own)
-    return record.model_copy(update=marks)
 
 
 def check_judged(record: EvaluationRecord, manifest: Place) -> None:

@@ -173,9 +173,6 @@ METRICS: dict[str, Metric] = {
 
 CONFIDENCE = 0.95
 
-FITTED = "fitted on these"
-"""Ends the method of a figure that says nothing of other samples."""
-
 FEW = 10
 """Of fewer samples an interval is as much chance as its figure: three in order have an SRCC of 1."""
 
@@ -219,15 +216,6 @@ class Figure(Frozen):
     def of(self, asked: int) -> "Figure":
         """Return the figure with the number of samples that were asked."""
         return self.model_copy(update={"asked": asked})
-
-    def of_fitted(self) -> "Figure":
-        """Return the figure of samples that the program was fitted or chosen on, each of them."""
-        return self.model_copy(update={"method": f"{self.method}; {FITTED}"})
-
-    @property
-    def is_fitted(self) -> bool:
-        """Whether all its samples are ones that the program was fitted or chosen on."""
-        return self.method.endswith(FITTED)
 
     @property
     def descriptive(self) -> bool:

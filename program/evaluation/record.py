@@ -407,6 +407,11 @@ class EvaluationRecord(Agreement):
         """Whether a sample failed, or all are degraded."""
         return self.failed > 0 or 0 < self.degraded == len(self.rows)
 
+    @property
+    def is_of_fitted(self) -> bool:
+        """Whether the program was fitted or chosen on all samples: then the figures say nothing of others."""
+        return bool(self.rows) and all(row.fitted for row in self.rows)
+
     def failures(self) -> Iterator[tuple[str, str]]:
         """Yield id and reason of every sample that failed, in the samples' order."""
         return ((row.id, row.error or "") for row in self.rows if row.status == "failed") if self.failed else iter(())
