@@ -255,7 +255,7 @@ class Compile:
         if job.kept is not None:
             before = self._tested(uncompiled, baselines=True)
             self._check_direction(before.figures.get("srcc"))
-            return self._reported(uncompiled, before, before, kept_verdict(job.kept), self._gains(before, before), {})
+            return self._reported(uncompiled, before, before, kept_verdict(job.kept), {})
         train, validation = self._evidence()
         self._check_direction(train.agreement())
         ranking = self.whole.search(train, validation)
@@ -265,20 +265,22 @@ class Compile:
         if job.folds:
             before = self._tested(uncompiled, baselines=True)
             if kept is not None:
-                return self._reported(chosen, before, before, kept, self._gains(before, before), table)
+                return self._reported(chosen, before, before, kept, table)
             after = self._crossed(train, validation, before, program_sha256(chosen.program))
-            crossed = CrossValidation.of(len(job.folds), before, after)
-            if not crossed.adopted:
-                chosen, after = uncompiled, before
             gains = self._gains(before, after)
-            return self._reported(chosen, before, after, crossed.verdict(), gains, table, crossed)
+            crossed = CrossValidation.of(len(job.folds), before, after, gains)
+            if not crossed.adopted:
+                return self._reported(uncompiled, before, before, crossed.verdict(), table, crossed=crossed)
+            return self._reported(chosen, before, after, crossed.verdict(), table, gains, crossed)
         # Saved before the test, so that a kill during it loses nothing.
         self.log.finish(chosen.program, {"chosen": chosen.name, "validation": table})
         before = self._tested(uncompiled, baselines=True)
-        after = before if kept is not None else self._tested(chosen)
+        if kept is not None:
+            return self._reported(chosen, before, before, kept, table)
+        after = self._tested(chosen)
         gains = self._gains(before, after)
-        verdict = kept or verdict_of(ranking.best.record, ranking.uncompiled.record, gains, ranking.where)
-        return self._reported(chosen, before, after, verdict, gains, table)
+        verdict = verdict_of(ranking.best.record, ranking.uncompiled.record, gains, ranking.where)
+        return self._reported(chosen, before, after, verdict, table, gains)
 
     def _evidence(self) -> tuple[ExampleSet, ExampleSet]:
         """Gather the evidence of train and validation, once, and return both with their labelled demos."""
@@ -350,9 +352,11 @@ class Compile:
 
     def _reported(
         self, chosen: Candidate, before: EvaluationRecord, after: EvaluationRecord, verdict: Verdict,
-        differences: dict[str, Figure], table: dict[str, dict[str, Any]], crossed: CrossValidation | None = None,
+        table: dict[str, dict[str, Any]], gains: dict[str, Figure] | None = None,
+        crossed: CrossValidation | None = None,
     ) -> Compiled:  # fmt: skip
         job, notes = self.job, self.whole.notes
+        differences = self._gains(before, after) if gains is None else gains
         with waiting(self.console, "working out intervals"):
             labelled = {sample.id: sample for split in job.splits.values() for sample in split}
             if most := ceiling_words(labelled.values(), after):

@@ -19,7 +19,7 @@ from optimizers.selection import CrossValidation
 from program.assess import main as assess_command
 from program.compile import main as compile_command
 from program.evaluate import main as evaluate_command
-from program.evaluation.figures import summarize
+from program.evaluation.figures import compare, summarize
 from program.evaluation.intervals import interval
 from program.evaluation.record import EvaluationRecord
 from program.running.row import Row
@@ -410,4 +410,5 @@ ADOPTED = [
 def test_what_is_surely_better_or_errs_less_than_the_old_scores_on_their_best_line_is_adopted(
     before, after, adopted
 ) -> None:
-    assert CrossValidation.of(5, before, after).adopted is adopted
+    gains = compare(before.rows, after.rows)
+    assert CrossValidation.of(5, before, after, gains).adopted is adopted

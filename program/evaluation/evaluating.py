@@ -44,14 +44,14 @@ OtherAnswers: TypeAlias = Callable[[Sample, Assessment], tuple[dict[str, float |
 
 
 class Evaluating(Asking[LabelledRow]):
-    """From a sample to its row, with what `others` answer beside the program; texts of the worst misses alone."""
+    """From a sample to its row, with what `others` answer beside the program."""
 
     kind = LabelledRow
 
     def __init__(self, program: Callable[..., Assessment], others: OtherAnswers | None = None) -> None:
         super().__init__(program)
         resources = getattr(program, "resources", None)
-        self._eta, self._others, self._misses = resources.fusion.eta if resources else 1.0, others, WorstRows()
+        self._eta, self._others = resources.fusion.eta if resources else 1.0, others
 
     @classmethod
     def build(cls, make: Callable[[], AgenticIQA], *, baselines: bool = False) -> Self:
@@ -73,7 +73,7 @@ class Evaluating(Asking[LabelledRow]):
         beside: dict[str, Any] = {"seconds": round(time.perf_counter() - started, 4)}
         if self._others is not None and request.task != "open":
             beside["baselines"], beside["baseline_cost"] = self._others(request, result)
-        return self._misses.trim(row.model_copy(update=beside))
+        return row.model_copy(update=beside)
 
 
 def run_samples(

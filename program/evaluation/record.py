@@ -8,7 +8,6 @@ import re
 import shutil
 import subprocess
 import sys
-import threading
 from collections.abc import Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar, Literal, Self
@@ -163,17 +162,14 @@ class WorstRows:
 
     def __init__(self) -> None:
         self._heaps: dict[str, list[tuple[float, str]]] = {}
-        self._lock = threading.Lock()
 
     def trim(self, row: LabelledRow) -> LabelledRow:
-        """Return the row, without its texts unless it is among the worst of its task so far. Thread-safe."""
-        size = row.miss
-        with self._lock:
-            heap = self._heaps.setdefault(row.task, [])
-            if size is not None:
-                heapq.heappush(heap, (size, row.id))
-                if len(heap) <= WORST or heapq.heappop(heap) != (size, row.id):
-                    return row
+        """Return the row, without its texts unless it is among the worst of its task so far."""
+        size, heap = row.miss, self._heaps.setdefault(row.task, [])
+        if size is not None:
+            heapq.heappush(heap, (size, row.id))
+            if len(heap) <= WORST or heapq.heappop(heap) != (size, row.id):
+                return row
         return row.model_copy(update=_TEXTS)
 
 
