@@ -117,10 +117,6 @@ class Sample(Request):
             return self.answer.strip().upper() if self.answer else None
         return self.quality if self.task == "scoring" else None
 
-    def stamp(self) -> list[Any]:
-        """Return JSON that changes when its images or its truth do."""
-        return [*super().stamp(), self.task, self.truth]
-
     @property
     def missing_file(self) -> Place | None:
         """The image or the reference where it is a local file that is not there, else None."""

@@ -16,27 +16,21 @@ from program.common.files import Place, write_whole
 SUFFIXES = {"JPEG": ".jpg", "PNG": ".png", "BMP": ".bmp", "WEBP": ".webp", "TIFF": ".tif", "GIF": ".gif"}
 
 
-def table(release: Release) -> Iterator[Sample]:
-    """Yield the samples of a table, each in the group of its reference or image where it names none."""
-    if release.root.is_dir():
-        raise DataError(f"table {str(release.root)!r}: is a folder; give the table's file with --root")
-    for sample in read_manifest(release.root, release.layout):
-        yield _with_files(release, sample, sample.id, copies=False)
+def own_samples(release: Release) -> Iterator[Sample]:
+    """Yield the samples of a table, or of each split of a dataset of Hugging Face's.
 
-
-def huggingface(release: Release) -> Iterator[Sample]:
-    """Yield the samples of a Parquet file, or of each split of a dataset of this machine or the hub.
-
-    Their images are copied: what is named may lie in a cache.
+    Without a group they are in that of their reference or image. Images of a dataset are copied: what it names may lie
+    in a cache.
     """
-    for split, source in _splits(release.root).items():
+    for split, source in _splits(release).items():
         for sample in read_manifest(source, release.layout):
             known = sample.model_copy(update={"split": sample.split or SPLIT_WORDS.get(split.casefold())})
-            yield _with_files(release, known, f"{split}/{sample.id}", copies=True)
+            yield _with_files(release, known, f"{split}/{sample.id}" if split else sample.id)
 
 
-def _with_files(release: Release, sample: Sample, name: str, *, copies: bool) -> Sample:
+def _with_files(release: Release, sample: Sample, name: str) -> Sample:
     images: dict[str, Path] = {}
+    copies = release.entry.read == "huggingface"
     for role in ("image", "reference"):
         place = getattr(sample, role)
         if place is not None:
@@ -70,12 +64,17 @@ def _stored(place: Place, folder: Path, name: str) -> Path:
     return path
 
 
-def _splits(root: Path) -> Mapping[str, Place]:
-    """Return the table of each split of a dataset; "all" is one without splits."""
-    import datasets
-
+def _splits(release: Release) -> Mapping[str, Place]:
+    """Return the table of each split; "" or "all" is one without splits."""
+    root = release.root
+    if release.entry.read == "table":
+        if root.is_dir():
+            raise DataError(f"table {str(root)!r}: is a folder; give the table's file with --root")
+        return {"": root}
     if root.is_file():
         return {"all": root}
+    import datasets
+
     # Relative names with one slash are names on the hub unless such a folder is there.
     name = str(root.resolve()) if root.is_dir() else root.as_posix()
     check_card(root)

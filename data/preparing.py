@@ -13,7 +13,6 @@ from typing import Any, NamedTuple
 
 from pydantic import BaseModel
 
-from data import own
 from data.catalogue import DatasetEntry, Reading, entry_of
 from data.manifest import (
     KEYS,
@@ -25,6 +24,7 @@ from data.manifest import (
     scan_manifest,
     write_manifest,
 )
+from data.own import own_samples
 from data.pairs import pairs, parts_apart, score_within_splits
 from data.releases import Release, read_release
 from data.splits import FRACTIONS, SplitsByKey, group_of, plan_splits
@@ -88,7 +88,7 @@ def load(
 def _samples(release: Release) -> Iterator[Sample]:
     if isinstance(release.entry.read, Reading):
         return read_release(release, release.entry.read)
-    return {"table": own.table, "huggingface": own.huggingface, "pairs": pairs}[release.entry.read](release)
+    return pairs(release) if release.entry.read == "pairs" else own_samples(release)
 
 
 Fractions = tuple[float, float, float]

@@ -377,7 +377,7 @@ class Compile:
         )  # fmt: skip
         with waiting(self.console, "drawing the report"):
             tested = job.splits["test"]
-            page = render(after, tested, sections=result.changed(), before=before, opening=result.gained())
+            page = render(after, tested, sections=result.changed(), opening=result.gained())
         self.log.finish(chosen.program, result.summary(), {"diff.md": result.difference, "report.html": page})
         return result
 

@@ -3,7 +3,6 @@
 import argparse
 import json
 import sys
-from functools import partial
 from pathlib import Path
 
 from program.common import cli
@@ -31,7 +30,6 @@ def main(argv: list[str] | None = None) -> int:
                         help="write report.html, record.json and misses.jsonl there")  # fmt: skip
     parser.add_argument("--json", action="store_true", help="print the record as JSON")
     cli.add_remote_flag(parser)
-    cli.add_engine_flags(parser)
     cli.add_settings_flags(parser)
     cli.add_budget_flags(parser)
     arguments = parser.parse_args(argv)
@@ -41,13 +39,11 @@ def main(argv: list[str] | None = None) -> int:
 
 
 def _evaluate(arguments: argparse.Namespace) -> int:
-    from data.manifest import Layout, Sample
+    from data.manifest import Layout
     from program.agent.saving import program_from
-    from program.evaluation.evaluating import Evaluating, check_judged, evaluate, samples_of
+    from program.evaluation.evaluating import check_judged, evaluate, samples_of
     from program.evaluation.publishing import check_report_folder, log_evaluation, report_files, show, write_report
-    from program.evaluation.record import LabelledRow
     from program.lms.limits import budget_from
-    from program.running.on_ray import cluster_from, ray_engine
     from program.tracking import Tracker, experiment_name
 
     settings = cli.settings_from(arguments)
@@ -61,16 +57,11 @@ def _evaluate(arguments: argparse.Namespace) -> int:
     if arguments.report:
         check_report_folder(arguments.report)
         cli.check_outputs(arguments, "--report", *report_files(arguments.report))
-    cluster = cluster_from(arguments, arguments.workers or settings.compile.workers)
-    make = partial(Evaluating.build, partial(program_from, arguments, settings), baselines=arguments.baselines)
     tracker = Tracker(settings.mlruns_dir, experiment_name(samples.dataset.name))
     name = Path(arguments.program).name if arguments.program else "uncompiled"
     with tracker.run(name, {"command": "evaluate"}) as run:
         with budget_from(arguments):
-            record = evaluate(
-                program, samples, baselines=arguments.baselines, workers=arguments.workers,
-                engine=None if cluster is None else ray_engine(make, cluster, Sample, LabelledRow.model_validate_json),
-            )  # fmt: skip
+            record = evaluate(program, samples, baselines=arguments.baselines, workers=arguments.workers)
         check_judged(record, samples.manifest)
         page = None
         try:

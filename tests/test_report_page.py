@@ -209,18 +209,6 @@ def test_right_and_failed_answers_are_no_misses():
     assert [r.id for r in worst_rows(wrong, "mcq")] == [r.id for r in worst_rows(wrong[::-1], "mcq")]
 
 
-@pytest.mark.usefixtures("undrawn")
-def test_page_shows_whose_scores_compiling_moved_most(images):
-    record, options = _record()
-    rows = [row.model_copy(update={"score": 3.0}) if row.id == "s4" else row for row in record.rows]
-    before = record.model_copy(update={"rows": tuple(rows)})
-    texts = Page(render(record, _samples(record, options, images), before=before)).texts
-    shown = " ".join(" ".join(texts).split())
-    assert "What compiling moved most" in shown
-    assert shown.count("before 3.00") == 1
-    assert "What compiling moved most" not in " ".join(Page(render(record, [], before=record)).texts)
-
-
 def test_notes_say_where_the_agent_adds_nothing_sure():
     record, _ = _record()
     assert any("no sure gain over 'model only, no evidence'" in note for note in notes(record))

@@ -6,7 +6,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence, Siz
 from contextlib import closing
 from dataclasses import dataclass, field, replace
 from pathlib import Path, PurePosixPath
-from typing import Any, Self, TypeAlias, get_args
+from typing import Any, TypeAlias, get_args
 
 from pydantic import JsonValue
 
@@ -35,7 +35,7 @@ from program.evaluation.baselines import BaselineAnswers, with_baselines
 from program.evaluation.figures import details_of, summarize
 from program.evaluation.record import Cost, Dataset, EvaluationRecord, Fitted, LabelledRow, WorstRows
 from program.lms.limits import BudgetSpent
-from program.running.runner import Asking, Engine, run
+from program.running.runner import Asking, run
 
 logger = logging.getLogger(__name__)
 
@@ -52,12 +52,6 @@ class Evaluating(Asking[LabelledRow]):
         super().__init__(program)
         resources = getattr(program, "resources", None)
         self._eta, self._others = resources.fusion.eta if resources else 1.0, others
-
-    @classmethod
-    def build(cls, make: Callable[[], AgenticIQA], *, baselines: bool = False) -> Self:
-        """Return one with a program of its own."""
-        program = make()
-        return cls(program, BaselineAnswers(program) if baselines else None)
 
     def __call__(self, request: Sample) -> LabelledRow:
         """Return a sample's row; see `Asking`."""
@@ -87,16 +81,14 @@ def run_samples(
     context: Mapping[str, JsonValue] | None = None,
     label: str = "evaluating",
     others: OtherAnswers | None = None,
-    engine: Engine | None = None,
 ) -> EvaluationRecord:
     """Run `program` over `samples` with `workers` threads and return the record, rows in the samples' order.
 
     `program(image=, query=, reference=, options=, regions=)` returns an Assessment, in several threads, each call in a
     copy of the caller's context. An exception or a "failed" Assessment becomes a failed row, as `running.runner` says.
-    Of a stream of samples two per worker are held at once. `engine` takes the threads' place. `seed` fixes the
-    intervals; the record holds `dataset` and `context` (hashes, model names). Ctrl-C and a spent `Budget` finish what
-    is in flight, then raise: its answers are in the cache. Raises InputError for fewer than one worker or a repeated
-    sample id.
+    Of a stream of samples two per worker are held at once. `seed` fixes the intervals; the record holds `dataset` and
+    `context` (hashes, model names). Ctrl-C and a spent `Budget` finish what is in flight, then raise: its answers are
+    in the cache. Raises InputError for fewer than one worker or a repeated sample id.
     """
     if workers < 1:
         raise InputError(f"workers: {workers} is too few; give 1 or more")
@@ -113,8 +105,8 @@ def run_samples(
 
     try:
         run(
-            Evaluating(program, others), _distinct(samples), take, workers=workers, engine=engine, label=label,
-            total=len(samples) if isinstance(samples, Sized) else None, progress=progress,
+            Evaluating(program, others), _distinct(samples), take, workers=workers, label=label, progress=progress,
+            total=len(samples) if isinstance(samples, Sized) else None,
         )  # fmt: skip
     except BudgetSpent as error:
         kept = f"{len(rows)} samples are finished; a repeated run takes their answers from the cache"
@@ -237,15 +229,13 @@ def evaluate(
     baselines: bool = False,
     workers: int | None = None,
     progress: bool = True,
-    engine: Engine | None = None,
     include_fitted: bool = False,
 ) -> EvaluationRecord:
     """Run a program over labelled samples and return the record, every figure with its interval.
 
     `program` None is the uncompiled one on the settings. `data` is a dataset's name, a manifest's path (of these,
     `split` takes "train", "validation" or "test", None all; see `samples_of` for those that the program was fitted on)
-    or samples, which are all taken. `engine` runs the samples elsewhere than in threads (`running.on_ray`). Raises
-    InputError or DataError.
+    or samples, which are all taken. Raises InputError or DataError.
     """
     program = program if program is not None else AgenticIQA()
     settings = program.resources.settings
@@ -269,7 +259,7 @@ def evaluate(
     record = run_samples(
         program, samples, workers=workers, progress=progress,
         seed=settings.seed, dataset=dataset, context=context_of(program),
-        others=BaselineAnswers(program) if baselines else None, engine=engine,
+        others=BaselineAnswers(program) if baselines else None,
     )  # fmt: skip
     rows = tuple(row.model_copy(update={"fitted": row.id in known}) for row in record.rows)
     details = details_of(rows, seed=settings.seed)

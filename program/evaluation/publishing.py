@@ -48,8 +48,6 @@ from program.tracking import RunHandle, dataset_name
 from signatures.schemas import CATEGORY_WORDS
 
 _THUMBNAIL_PX = 320
-_FEW = 6
-"""Images beside the worst misses."""
 
 
 def pictures_of(samples: Iterable[Sample], wanted: set[str]) -> Mapping[str, Mapping[str, Any]]:
@@ -147,20 +145,13 @@ def render(
     samples: Iterable[Sample],
     drawn: str | None = None,
     sections: Mapping[str, str] | None = None,
-    before: EvaluationRecord | None = None,
     opening: Mapping[str, str] | None = None,
 ) -> str:
     """Return the page, with an `opening` and `sections` of plain text by title. What comes from data is escaped.
 
-    `drawn` is its chart, where that was drawn before. `before` is another program's record over the same samples: the
-    page shows whose scores moved most.
+    `drawn` is its chart, where that was drawn before.
     """
-    earlier = {row.id: row.predicted for row in before.rows if row.task == "scoring" and row.counts} if before else {}
-    shown = {
-        "worst": worst_rows(record.rows, "scoring"),
-        "moved": changed_rows(record.rows, earlier),
-        "wrong": worst_rows(record.rows, "mcq"),
-    }
+    shown = {"worst": worst_rows(record.rows, "scoring"), "wrong": worst_rows(record.rows, "mcq")}
     pictures = pictures_of(samples, {row.id for rows in shown.values() for row in rows})
     if drawn is None:
         drawn = scatter_svg({"program": record})
@@ -172,7 +163,7 @@ def render(
         scatter=svg_url(drawn) if drawn else "",
         by_part={"distortion": details.by_distortion, "level of the label": details.by_level,
                  "type of question": details.by_question_type},
-        shown=shown, earlier=earlier, pictures=pictures, failures=list(record.failures()),
+        shown=shown, pictures=pictures, failures=list(record.failures()),
         opening=dict(opening or {}), sections=dict(sections or {}), words=CATEGORY_WORDS,
     )  # fmt: skip
 
@@ -189,12 +180,6 @@ def worst_rows(rows: Iterable[LabelledRow], task: str) -> list[LabelledRow]:
     """Return the worst misses of a task, worst first; of multiple choice wrong answers, drawn by their ids' hash."""
     missed = [row for row in rows if row.task == task and row.miss is not None]
     return heapq.nlargest(WORST, missed, key=lambda row: (row.miss or 0.0, row.id))
-
-
-def changed_rows(rows: Iterable[LabelledRow], earlier: Mapping[str, Any]) -> list[LabelledRow]:
-    """Return the scores that differ most from an earlier program's (by sample), farthest first."""
-    moved = [row for row in rows if row.counts and row.predicted != earlier.get(row.id, row.predicted)]
-    return heapq.nlargest(_FEW, moved, key=lambda row: (abs(float(row.predicted or 0) - earlier[row.id]), row.id))
 
 
 def _ladder(record: EvaluationRecord, ways: list[Baseline], columns: list[str]) -> dict[str, Any]:
