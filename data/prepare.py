@@ -113,8 +113,7 @@ def _list(arguments: argparse.Namespace) -> int:
         sys.stdout.write(json.dumps(entries, indent=2, ensure_ascii=False) + "\n")
         return 0
     for name, entry in catalogue().items():
-        note = "" if entry.verified else " (layout not verified)"
-        sys.stdout.write(f"{name:<16} {entry.count or '':>6}  {entry.title}{note}\n{'':<24} {entry.licence}\n")
+        sys.stdout.write(f"{name:<16} {entry.count or '':>6}  {entry.title}\n{'':<24} {entry.licence}\n")
     return 0
 
 

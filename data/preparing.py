@@ -56,8 +56,6 @@ def load(
     left out. Raises DataError for an unknown name or a release that is not in its documented layout.
     """
     entry = entry_of(name)
-    if not entry.verified:
-        logger.warning("dataset %s: its layout is not verified (%s)", name, entry.layout)
     layout = layout or Layout()
     is_scaled = layout.mos_range is not None or layout.lower_is_better
     if (is_scaled and entry.read not in ("table", "huggingface")) or (
@@ -128,7 +126,7 @@ def prepare(
     record = {
         "dataset": entry.name, "manifest": out.name, "manifest_sha256": manifest_sha256(out), "expected": entry.count,
         "missing": len(left_out), "split_by": split_by, "split_sha256": digest, "seed": seed,
-        "fractions": fractions or FRACTIONS, "verified": entry.verified, "source": entry.source,
+        "fractions": fractions or FRACTIONS, "source": entry.source,
         "licence": entry.licence, "citation": entry.citation, "samples": len(assigned),
         "splits": Counter(str(sample.split) for sample in assigned),
         "tasks": Counter(sample.task for sample in assigned),

@@ -193,8 +193,6 @@ class _Folders:
 
 def _rows(release: Release, table: Table) -> Iterator[Row]:
     """Yield a table's rows, each with the cells of the tables beside it; DataError where one of these is longer."""
-    if table.optional and not any((release.root / name).exists() for name in table.file):
-        return
     first, *others = [
         [row for path in release.present(each.file)[0] for row in _read(path, each)] for each in (table, *table.beside)
     ]

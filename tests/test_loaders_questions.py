@@ -1,7 +1,6 @@
-"""Multiple-choice questions: Q-Bench LLVisionQA, the assumed AgenticIQA-Eval, and tables of one's own."""
+"""Multiple-choice questions: Q-Bench LLVisionQA, and tables of one's own."""
 
 import json
-import logging
 import re
 from pathlib import Path
 
@@ -71,22 +70,6 @@ def test_damaged_questions_are_named(root: Path, text: str, message: str) -> Non
     with pytest.raises(DataError, match=message) as caught:
         list(load("qbench-dev", root))
     assert "\n" not in str(caught.value)
-
-
-def test_agenticiqa_eval_says_that_its_layout_is_assumed(root: Path, caplog: pytest.LogCaptureFixture) -> None:
-    row = {
-        "image": "images/a.png",
-        "reference": "images/b.png",
-        "question": "Which tool?",
-        "options": ["VIF", "NIQE"],
-        "answer": "A",
-    }
-    (root / "executor_tool.json").write_text(json.dumps([row]), "utf-8")
-    with caplog.at_level(logging.WARNING, logger="data"):
-        (sample,) = load("agenticiqa-eval", root)
-    assert "its layout is not verified" in caplog.text
-    assert (sample.answer, sample.reference) == ("A", root / "images/b.png")
-    assert sample.metadata == {"question_type": "executor_tool"}
 
 
 CSV = """image,question,A,B,C,answer,split,difficulty

@@ -172,11 +172,6 @@ def test_samples_without_a_label_are_told(tmp_path: Path, capsys: pytest.Capture
     assert "has no column 'score' but image, rating" in capsys.readouterr().err
 
 
-def test_an_unverified_layout_is_said(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
-    assert run("agenticiqa-eval", "--root", tmp_path, "--out", tmp_path / "m.jsonl") == 2
-    assert "dataset agenticiqa-eval: its layout is not verified (assumed:" in caplog.text
-
-
 @pytest.mark.parametrize(
     "arguments",
     [[], ["kadid10k"], ["kadid10k", "--root", ".", "--out", "x", "--fractions", "1,2"], ["table", "--columns", "a"]],
@@ -194,7 +189,7 @@ def test_the_list_shows_every_dataset(capsys: pytest.CaptureFixture[str]) -> Non
     assert listed["tid2013"]["count"] == 3000
     assert listed["live"]["score"] == {"range": [0, 100], "higher_is_better": False}
     assert run("--list") == 0
-    assert "AgenticIQA-Eval (layout not verified)" in capsys.readouterr().out
+    assert "TID2013" in capsys.readouterr().out
 
 
 def test_a_closed_pipe_ends_quietly(tmp_path: Path) -> None:
