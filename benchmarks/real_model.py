@@ -120,7 +120,7 @@ def _table(expert: Any, records: Mapping[str, Any]) -> Iterator[str]:
 
 def _cost(rows: Sequence[Any]) -> str:
     def mean(name: str) -> float:
-        return statistics.fmean((row.spent or {}).get(name, 0.0) for row in rows)
+        return statistics.fmean(getattr(row.usage, name, 0.0) for row in rows)
 
     seconds, calls = statistics.median(row.seconds for row in rows), mean("lm_calls")
     return f"{calls:7.2f}{mean('input_tokens'):6.0f}{mean('output_tokens'):5.0f}{seconds:7.2f}"

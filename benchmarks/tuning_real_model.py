@@ -212,9 +212,9 @@ class _Table:
                 ours = [self.values(record, of) for record in each]
                 figures = "".join(f"{np.mean([METRICS[m].function(self.truth, v) for v in ours]):9.3f}" for m in names)
                 gaps = "".join(f"{self.gap(m, ours, before) if name != 'uncompiled' else '':>26}" for m in names)
-                paid = [row.spent for record in each for row in record.rows if (row.spent or {}).get("lm_calls")]
+                paid = [row.usage for record in each for row in record.rows if row.lm_calls]
                 cost = [
-                    np.mean([spent[key] for spent in paid]) if paid else 0 for key in ("input_tokens", "output_tokens")
+                    np.mean([getattr(usage, key) for usage in paid] or [0]) for key in ("input_tokens", "output_tokens")
                 ]
                 lines.append(f"{f'{name}: {way}':28}{figures}{gaps}{cost[0]:6.0f}{cost[1]:5.0f}")
         return lines

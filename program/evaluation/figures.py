@@ -161,13 +161,12 @@ def _parts(part: str, rows: Sequence[LabelledRow], seed: int) -> dict[str, PartF
 def _tally(rows: Sequence[LabelledRow]) -> dict[str, Any]:
     """Return the fields of a record that are counts and sums over its rows: samples by task, attempts, costs, pace."""
     attempts = Counter(row.attempt for row in rows if row.attempt and row.status != "failed")
-    spenders = [row.spent for row in rows if row.spent is not None]
     beside = _sums(_cost(row.baseline_cost) for row in rows if row.baseline_cost is not None)
     return {
         "scoring": _counts(rows, "scoring"), "mcq": _counts(rows, "mcq"), "other": _counts(rows, "open"),
         "groups": len({row.group for row in rows}),
         "attempts": dict(sorted(attempts.items())),
-        "pace": _pace(rows, spenders),
+        "pace": _pace(rows),
         "baseline_cost": Cost(**beside) if beside else None,
         **_sums(map(_cost, rows)),
     }  # fmt: skip
@@ -201,19 +200,18 @@ def _sums(amounts: Iterable[Mapping[str, float | None]]) -> dict[str, Any]:
     return sums
 
 
-def _pace(rows: Sequence[LabelledRow], spenders: Sequence[Mapping[str, float]]) -> dict[str, float]:
+def _pace(rows: Sequence[LabelledRow]) -> dict[str, float]:
     pace: dict[str, float] = {}
     if rows:
         middle, slow = np.percentile([row.seconds for row in rows], (50, 95))
         pace = {"seconds_p50": round(float(middle), 6), "seconds_p95": round(float(slow), 6)}
     known, paid = [], []
-    for each in spenders:
+    for usage in (row.usage for row in rows if row.usage is not None):
         # An answer from a cache takes no time, but as many tokens as when it was paid for, where they are known.
-        kept = each.get("kept_tokens", 0.0)
-        if each.get("lm_calls") or kept:
-            known.append(each.get("input_tokens", 0.0) + each.get("output_tokens", 0.0) + kept)
-        if each.get("lm_calls"):
-            paid.append(each.get("seconds_summarizer", 0.0))
+        if usage.lm_calls or usage.kept_tokens:
+            known.append(usage.input_tokens + usage.output_tokens + usage.kept_tokens)
+        if usage.lm_calls:
+            paid.append(usage.seconds.get("summarizer", 0.0))
     if known:
         pace["tokens_per_image"] = round(sum(known) / len(known), 1)
     if paid:

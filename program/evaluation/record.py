@@ -30,15 +30,11 @@ WORST = 12
 Task = Literal["scoring", "mcq", "open"]
 
 _MAX_TEXT, _MAX_REASONING = 300, 1200
-_SPENT = (
-    "lm_calls", "lm_cache_hits", "input_tokens", "output_tokens", "tool_readings", "tool_cache_hits", "tool_failures",
-    "replans",
-)  # fmt: skip
 _COLUMNS = (
     "id", "group", "task", "distortion", "question_type", "choices", "truth", "mos_std", "preferred_over", "predicted",
     "level", "level_probabilities", "score_interval", "tool_mean", "tool_mean_equal", "tool_mean_reliable",
     "expected_level", "fusion_printed", "fusion_normalised", "fusion_reliable", "baselines", "baseline_cost", "fitted",
-    "status", "attempt", "seconds", "lm_calls", "tokens", "cost_usd", "spent", "error",
+    "status", "attempt", "seconds", "lm_calls", "tokens", "cost_usd", "usage", "error",
 )  # fmt: skip
 """Of a table of samples."""
 _TEXTS = dict.fromkeys(
@@ -86,8 +82,8 @@ class LabelledRow(Row):
     """Whether the program was fitted or chosen on it, or on others of its group."""
     seconds: float = 0.0
     tokens: int | None = None
-    spent: dict[str, float] | None = None
-    """Input and output tokens, cache hits, tool readings, replans, and seconds by stage ("seconds_planner")."""
+    usage: Usage | None = None
+    """What the answer took, also by stage; without what was sent."""
     quality_reasoning: str | None = None
     """Why, with the sources; kept for the worst misses only."""
     evidence: dict[str, JsonValue] | None = None
@@ -96,7 +92,7 @@ class LabelledRow(Row):
     @classmethod
     def of(cls, request: Request, result: Assessment, *, eta: float = 1.0) -> Self:
         """Return what a program made of a sample; `eta` is that of the formulas it is compared with."""
-        labels, usage = _labels(request), _usage(result.usage)
+        labels, usage = _labels(request), _costs(result.usage)
         error = result.error or "the program gave no reason" if result.status == "failed" else None
         if error is None and labels["task"] == "scoring" and result.quality_score is None:
             error = f"answered {result.final_answer!r} where a score was asked"
@@ -232,17 +228,10 @@ def _rounded(value: Any) -> Any:
     return round(value, 6) if isinstance(value, float) else value
 
 
-def _usage(usage: Usage) -> dict[str, Any]:
-    spent = {name: float(getattr(usage, name)) for name in _SPENT}
-    spent |= {"kept_tokens": float(usage.kept_tokens)} if usage.kept_tokens else {}
-    spent |= {f"seconds_{name}": round(seconds, 6) for name, seconds in usage.seconds.items()}
-    for name, costs in usage.stages.items():
-        spent[f"lm_calls_{name}"] = float(costs.lm_calls)
-        if costs.cost_usd is not None:
-            spent[f"cost_usd_{name}"] = costs.cost_usd
-        spent[f"tokens_{name}"] = float(costs.input_tokens + costs.output_tokens)
+def _costs(usage: Usage) -> dict[str, Any]:
     tokens = usage.input_tokens + usage.output_tokens
-    return {"lm_calls": usage.lm_calls, "tokens": tokens, "cost_usd": usage.cost_usd, "spent": spent}
+    own = usage.model_copy(update={"wire_images": [], "wire_notes": []})
+    return {"lm_calls": usage.lm_calls, "tokens": tokens, "cost_usd": usage.cost_usd, "usage": own}
 
 
 _PACKAGES = ("agentic-iqa", "dspy", "pyiqa", "torch", "numpy", "scipy", "scikit-image", "pillow", "mlflow", "pydantic")
