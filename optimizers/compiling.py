@@ -91,7 +91,6 @@ class Round:
     notes: list[str] = field(default_factory=list)
     """For the user, of what the recipes found."""
     seconds: dict[str, float] = field(default_factory=dict)
-    runs: int = 0
 
     def __post_init__(self) -> None:
         self.validation = self.job.samples("validation")
@@ -198,7 +197,6 @@ class Round:
         logger.debug("%s: %s", recipe.name, printed.getvalue())
         for candidate in candidates:
             showable_demos(candidate.program)
-        self.runs += search.runs
         return candidates, search.note
 
     def replayed(self, program: AgenticIQA, examples: ExampleSet) -> AgenticIQA | EvidenceReplay:
@@ -291,7 +289,6 @@ class Compile:
             train = collect(asking(self.program, "whole" if job.needs_answers else "nothing"), self.train)
             validation = collect(asking(self.program, job.answer_part), self.validation)
         train.gathered.update(validation.gathered)
-        self.whole.runs += train.runs + validation.runs
         return train, validation
 
     def _check_direction(self, agreement: Figure | None) -> None:
@@ -322,7 +319,6 @@ class Compile:
                 best = fold.search(training, held).best.candidate
                 record = fold.judge(best.name, fold.replayed(best.program, train), splits["test"], "test")
                 rows |= {row.id: row for row in record.rows}
-                self.whole.runs += fold.runs
                 advance()
         context = {**before.context, "program": "cross-validated", "program_sha256": sha256}
         ordered = [rows[row.id] for row in before.rows]
@@ -371,7 +367,7 @@ class Compile:
         result = Compiled(
             program=chosen.program, folder=job.out, chosen=chosen.name, seed=job.settings.seed, uncompiled=before,
             compiled=after, differences=differences, verdict=verdict, validation=table,
-            curve=self.log.curve, notes=notes, seconds=self.seconds, runs=self.whole.runs,
+            curve=self.log.curve, notes=notes, seconds=self.seconds,
             difference=difference_markdown(self.program, chosen.program),
             learned=learned_sentences(self.program, chosen.program), crossed=crossed,
         )  # fmt: skip

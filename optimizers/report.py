@@ -72,8 +72,6 @@ class Compiled:
     difference: str
     """What changed against the uncompiled program, as Markdown."""
     seconds: dict[str, float]
-    runs: int
-    """Program runs of the search."""
     learned: list[str] = field(default_factory=list)
     """What it learned, in sentences."""
     crossed: CrossValidation | None = None
@@ -96,7 +94,6 @@ class Compiled:
             "validation": self.validation,
             "notes": self.notes,
             "seconds": self.seconds,
-            "runs": self.runs,
         }
 
     def words(self, before: Sequence[str] = ()) -> list[str]:
