@@ -12,10 +12,11 @@ from hypothesis import strategies as st
 from scipy.optimize import nnls
 
 from benchmarks import tool_strengths
+from data.manifest import Sample
 from program import calibrate
 from program.common.errors import SettingsError, ToolError
 from program.common.settings import load_settings
-from program.evaluation.calibrating import LabelledImage, LabelledSet, Surveyed, fit_all
+from program.evaluation.calibrating import LabelledSet, Surveyed, fit_all
 from program.evaluation.metrics import fit_map
 from program.tools.calibration import (
     Calibration,
@@ -272,7 +273,9 @@ def test_what_is_nearly_its_reference_says_nothing_of_how_errors_go_together(rng
     raw = [0.2 + 0.15 * human + rng.normal(0, 0.05, 60) for _ in specs]
 
     def correlations(near):
-        samples = [LabelledImage(Path("x.png"), Path("y.png"), score) for score in [*human, *[2.0] * near]]
+        samples = [
+            Sample(id="x", image=Path("x.png"), reference=Path("y.png"), mos=score) for score in [*human, *[2.0] * near]
+        ]
         rows = [
             {spec.name: Measurement(tool=spec.name, raw=value) for spec, value in zip(specs, values, strict=True)}
             for values in [*zip(*raw, strict=True), *[(1 - 4e-6, 1 - 6e-6)] * near]
@@ -287,7 +290,7 @@ def test_what_is_nearly_its_reference_says_nothing_of_how_errors_go_together(rng
 def test_a_tool_is_not_measured_on_the_scores_that_it_was_trained_on(rng):
     trained = REGISTRY.get("SSIM").model_copy(update={"trained_on": ("KADID-10k",)})
     specs, human = [trained, REGISTRY.get("HaarPSI")], rng.uniform(1, 5, 30)
-    samples = [LabelledImage(Path("x.png"), Path("y.png"), score) for score in human]
+    samples = [Sample(id="x", image=Path("x.png"), reference=Path("y.png"), mos=score) for score in human]
     rows = [{spec.name: Measurement(tool=spec.name, raw=0.1 + score / 6) for spec in specs} for score in human]
 
     def fitted(name):

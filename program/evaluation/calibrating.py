@@ -14,7 +14,7 @@ from data.catalogue import resolve_dataset
 from data.distortions import category_named
 from data.manifest import GENERATED, Layout, Sample, check_scale, manifest_sha256, read_manifest
 from program.common.errors import ImageError, InputError, SettingsError, ToolError
-from program.common.files import Place, is_remote, remove_leftovers, write_whole
+from program.common.files import is_remote, remove_leftovers, write_whole
 from program.common.pool import in_order
 from program.evaluation.metrics import fit_map, rmse, srcc
 from program.images.store import IMAGES
@@ -31,7 +31,7 @@ from program.tools.calibration import (
 )  # fmt: skip
 from program.tools.registry import Measurement, ToolSpec, file_sha256, library_label, parameter_path
 from program.tools.runner import ToolRunner
-from signatures.schemas import DISTORTION_CATEGORIES, DistortionCategory
+from signatures.schemas import DISTORTION_CATEGORIES
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -46,28 +46,13 @@ Measured = Sequence[Mapping[str, Measurement]]
 _COLUMNS = ("tool", "source", "sample", "raw", "error", "human", "category", "authentic", "label_sd")
 
 
-class LabelledImage(NamedTuple):
-    """An image with its human score on 1..5."""
-
-    image: Place
-    reference: Place | None
-    human: float
-    group: str | None = None
-    category: DistortionCategory | None = None
-    """Of a known distortion; None also for kinds outside the seven."""
-    authentic: bool = False
-    """A photograph as it was taken: nobody knows what is wrong with it."""
-    label_sd: float = 0.0
-    """Where `human` is a mean over other images: how far one image lies from it (standard deviation)."""
-
-
 class LabelledSet(NamedTuple):
     """Labelled images of one dataset and split."""
 
     name: str
     manifest_sha256: str
     split: str
-    samples: Sequence[LabelledImage]
+    samples: Sequence[Sample]
 
     @classmethod
     def read(cls, name: str, split: str, cache_dir: Path, remote: Collection[str] = ()) -> "LabelledSet":
@@ -82,11 +67,7 @@ class LabelledSet(NamedTuple):
         distinct = {}
         for s in read_manifest(manifest, layout):
             if split in ("all", s.split) and s.quality is not None and not s.is_made_up:
-                # The quickstart's score of an image is KADID-10k's mean over others, and its deviation is among those.
-                deviation = s.metadata.get("label_std", 0.0) if name in GENERATED else 0.0
-                kind, is_authentic = category_named(s.distortion), s.distortion in AUTHENTIC
-                labelled = LabelledImage(s.image, s.reference, s.quality, s.group, kind, is_authentic, deviation)
-                distinct[s.image, s.reference] = labelled
+                distinct[s.image, s.reference] = s
         if not distinct:
             raise InputError(
                 f"dataset {name!r}: no sample with people's score in split {split!r}; choose another --split or dataset"
@@ -121,8 +102,9 @@ class Surveyed(NamedTuple):
     """Readings of tools on datasets, those on data that a tool was trained on left out."""
 
     readings: "pd.DataFrame"
-    """One row a reading: tool, source, sample (a number), raw (NaN where it failed), error, and the sample's human,
-    category, authentic and label_sd."""
+    """One row a reading: tool, source, sample (a number), raw (NaN where it failed), error, and of the sample its human
+    score, category (None outside the seven), whether it is authentic, and label_sd: where the score is a mean over
+    other images, how far one lies from it (standard deviation)."""
     specs: Sequence[ToolSpec]
     sources: Mapping[str, Provenance]
     """What the file of figures says of the datasets, by source name."""
@@ -140,7 +122,10 @@ class Surveyed(NamedTuple):
         for data, by_sample in measured:
             fresh = [spec.name for spec in specs if data.names.isdisjoint(map(str.casefold, spec.trained_on))]
             for sample, by_tool in zip(data.samples, by_sample, strict=True):
-                about = (sample.human, sample.category, sample.authentic, sample.label_sd)
+                # The quickstart's score of an image is KADID-10k's mean over others, and its deviation is among those.
+                deviation = sample.metadata.get("label_std", 0.0) if data.name in GENERATED else 0.0
+                kind, is_authentic = category_named(sample.distortion), sample.distortion in AUTHENTIC
+                about = (sample.quality, kind, is_authentic, deviation)
                 for name in fresh:
                     if name in by_tool:
                         read = by_tool[name]
@@ -173,7 +158,7 @@ def measure_all(
 def survey(
     runner: ToolRunner,
     specs: Sequence[ToolSpec],
-    samples: Sequence[LabelledImage | Sample],
+    samples: Sequence[Sample],
     on_image: Callable[[], None],
 ) -> Measured:
     """Measure every image with every tool; full-reference tools only where there is a reference.
@@ -181,7 +166,7 @@ def survey(
     Measurements of a bad image hold the error. `on_image` is called after each image, from the worker's thread.
     """
 
-    def measure(sample: LabelledImage | Sample) -> dict[str, Measurement]:
+    def measure(sample: Sample) -> dict[str, Measurement]:
         fitting = [spec.name for spec in specs if spec.mode == "NR" or sample.reference is not None]
         try:
             image = IMAGES.add(sample.image)
