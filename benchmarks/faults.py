@@ -107,9 +107,8 @@ def _words(command: str, folder: Path, run: Path) -> list[str]:
         flags = ["--xmp", "new"] if command == "gallery" else ["--apply", "copy", "--to", str(run / "kept")]
         return [*python, "program.gallery", str(run / "images"), "--out", str(run / "gallery"), *flags]
     if command == "evaluate":
-        resume = ["--resume"] if any((run / "cache").glob("evaluations/*")) else []
-        return [*python, "program.evaluate", str(folder / "manifest.jsonl"), *shared, *resume]
-    resume = ["--resume"] if (run / "program" / "run.json").is_file() else []
+        return [*python, "program.evaluate", str(folder / "manifest.jsonl"), *shared]
+    resume = ["--resume"] if (run / "program" / "candidates.jsonl").is_file() else []
     out = ["--data", str(folder / "manifest.jsonl"), "--out", str(run / "program")]
     return [*python, "program.compile", *out, *shared, *resume]
 

@@ -91,7 +91,7 @@ def jobs_of(arguments: argparse.Namespace) -> Iterator[tuple[Path, Any]]:
         raise InputError("data: no manifest is given and no prepared dataset is here; python -m data.prepare makes one")
     for each in data:
         folder = arguments.out / dataset_name(each)
-        begun = (folder / "program" / "run.json").is_file()
+        begun = (folder / "program" / "candidates.jsonl").is_file()
         job = prepare_job(settings, each, arguments.optimizer, folder / "program", resume=begun)
         if (most := arguments.test_samples) is not None:
             drawn = choose_samples(job.splits["test"], scoring=most, mcq=most, seed=settings.seed)

@@ -106,7 +106,7 @@ def compiled(
         "seed": seed, "optimizer": optimizer, "obeys": obeys, "roles": roles, "feedback": feedback, "task": task,
         "chosen": result.chosen, "differences": figures, "validation_gain": gained,
         "uncompiled": {n: result.uncompiled.figures[n].value for n in figures},
-        "runs": result.runs, "calls": stats["requests"], "tokens": stats["prompt_tokens"] + stats["completion_tokens"],
+        "calls": stats["requests"], "tokens": stats["prompt_tokens"] + stats["completion_tokens"],
         "seconds": round(time.perf_counter() - started, 1), "overlooks": sorted(student.overlooks),
         "notes": result.notes,
     }  # fmt: skip
@@ -128,7 +128,7 @@ def report(rows: list[dict[str, Any]]) -> str:
     kinds: dict[tuple[Any, ...], list[dict[str, Any]]] = {}
     for row in rows:
         kinds.setdefault(tuple(row[name] for name in KIND), []).append(row)
-    head = [*KIND, *"seeds SRCC accuracy RMSE validation runs calls kilotokens".split()]
+    head = [*KIND, *"seeds SRCC accuracy RMSE validation calls kilotokens".split()]
     lines = [f"| {' | '.join(head)} |", "|---" * len(head) + "|"]
     for kind, of_kind in sorted(kinds.items(), key=lambda k: (not k[0][0], k[0][1:])):
         gains = [
@@ -136,10 +136,10 @@ def report(rows: list[dict[str, Any]]) -> str:
             for name in ("srcc", "accuracy", "rmse")
         ]
         validation = np.mean([row["validation_gain"] for row in of_kind])
-        cost = [np.mean([row[name] for row in of_kind]) for name in ("runs", "calls", "tokens")]
+        cost = [np.mean([row[name] for row in of_kind]) for name in ("calls", "tokens")]
         lines.append(
             f"| {' | '.join(map(str, kind))} | {len(of_kind)} | "
-            f"{' | '.join(gains)} | {validation:+.3f} | {cost[0]:.0f} | {cost[1]:.0f} | {cost[2] / 1000:.0f} |"
+            f"{' | '.join(gains)} | {validation:+.3f} | {cost[0]:.0f} | {cost[1] / 1000:.0f} |"
         )
     return "\n".join(lines)
 

@@ -49,10 +49,10 @@ def _run(arguments: argparse.Namespace) -> int:
         base = load_settings(overrides={"cache_dir": str(arguments.work / "cache")})
         model = base.with_model(name, address, {})
         samples = _samples(arguments, base)
-        expert = _evaluated(base, samples, arguments.work / "expert.jsonl")
+        expert = _evaluated(base, samples)
         records = {
-            "default flags": _evaluated(model, samples, arguments.work / "default.jsonl"),
-            "--score-only": _evaluated(_score_only(model), samples, arguments.work / "score-only.jsonl"),
+            "default flags": _evaluated(model, samples),
+            "--score-only": _evaluated(_score_only(model), samples),
         }
         print(f"{name}, {len(samples)} images of {arguments.data}, {arguments.split}")
         for line in _table(expert, records):
@@ -84,13 +84,12 @@ def _samples(arguments: argparse.Namespace, settings: Settings) -> list[Any]:
     return [sample for sample in samples if sample.task == "scoring"][: arguments.count]
 
 
-def _evaluated(settings: Settings, samples: Sequence[Any], checkpoint: Path) -> Any:
-    """Return the record of an evaluation, which goes on where it was stopped."""
+def _evaluated(settings: Settings, samples: Sequence[Any]) -> Any:
+    """Return the record of an evaluation; what was answered before is in the cache."""
     from program.agent.loop import AgenticIQA
     from program.evaluation.evaluating import evaluate
 
-    program = AgenticIQA(settings)
-    return evaluate(program, samples, split=None, workers=1, checkpoint=checkpoint, resume=checkpoint.is_file())
+    return evaluate(AgenticIQA(settings), samples, split=None, workers=1)
 
 
 def _table(expert: Any, records: Mapping[str, Any]) -> Iterator[str]:
@@ -121,7 +120,7 @@ def _table(expert: Any, records: Mapping[str, Any]) -> Iterator[str]:
 
 def _cost(rows: Sequence[Any]) -> str:
     def mean(name: str) -> float:
-        return statistics.fmean((row.spent or {}).get(name, 0.0) for row in rows)
+        return statistics.fmean(getattr(row.usage, name, 0.0) for row in rows)
 
     seconds, calls = statistics.median(row.seconds for row in rows), mean("lm_calls")
     return f"{calls:7.2f}{mean('input_tokens'):6.0f}{mean('output_tokens'):5.0f}{seconds:7.2f}"

@@ -49,9 +49,9 @@ def _run(arguments: argparse.Namespace) -> int:
     program = AgenticIQA(settings=settings)
     for data in arguments.data:
         images = LabelledSet.read(data, arguments.split, settings.cache_dir)
-        samples = [s for s in images.samples if s.reference is not None and s.human < 5][:: arguments.every]
+        samples = [s for s in images.samples if s.reference is not None and s.quality < 5][:: arguments.every]
         raw, scores = readings(program, samples)
-        human, groups = np.array([s.human for s in samples]), np.array([str(s.group) for s in samples])
+        human, groups = np.array([s.quality for s in samples]), np.array([str(s.group) for s in samples])
         print(f"{images.source}: n = {len(samples)}, {len(set(groups))} references")
         show(left_out(raw, scores, human, groups), human, groups, tuple(raw))
     return 0

@@ -120,11 +120,8 @@ def _tested(arguments: argparse.Namespace, settings: Settings, manifest: Path, p
     from program.evaluation.evaluating import evaluate, samples_of
 
     samples = samples_of(str(manifest), settings, "test", progress=False)
-    # Each seed's manifest is another: so is its checkpoint. What was answered is cached.
-    name = f"{program.name if program else f'{manifest.stem}-uncompiled'}-test.jsonl"
-    checkpoint = arguments.work / name
     loaded = load(program, settings) if program else AgenticIQA(settings)
-    return evaluate(loaded, samples, split=None, workers=1, checkpoint=checkpoint, resume=checkpoint.is_file())
+    return evaluate(loaded, samples, split=None, workers=1)
 
 
 def _moved(program: Path, settings: Settings, manifest: Path, rows: Sequence[Any]) -> dict[str, float]:
@@ -215,9 +212,9 @@ class _Table:
                 ours = [self.values(record, of) for record in each]
                 figures = "".join(f"{np.mean([METRICS[m].function(self.truth, v) for v in ours]):9.3f}" for m in names)
                 gaps = "".join(f"{self.gap(m, ours, before) if name != 'uncompiled' else '':>26}" for m in names)
-                paid = [row.spent for record in each for row in record.rows if (row.spent or {}).get("lm_calls")]
+                paid = [row.usage for record in each for row in record.rows if row.lm_calls]
                 cost = [
-                    np.mean([spent[key] for spent in paid]) if paid else 0 for key in ("input_tokens", "output_tokens")
+                    np.mean([getattr(usage, key) for usage in paid] or [0]) for key in ("input_tokens", "output_tokens")
                 ]
                 lines.append(f"{f'{name}: {way}':28}{figures}{gaps}{cost[0]:6.0f}{cost[1]:5.0f}")
         return lines

@@ -30,7 +30,6 @@ class Table(Section):
     columns: tuple[str, ...] = ()
     separator: str | None = None
     cells: Mapping[str, str] = {}
-    optional: bool = False
     beside: tuple["Table", ...] = ()
 
 
@@ -63,7 +62,6 @@ class DatasetEntry(Section):
     split: Literal["official", "official-test", "none"]
     layout: str
     documented: tuple[str, ...]
-    verified: bool
     read: Reading | Literal["table", "huggingface", "pairs"]
 
 

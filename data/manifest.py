@@ -23,14 +23,21 @@ from pydantic import ConfigDict, Field, StrictBool, StrictStr, ValidationError, 
 
 from data.ratings import TWICE
 from data.tables import HUB, scan_rows, unreadable
+from program.common.addresses import DATA
 from program.common.errors import DataError
 from program.common.files import IdSet, Place, folder_of, is_remote, named_in, open_file, place_of, whole_file
 from program.common.request import Request
+from program.common.text import fold_text
 
 GENERATED: Mapping[str, str] = {"quickstart": "manifest.jsonl", "quickstart-fr": "manifest-fr.jsonl"}
 """Names that stand for a manifest which is made on first use, with its file."""
 
 Split: TypeAlias = Literal["train", "validation", "test"]
+SPLIT_WORDS: Mapping[str, Split] = {
+    "train": "train", "training": "train", "validation": "validation", "valid": "validation", "val": "validation",
+    "dev": "validation", "test": "test", "testing": "test",
+}  # fmt: skip
+"""Words for a split, in any case."""
 Number: TypeAlias = Annotated[float, Field(strict=True, allow_inf_nan=False)]
 Letter: TypeAlias = Annotated[StrictStr, Field(pattern="^[A-Z]$")]
 Choice: TypeAlias = Annotated[StrictStr, Field(pattern=r"\S")]
@@ -110,10 +117,6 @@ class Sample(Request):
             return self.answer.strip().upper() if self.answer else None
         return self.quality if self.task == "scoring" else None
 
-    def stamp(self) -> list[Any]:
-        """Return JSON that changes when its images or its truth do."""
-        return [*super().stamp(), self.task, self.truth]
-
     @property
     def missing_file(self) -> Place | None:
         """The image or the reference where it is a local file that is not there, else None."""
@@ -166,12 +169,10 @@ class Sample(Request):
             raise ValueError("is empty; give the path of an image file")
         return place_of(text)
 
-    @field_validator("options", mode="before")
+    @field_validator("split", mode="before")
     @classmethod
-    def _by_letter(cls, value: Any) -> Any:
-        if isinstance(value, list) and len(value) <= len(ascii_uppercase):
-            return dict(zip(ascii_uppercase, value, strict=False))
-        return value
+    def _split_word(cls, value: Any) -> Any:
+        return SPLIT_WORDS.get(value.strip().casefold(), value) if isinstance(value, str) else value
 
     @model_validator(mode="after")
     def _consistent(self) -> "Sample":
@@ -325,11 +326,15 @@ def scan_manifest(path: Place, layout: Layout = _AS_WRITTEN) -> Iterator[tuple[i
     """Yield line number and sample of each line (or row), or the DataError that says what is wrong with it.
 
     .jsonl, .json, .csv, .tsv, .xlsx or .parquet (a file, or a folder of such files), local or by URI; `layout` says
-    which column is which field, and the scale. Without an "id" the image's name as it stands there is the sample's.
+    which column is which field, and the scale. Without an "id" the image's name as it stands there is the sample's, of
+    further questions about it with the row's number.
     Raises DataError when the file as a whole cannot be read or is empty.
     """
-    folder: Place | None = None
-    if not str(path).startswith(HUB):
+    folder: Place | None
+    if str(path).startswith(HUB):
+        of_this_machine = Path(str(path).removeprefix(HUB).partition(":")[0])
+        folder = of_this_machine if of_this_machine.is_dir() else None
+    else:
         path = place_of(path)
         folder = folder_of(path)
     number = 0
@@ -339,9 +344,10 @@ def scan_manifest(path: Place, layout: Layout = _AS_WRITTEN) -> Iterator[tuple[i
                 if isinstance(row, Exception):
                     raise row
                 sample = _sample(row, folder, layout)
+                if "id" not in row and sample.mos is None and sample.id in ids:  # another question about an image
+                    sample = sample.model_copy(update={"id": f"{sample.id}#{number}"})
                 if not ids.add(sample.id):
-                    is_scored_again = sample.mos is not None and "id" not in row
-                    mend = ", or --raters to average the scores of an image" if is_scored_again else ""
+                    mend = "" if "id" in row else ", or --raters to average the scores of an image"
                     raise ValueError(f'"id" {_shortened(sample.id)} was there before; give each line its own{mend}')
             except (ValueError, RecursionError) as error:
                 yield number, DataError(f"manifest {str(path)!r} line {number}: {fault_of(error)}")
@@ -389,11 +395,14 @@ def _sample(row: Any, folder: Place | None, layout: Layout) -> Sample:
         fields["mos_range"] = layout.mos_range
     if layout.lower_is_better:
         fields["higher_is_better"] = False
-    own = {key: value for key, value in row.items() if key not in KEYS}
+    own = {key: value for key, value in row.items() if key not in KEYS and not DATA.match(str(value)[:600])}
     if {"other", "better"} <= own.keys():
         raise ValueError("is a pair; make a manifest of the pairs with python -m data.prepare pairs")
     if wrong := misnamed_key(row, 'did you mean "{meant}"? (a key of your own goes in "metadata")', keys):
         raise ValueError(f"{_shortened(wrong[0])} is no key; {wrong[1]}")
+    if "question" in own and "query" not in fields:
+        fields["query"] = own.pop("question")
+    give_letters(fields, own)
     if own and isinstance(metadata := fields.get("metadata", {}), dict):
         fields["metadata"] = metadata | own
     if "image" not in fields:
@@ -404,6 +413,34 @@ def _sample(row: Any, folder: Place | None, layout: Layout) -> Sample:
     sample = Sample.model_validate(fields)
     images = {key: _image(str(fields[key]), folder, layout) for key in ("image", "reference") if key in fields}
     return sample.model_copy(update=images)
+
+
+def give_letters(fields: dict[str, Any], own: dict[str, Any]) -> None:
+    """Give the options of a row their letters, and an answer the letter of the option that it names, in place.
+
+    Options are an object, a list, texts with | between, or columns A, B, C, ... of `own`, which are taken out.
+    """
+    options = fields.get("options")
+    if options is None and {"A", "B"} <= own.keys():
+        columns = {letter: own.pop(letter) for letter in ascii_uppercase if letter in own}
+        options = {letter: str(text) for letter, text in columns.items() if text is not None}
+    elif isinstance(options, str):
+        with suppress(ValueError, RecursionError):
+            options = json.loads(options)
+    if isinstance(options, str) and "|" in options:
+        options = [part.strip() for part in options.split("|")]
+    if isinstance(options, list):
+        if len(options) > len(ascii_uppercase):
+            raise ValueError(f"has {len(options)} options; give at most {len(ascii_uppercase)}")
+        options = dict(zip(ascii_uppercase, options, strict=False))
+    if not isinstance(options, Mapping) or not options:
+        return
+    fields["options"] = options
+    answer = fields.get("answer")
+    if isinstance(answer, str) and answer not in options:
+        named = [letter for letter, text in options.items() if fold_text(str(text)) == fold_text(answer)]
+        letter = answer.strip().upper().rstrip(".):")
+        fields["answer"] = named[0] if len(named) == 1 else letter if letter in options else answer
 
 
 def _image(name: str, folder: Place | None, layout: Layout) -> Place:
@@ -421,9 +458,18 @@ def _row(sample: Sample, folder: Path) -> dict[str, Any]:
         if key in row and not is_remote(row[key]):
             path = Path(os.path.abspath(row[key]))
             row[key] = path.relative_to(folder).as_posix() if path.is_relative_to(folder) else str(path)
+    metadata = {key: value for key, value in sample.metadata.items() if _is_plain(value)}
     # What would be taken for a misspelt key when it is read again stays in an object of its own.
-    apart = any(_close_field(key) not in {None, *row} for key in sample.metadata)
-    return {**row, "metadata": sample.metadata} if apart else {**row, **sample.metadata}
+    apart = any(_close_field(key) not in {None, *row} for key in metadata)
+    return {**row, "metadata": metadata} if apart else {**row, **metadata}
+
+
+def _is_plain(value: Any) -> bool:
+    try:
+        json.dumps(value, allow_nan=False)
+    except (TypeError, ValueError):  # as a table's dates
+        return False
+    return True
 
 
 def _shortened(value: Any) -> str:

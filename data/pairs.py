@@ -8,9 +8,9 @@ from typing import Any
 
 import numpy as np
 
-from data.manifest import Sample
-from data.own import rows_of
+from data.manifest import Sample, fault_of
 from data.releases import Release, Row
+from data.tables import scan_rows
 from data.votes import scores_of_votes
 from program.common.errors import DataError
 from program.common.files import named_in
@@ -25,7 +25,7 @@ def pairs(release: Release) -> Iterator[Sample]:
     names: dict[str, str] = {}
     content: dict[str, dict[str, Any]] = {}
     votes: defaultdict[str, defaultdict[str, float]] = defaultdict(lambda: defaultdict(float))
-    for row in rows_of(release.root, release.columns):
+    for row in _rows(release):
         a, b = (_end(row, column, folder, names) for column in ("image", "other"))
         if a == b:
             raise row.error(f"{a!r} is compared with itself; name two images")
@@ -47,6 +47,15 @@ def pairs(release: Release) -> Iterator[Sample]:
         yield Sample(
             id=f"{release.entry.name}/{name}", image=Path(path), reference=place, preferred_over=won, group=group
         )
+
+
+def _rows(release: Release) -> Iterator[Row]:
+    noun = "line" if release.root.suffix.casefold() in {".jsonl", ".csv", ".tsv", ".xlsx"} else "row"
+    for number, cells in scan_rows(release.root, release.layout.columns):
+        row = Row(release.root, f"{noun} {number}", {})
+        if not isinstance(cells, dict):
+            raise row.error(fault_of(cells) if isinstance(cells, Exception) else "is not an object; write it as {...}")
+        yield row.with_cells(cells)
 
 
 def score_within_splits(samples: Iterable[Sample]) -> Iterator[Sample]:

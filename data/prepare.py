@@ -29,7 +29,7 @@ def main(argv: list[str] | None = None) -> int:
         "--seed", metavar="N", type=cli.whole_number(), default=0, help="seed of the split (default: 0)"
     )
     parser.add_argument("--allow-missing", action="store_true", help="leave out lines whose image is not there")
-    cli.add_layout_flags(parser, columns="table, huggingface, pairs: ", scale="table, huggingface: ", raters=False)
+    cli.add_layout_flags(parser, columns="table, huggingface, pairs: ", scale="table, huggingface: ")
     parser.add_argument("--force", action="store_true", help="replace an existing manifest")
     parser.add_argument("--json", action="store_true", help="print the record (or the list) as JSON")
     arguments = parser.parse_args(argv)
@@ -41,7 +41,7 @@ def main(argv: list[str] | None = None) -> int:
 
 def _prepare(arguments: argparse.Namespace) -> int:
     from data.catalogue import entry_of
-    from data.manifest import Sample
+    from data.manifest import Layout, Sample
     from data.preparing import load, prepare, read_record, record_path
     from program.common.errors import InputError
     from program.common.pool import progress
@@ -55,8 +55,7 @@ def _prepare(arguments: argparse.Namespace) -> int:
 
     def samples() -> Iterator[Sample]:
         for sample in load(
-            arguments.name, arguments.root, columns=arguments.columns, mos_range=arguments.mos_range,
-            higher_is_better=False if arguments.lower_is_better else None, images=arguments.out.parent / "images",
+            arguments.name, arguments.root, layout=Layout.asked(arguments), images=arguments.out.parent / "images",
             on_missing=left_out.append if arguments.allow_missing else None,
         ):  # fmt: skip
             advance()
@@ -114,8 +113,7 @@ def _list(arguments: argparse.Namespace) -> int:
         sys.stdout.write(json.dumps(entries, indent=2, ensure_ascii=False) + "\n")
         return 0
     for name, entry in catalogue().items():
-        note = "" if entry.verified else " (layout not verified)"
-        sys.stdout.write(f"{name:<16} {entry.count or '':>6}  {entry.title}{note}\n{'':<24} {entry.licence}\n")
+        sys.stdout.write(f"{name:<16} {entry.count or '':>6}  {entry.title}\n{'':<24} {entry.licence}\n")
     return 0
 
 

@@ -13,7 +13,6 @@ from typing import Any, NamedTuple
 
 from pydantic import BaseModel
 
-from data import own
 from data.catalogue import DatasetEntry, Reading, entry_of
 from data.manifest import (
     KEYS,
@@ -25,6 +24,7 @@ from data.manifest import (
     scan_manifest,
     write_manifest,
 )
+from data.own import own_samples
 from data.pairs import pairs, parts_apart, score_within_splits
 from data.releases import Release, read_release
 from data.splits import FRACTIONS, SplitsByKey, group_of, plan_splits
@@ -45,27 +45,24 @@ def load(
     name: str,
     root: Path | str,
     *,
-    columns: Mapping[str, str] | None = None,
-    mos_range: tuple[float, float] | None = None,
-    higher_is_better: bool | None = None,
+    layout: Layout | None = None,
     images: Path = Path("images"),
     on_missing: Callable[[Path], None] | None = None,
 ) -> Iterator[Sample]:
     """Yield the samples of a dataset's release at `root`.
 
-    `columns`, `mos_range` and `higher_is_better` are for "table" and "huggingface", `columns` for "pairs" too; `images`
-    takes the images that "huggingface" holds as bytes. A file that a label names and the release lacks raises
-    DataError, or, with `on_missing`, is passed to it and left out. Raises DataError for an unknown name or a release
-    that is not in its documented layout.
+    `layout` is for "table" and "huggingface", its columns for "pairs" too; `images` takes the images that these hold as
+    bytes. A file that a label names and the release lacks raises DataError, or, with `on_missing`, is passed to it and
+    left out. Raises DataError for an unknown name or a release that is not in its documented layout.
     """
     entry = entry_of(name)
-    if not entry.verified:
-        logger.warning("dataset %s: its layout is not verified (%s)", name, entry.layout)
-    scale: dict[str, Any] = {"mos_range": mos_range, "higher_is_better": higher_is_better}
-    scale = {name: value for name, value in scale.items() if value is not None}
-    if (scale and entry.read not in ("table", "huggingface")) or (columns and isinstance(entry.read, Reading)):
+    layout = layout or Layout()
+    is_scaled = layout.mos_range is not None or layout.lower_is_better
+    if (is_scaled and entry.read not in ("table", "huggingface")) or (
+        layout.columns and isinstance(entry.read, Reading)
+    ):
         raise DataError(f"dataset {name!r}: has columns and a scale of its own; leave out --columns and --mos-range")
-    for field, column in (columns or {}).items():
+    for field, column in layout.columns.items():
         if field not in FIELDS:
             raise DataError(f"--columns {field}={column}: {field!r} is no field{did_you_mean(field, FIELDS)}")
     place = Path(os.path.expanduser(root))
@@ -73,7 +70,7 @@ def load(
         place = Path(os.path.abspath(place))
     elif entry.read != "huggingface":
         raise DataError(f"dataset {name!r}: there is no {str(place)!r}; get it from {entry.source}")
-    release = Release(entry, place, columns or {}, scale, images)
+    release = Release(entry, place, layout, images)
     for sample in _samples(release):
         if (missing := sample.missing_file) is None:
             yield sample
@@ -89,7 +86,7 @@ def load(
 def _samples(release: Release) -> Iterator[Sample]:
     if isinstance(release.entry.read, Reading):
         return read_release(release, release.entry.read)
-    return {"table": own.table, "huggingface": own.huggingface, "pairs": pairs}[release.entry.read](release)
+    return pairs(release) if release.entry.read == "pairs" else own_samples(release)
 
 
 Fractions = tuple[float, float, float]
@@ -129,7 +126,7 @@ def prepare(
     record = {
         "dataset": entry.name, "manifest": out.name, "manifest_sha256": manifest_sha256(out), "expected": entry.count,
         "missing": len(left_out), "split_by": split_by, "split_sha256": digest, "seed": seed,
-        "fractions": fractions or FRACTIONS, "verified": entry.verified, "source": entry.source,
+        "fractions": fractions or FRACTIONS, "source": entry.source,
         "licence": entry.licence, "citation": entry.citation, "samples": len(assigned),
         "splits": Counter(str(sample.split) for sample in assigned),
         "tasks": Counter(sample.task for sample in assigned),

@@ -1,28 +1,20 @@
 """A dataset's release, read as configs/datasets.yaml describes it: rows of tables, and the samples made of them."""
 
-import json
 import math
 import re
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 from itertools import islice
 from pathlib import Path
-from string import ascii_uppercase
 from typing import Any
 
 from pydantic import ValidationError
 
 from data.catalogue import DatasetEntry, Reading, Table
-from data.manifest import KEYS, Sample, Split, fault_of
+from data.manifest import KEYS, Layout, Sample, fault_of, give_letters
 from data.tables import Rows, number_of, table_rows
 from program.common.errors import DataError, InputError
 from program.common.files import named_in
-
-SPLIT_WORDS: Mapping[str, Split] = {
-    "train": "train", "training": "train", "validation": "validation", "valid": "validation", "val": "validation",
-    "dev": "validation", "test": "test", "testing": "test",
-}  # fmt: skip
-"""Words for a split, in any case."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -31,11 +23,9 @@ class Release:
 
     entry: DatasetEntry
     root: Path
-    columns: Mapping[str, str] = field(default_factory=dict)
-    """Manifest field -> column, for tables of one's own."""
-    scale: Mapping[str, Any] = field(default_factory=dict)
-    """`mos_range` and `higher_is_better` of every score, where the user gave them."""
-    images: Path = Path("images")
+    layout: Layout
+    """Of a table of one's own."""
+    images: Path
     """Folder that takes the images of a dataset that holds them as bytes."""
 
     def present(self, names: Sequence[str]) -> list[list[Path]]:
@@ -105,13 +95,7 @@ def sample_of(release: Release, row: Row, fields: Mapping[str, Any]) -> Sample:
     """Return the sample of a row's values by the manifest's keys; other values become metadata."""
     given = {name: value for name, value in fields.items() if value is not None and str(value).strip()}
     given["id"] = f"{release.entry.name}/{given['id']}"
-    given["options"] = _options(given, row)
-    given["answer"] = _letter(given.get("answer"), given["options"], row)
-    if "split" in given:
-        word = str(given["split"]).strip().casefold()
-        if word not in SPLIT_WORDS:
-            raise row.error(f"split {word!r} is none of {', '.join(SPLIT_WORDS)}; correct it")
-        given["split"] = SPLIT_WORDS[word]
+    give_letters(given, given)
     reading = release.entry.read
     numbers = reading.numbers if isinstance(reading, Reading) else ()
     for name in {"mos", "mos_std", *numbers} & given.keys():
@@ -121,55 +105,11 @@ def sample_of(release: Release, row: Row, fields: Mapping[str, Any]) -> Sample:
     if release.entry.score is not None and "mos" in given:
         given["mos_range"] = release.entry.score.range
         given["higher_is_better"] = release.entry.score.higher_is_better
-    given.update(release.scale)
-    metadata = given.pop("metadata", {})
-    others = {name: given.pop(name) for name in list(given) if name not in KEYS}
-    if isinstance(metadata, Mapping):
-        metadata = {**metadata, **{name: value for name, value in others.items() if _is_plain(value)}}
+    metadata = {name: given.pop(name) for name in list(given) if name not in KEYS}
     try:
         return Sample(**given, metadata=metadata)
     except ValidationError as error:
         raise row.error(fault_of(error)) from error
-
-
-def _options(given: dict[str, Any], row: Row) -> dict[str, str] | None:
-    """Return the options by letter, from an object, a list, text, or columns A, B, C, ... which are taken out."""
-    options = given.get("options")
-    if isinstance(options, str):
-        try:
-            options = json.loads(options)
-        except (ValueError, RecursionError):
-            options = [part.strip() for part in options.split("|")]
-    if options is None:
-        options = {letter: given.pop(letter) for letter in ascii_uppercase if letter in given}
-    elif isinstance(options, Sequence):
-        if len(options) > len(ascii_uppercase):
-            raise row.error(f"has {len(options)} options; give at most {len(ascii_uppercase)}")
-        options = dict(zip(ascii_uppercase, options, strict=False))
-    return {str(letter): str(text) for letter, text in dict(options).items()} or None
-
-
-def _letter(answer: Any, options: Mapping[str, str] | None, row: Row) -> str | None:
-    """Return the letter of an answer that is one, or the text of an option."""
-    if answer is None or options is None:
-        return answer if answer is None else str(answer)
-    text = str(answer).strip()
-    matching = [letter for letter, choice in options.items() if choice.strip().casefold() == text.casefold()]
-    if len(matching) == 1:
-        return matching[0]
-    letter = text.upper().rstrip(".):")
-    if letter not in options:
-        raise row.error(f"the answer {text!r} is none of the options, or several; correct or remove the row")
-    return letter
-
-
-def _is_plain(value: Any) -> bool:
-    """Tell whether JSON can hold a value."""
-    try:
-        json.dumps(value, allow_nan=False)
-    except (TypeError, ValueError):
-        return False
-    return True
 
 
 class _Text(str):
@@ -253,8 +193,6 @@ class _Folders:
 
 def _rows(release: Release, table: Table) -> Iterator[Row]:
     """Yield a table's rows, each with the cells of the tables beside it; DataError where one of these is longer."""
-    if table.optional and not any((release.root / name).exists() for name in table.file):
-        return
     first, *others = [
         [row for path in release.present(each.file)[0] for row in _read(path, each)] for each in (table, *table.beside)
     ]

@@ -87,12 +87,6 @@ def plan_folds(samples: Iterable[Sample], count: int, *, seed: int = 0) -> dict[
 
 def check_leaks(samples: Iterable[Sample]) -> None:
     """Raise DataError naming a group that is in more than one split; samples without a split do not count."""
-    for _ in without_leaks(samples):
-        pass
-
-
-def without_leaks(samples: Iterable[Sample]) -> Iterator[Sample]:
-    """Yield the samples; DataError as of `check_leaks` at the first that leaks."""
     by_group = SplitsByKey()
     for sample in samples:
         if splits := by_group.enter(group_of(sample), sample.split):
@@ -100,7 +94,6 @@ def without_leaks(samples: Iterable[Sample]) -> Iterator[Sample]:
                 f"group {group_of(sample)!r}: is in {' and '.join(splits)}; keep each group in one split (python -m "
                 "data.check lists all)"
             )
-        yield sample
 
 
 def check_contents(samples: Iterable[Sample]) -> None:

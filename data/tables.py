@@ -240,7 +240,7 @@ def _typed(
         try:
             if name in numbers:
                 value = number_of(value, marks.get(name, ""))
-            elif name in parsed and isinstance(value, str):
+            elif name in parsed and isinstance(value, str) and not (name == "options" and "|" in value):
                 value = json.loads(value)
         except (TypeError, ValueError):
             kind = "number" if name in numbers else "JSON value"

@@ -9,7 +9,7 @@ from typing import Any
 
 from optimizers.compiling import Compile
 from optimizers.job import Job
-from optimizers.plan import CallPlan, CompileLog
+from optimizers.plan import CallPlan
 from optimizers.report import Compiled, log_compile, show, step, waiting
 from optimizers.selection import label, leading_metric
 from program.agent.saving import check_folder, load
@@ -80,16 +80,15 @@ def compile_tracked(
     """Compile inside a run of MLflow, and register the program if a name is given.
 
     No other compile writes its folder meanwhile. Plan and progress go to one console, the result to the other.
-    InputError, before anything is said, asked or written, where another compile has the folder, or it cannot be
-    resumed.
+    InputError, before anything is said, asked or written, where another compile has the folder, or there is none to
+    resume.
     """
     name, place = f"compile {job.optimizer} seed {job.settings.seed}", f"the result is in {str(job.out)!r}"
     with ExitStack() as held:
         compiling = Compile(job, progress)
         held.enter_context(closing(compiling.log))
         if progress is not None and plan is not None:
-            lines = [_begun_before(job.out, compiling.log, plan)] if job.resume else plan.lines()
-            progress.print("\n".join(lines), highlight=False, markup=False)
+            progress.print("\n".join(plan.lines()), highlight=False, markup=False)
         with waiting(progress, "opening the store of MLflow"):
             tracker = Tracker(job.settings.mlruns_dir, experiment=experiment_name(job.data))
             run = held.enter_context(tracker.run(name, {"command": "compile"}, result=place))
@@ -99,19 +98,11 @@ def compile_tracked(
         held.enter_context(budget or nullcontext())
         result = compiling.result(run)
         if console is not None:
-            show(console, result, job.out, () if job.resume else job.notes)
+            show(console, result, job.out, job.notes)
         with waiting(progress, "recording the run in MLflow"):
             log_compile(run, job, result, name=register)
             registered = _registered(register, job, result.compiled, tracker, run) if register else None
     return Tracked(result, registered, run)
-
-
-def _begun_before(out: Path, log: CompileLog, plan: CallPlan) -> str:
-    """Say in one line what a compile that is resumed has, and needs at most."""
-    if log.is_finished:
-        return f"the compile in {str(out)!r} is finished; its result follows from what is kept"
-    are_scored = "1 candidate is scored" if log.scored == 1 else f"{log.scored or 'no'} candidates are scored"
-    return f"continues {str(out)!r}: {are_scored}; {plan.left()}"
 
 
 def _registered(name: str, job: Job, record: EvaluationRecord, tracker: Tracker, run: RunHandle) -> Registered | None:

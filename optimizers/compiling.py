@@ -66,7 +66,7 @@ def compile_program(job: Job, *, console: Console | None = None) -> Compiled:
     """Teach a program, choose the best candidate on validation, save it, and compare both programs on test.
 
     Raises BudgetSpent (an InputError) when the budget in force is spent, KeyboardInterrupt with words on Ctrl-C, and
-    InputError where another compile has the folder or where it cannot be resumed.
+    InputError where another compile has the folder, or there is none to resume.
     """
     run = Compile(job, console)
     with closing(run.log):
@@ -91,7 +91,6 @@ class Round:
     notes: list[str] = field(default_factory=list)
     """For the user, of what the recipes found."""
     seconds: dict[str, float] = field(default_factory=dict)
-    runs: int = 0
 
     def __post_init__(self) -> None:
         self.validation = self.job.samples("validation")
@@ -198,7 +197,6 @@ class Round:
         logger.debug("%s: %s", recipe.name, printed.getvalue())
         for candidate in candidates:
             showable_demos(candidate.program)
-        self.runs += search.runs
         return candidates, search.note
 
     def replayed(self, program: AgenticIQA, examples: ExampleSet) -> AgenticIQA | EvidenceReplay:
@@ -224,11 +222,11 @@ class Compile:
     """One compile in progress; no other writes its folder until its log is closed."""
 
     def __init__(self, job: Job, console: Console | None = None) -> None:
-        """Ask and write nothing yet; InputError where another compile has the folder, or it cannot be resumed."""
+        """Ask and write nothing yet; InputError where another compile has the folder, or there is none to resume."""
         self.job, self.console = job, console
         self.program = AgenticIQA(job.settings, lm=job.lm)
         self.train, self.validation = job.samples("train", job.optimizers), job.samples("validation")
-        self.log = CompileLog(job.out, job.key(self.program, [*self.train, *self.validation]), resume=job.resume)
+        self.log = CompileLog(job.out, resume=job.resume)
         self._run: RunHandle | None = None
         self.whole = Round.of(
             job, self.program, Reflections(), console=console, log_score=self._log_score,
@@ -255,7 +253,7 @@ class Compile:
         if job.kept is not None:
             before = self._tested(uncompiled, baselines=True)
             self._check_direction(before.figures.get("srcc"))
-            return self._reported(uncompiled, before, before, kept_verdict(job.kept), self._gains(before, before), {})
+            return self._reported(uncompiled, before, before, kept_verdict(job.kept), {})
         train, validation = self._evidence()
         self._check_direction(train.agreement())
         ranking = self.whole.search(train, validation)
@@ -265,20 +263,22 @@ class Compile:
         if job.folds:
             before = self._tested(uncompiled, baselines=True)
             if kept is not None:
-                return self._reported(chosen, before, before, kept, self._gains(before, before), table)
+                return self._reported(chosen, before, before, kept, table)
             after = self._crossed(train, validation, before, program_sha256(chosen.program))
-            crossed = CrossValidation.of(len(job.folds), before, after)
-            if not crossed.adopted:
-                chosen, after = uncompiled, before
             gains = self._gains(before, after)
-            return self._reported(chosen, before, after, crossed.verdict(), gains, table, crossed)
+            crossed = CrossValidation.of(len(job.folds), before, after, gains)
+            if not crossed.adopted:
+                return self._reported(uncompiled, before, before, crossed.verdict(), table, crossed=crossed)
+            return self._reported(chosen, before, after, crossed.verdict(), table, gains, crossed)
         # Saved before the test, so that a kill during it loses nothing.
         self.log.finish(chosen.program, {"chosen": chosen.name, "validation": table})
         before = self._tested(uncompiled, baselines=True)
-        after = before if kept is not None else self._tested(chosen)
+        if kept is not None:
+            return self._reported(chosen, before, before, kept, table)
+        after = self._tested(chosen)
         gains = self._gains(before, after)
-        verdict = kept or verdict_of(ranking.best.record, ranking.uncompiled.record, gains, ranking.where)
-        return self._reported(chosen, before, after, verdict, gains, table)
+        verdict = verdict_of(ranking.best.record, ranking.uncompiled.record, gains, ranking.where)
+        return self._reported(chosen, before, after, verdict, table, gains)
 
     def _evidence(self) -> tuple[ExampleSet, ExampleSet]:
         """Gather the evidence of train and validation, once, and return both with their labelled demos."""
@@ -289,7 +289,6 @@ class Compile:
             train = collect(asking(self.program, "whole" if job.needs_answers else "nothing"), self.train)
             validation = collect(asking(self.program, job.answer_part), self.validation)
         train.gathered.update(validation.gathered)
-        self.whole.runs += train.runs + validation.runs
         return train, validation
 
     def _check_direction(self, agreement: Figure | None) -> None:
@@ -320,7 +319,6 @@ class Compile:
                 best = fold.search(training, held).best.candidate
                 record = fold.judge(best.name, fold.replayed(best.program, train), splits["test"], "test")
                 rows |= {row.id: row for row in record.rows}
-                self.whole.runs += fold.runs
                 advance()
         context = {**before.context, "program": "cross-validated", "program_sha256": sha256}
         ordered = [rows[row.id] for row in before.rows]
@@ -350,9 +348,11 @@ class Compile:
 
     def _reported(
         self, chosen: Candidate, before: EvaluationRecord, after: EvaluationRecord, verdict: Verdict,
-        differences: dict[str, Figure], table: dict[str, dict[str, Any]], crossed: CrossValidation | None = None,
+        table: dict[str, dict[str, Any]], gains: dict[str, Figure] | None = None,
+        crossed: CrossValidation | None = None,
     ) -> Compiled:  # fmt: skip
         job, notes = self.job, self.whole.notes
+        differences = self._gains(before, after) if gains is None else gains
         with waiting(self.console, "working out intervals"):
             labelled = {sample.id: sample for split in job.splits.values() for sample in split}
             if most := ceiling_words(labelled.values(), after):
@@ -367,13 +367,13 @@ class Compile:
         result = Compiled(
             program=chosen.program, folder=job.out, chosen=chosen.name, seed=job.settings.seed, uncompiled=before,
             compiled=after, differences=differences, verdict=verdict, validation=table,
-            curve=self.log.curve, notes=notes, seconds=self.seconds, runs=self.whole.runs,
+            curve=self.log.curve, notes=notes, seconds=self.seconds,
             difference=difference_markdown(self.program, chosen.program),
             learned=learned_sentences(self.program, chosen.program), crossed=crossed,
         )  # fmt: skip
         with waiting(self.console, "drawing the report"):
             tested = job.splits["test"]
-            page = render(after, tested, sections=result.changed(), before=before, opening=result.gained())
+            page = render(after, tested, sections=result.changed(), opening=result.gained())
         self.log.finish(chosen.program, result.summary(), {"diff.md": result.difference, "report.html": page})
         return result
 

@@ -41,8 +41,6 @@ class ExampleSet:
     gathered: EvidenceByInput = field(default_factory=dict)
     asked: set[str] = field(default_factory=set)
     """The predictors that were asked."""
-    runs: int = 0
-    """Program runs that this took."""
 
     def add(self, program: AgenticIQA, sample: Sample, evidence: Evidence) -> None:
         """Add a sample that the program was run on; of demos that ask the same, the first stays."""
@@ -169,7 +167,6 @@ def collect_examples(
         return outcome
 
     for sample, outcome in zip(samples, in_order(run, samples, workers=workers), strict=True):
-        example_set.runs += sample.id not in measured
         if isinstance(outcome, str):
             logger.warning("sample %r left out of training: %s", sample.id, outcome)
         elif outcome is None:

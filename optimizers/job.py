@@ -19,9 +19,8 @@ from optimizers.learner import EXPERT, LANGUAGE_MODEL, Learner, learner_of
 from optimizers.recipes import Recipe, recipe_named, recipe_names
 from optimizers.student import Student, metered_lm
 from program.agent.loop import AgenticIQA
-from program.agent.module import digest
 from program.agent.resources import ROLES, Resources, lm_of
-from program.agent.saving import check_folder, context_of, tool_versions
+from program.agent.saving import check_folder, tool_versions
 from program.agent.summarizer import AnswerPart
 from program.common.console import Console
 from program.common.errors import InputError, did_you_mean
@@ -203,23 +202,6 @@ class Job:
             "settings": self._shown_settings(),
         }  # fmt: skip
 
-    def key(self, program: AgenticIQA, samples: Sequence[Sample]) -> dict[str, str]:
-        """Return the hashes of what the candidates depend on, by what they are called in a message."""
-        # A model given from Python has its sampling in no settings.
-        lms = [program.resources.lm(role) for role in ROLES]
-        sampling = [[lm.kwargs.get("temperature"), lm.kwargs.get("max_tokens")] for lm in lms]
-        optimizers = self.settings.optimizers
-        whole = replace(self, share=1.0)  # who allows more calls goes on with the same search
-        parts = {
-            "dataset": [self.dataset.manifest_sha256, sorted([s.id, s.quality] for s in samples)],
-            "program": [context_of(program), sampling],
-            "objective": optimizers.weights,
-            "optimizer": [self.optimizers, {n: whole.budget(n).model_dump() for n in self.optimizers}, self.roles,
-                          self.teacher_lm],
-            "seed": self.settings.seed,
-        }  # fmt: skip
-        return {name: digest(value)[:16] for name, value in parts.items()}
-
     def context(self, program: AgenticIQA) -> dict[str, Any]:
         """Return whose results these are, for records."""
         models = {role: program.resources.lm(role).model for role in ROLES}
@@ -271,7 +253,7 @@ def prepare_job(
     notes = job.notes
     if job.kept is not None:
         notes += (f"nothing is compiled: {job.kept}",)
-    if console is not None and notes and not resume:  # who resumes has read them
+    if console is not None and notes:
         console.print("\n".join(notes), highlight=False, markup=False)
     # Where nothing is held back for a test, each label is tested once all the same.
     split = None if job.folds or job.splits["train"] is job.splits["test"] else "test"

@@ -1,6 +1,7 @@
 """A compile's plan before it starts (runs, calls, time, cost), and the log from which one that was stopped resumes."""
 
 import json
+import math
 import statistics
 import time
 from bisect import bisect_right
@@ -39,12 +40,11 @@ CROSSED = "cross-validation"
 
 @dataclass(frozen=True)
 class Phase:
-    """One phase: runs of the program (at most), and calls as expected and at most."""
+    """One phase: runs of the program at most, and calls as expected."""
 
     name: str
     runs: int
-    expected: int
-    most: int
+    calls: int
 
 
 @dataclass(frozen=True)
@@ -53,7 +53,6 @@ class CallPlan:
 
     phases: tuple[Phase, ...]
     expected_calls: int
-    most_calls: int
     paid: bool
     seconds: float
     cost_usd: float | None
@@ -71,26 +70,18 @@ class CallPlan:
             yield f"{self.images:,} images, about {_time_words(self.seconds)}, free"
             return
         for phase in self.phases:
-            calls = f"about {phase.expected:>7,}, at most {phase.most:>8,} model calls"
-            yield f"{phase.name:<24}{phase.runs:>8,} runs   {calls}"
+            yield f"{phase.name:<24}{phase.runs:>8,} runs   about {phase.calls:>7,} model calls"
         price = ", price unknown" if self.cost_usd is None else f", about {self.cost_usd:.2f} USD"
-        calls = f"about {self.expected_calls:,}, at most {self.most_calls:,} model calls"
         pace = f"if a call takes {LANGUAGE_MODEL.seconds_per_call:g} s"
-        yield f"in all: {calls}, about {_time_words(self.seconds)} {pace}{price}"
-
-    def left(self) -> str:
-        """Return what a compile that was begun needs at most: the whole plan, as what is kept is met on the way."""
-        if self.paid:
-            return f"at most {self.most_calls:,} model calls left"
-        return f"at most about {_time_words(self.seconds)} left, free"
+        yield f"in all: about {self.expected_calls:,} model calls, about {_time_words(self.seconds)} {pace}{price}"
 
 
 def call_plan(job: Job, *, champion: bool = False) -> CallPlan:
     """Return the plan of a job; with `champion`, another program is judged on test beside it."""
-    chosen, attempts = job.settings.compile, job.settings.wire.attempts
+    chosen = job.settings.compile
     train, validation = job.samples("train", job.optimizers), job.samples("validation")
     tested = len(job.splits["test"])
-    full, full_most = _calls_of_a_run(job)
+    full = _calls_of_a_run(job)
     phases: list[Phase] = []
     used = job.splits["test"]
     if job.kept is None:
@@ -99,26 +90,26 @@ def call_plan(job: Job, *, champion: bool = False) -> CallPlan:
         calls = full * asked
         if not job.needs_answers:
             calls -= asked - len(validation)
-        phases = [Phase("evidence", asked, calls, full_most * asked)]
+        phases = [Phase("evidence", asked, calls)]
         phases += _searches(job, len(train), len(validation))
     runs = 2 * tested
     if job.folds or job.kept is not None or set(job.optimizers) <= {"none"}:
         runs = tested
-    calls, most = full * runs, full_most * runs
+    calls = full * runs
     if chosen.baselines:
-        calls, most = calls + tested, most + attempts * tested
-    phases.append(Phase("test", runs, calls, most))
+        calls += tested
+    phases.append(Phase("test", runs, calls))
     if champion:
-        phases.append(Phase("champion on test", tested, full * tested, full_most * tested))
-    expected = sum(phase.expected for phase in phases)
+        phases.append(Phase("champion on test", tested, full * tested))
+    expected = sum(phase.calls for phase in phases)
     seconds_per_call, cost_usd = job.learner.seconds_per_call, None
     if job.learner.is_paid:
         seconds_per_call, cost_usd = seconds_per_call / chosen.workers, _cost(job, expected)
     images = len({sample.image for sample in used})
     seconds = _SECONDS_AROUND + images * _seconds_of_image(used) / chosen.workers
     return CallPlan(
-        tuple(phases), expected, sum(phase.most for phase in phases), paid=job.learner.is_paid,
-        seconds=seconds + expected * seconds_per_call, cost_usd=cost_usd, images=images,
+        tuple(phases), expected, paid=job.learner.is_paid, seconds=seconds + expected * seconds_per_call,
+        cost_usd=cost_usd, images=images,
     )  # fmt: skip
 
 
@@ -140,7 +131,7 @@ def within_calls(job: Job, max_calls: int) -> Job:
     percent = bisect_right(range(100), max_calls, key=lambda percent: planned(percent).expected_calls) - 1
     if percent < 0 and not job.resume:
         plan = planned(0)
-        phases = ", ".join(f"{phase.name} {phase.expected:,}" for phase in plan.phases if phase.expected)
+        phases = ", ".join(f"{phase.name} {phase.calls:,}" for phase in plan.phases if phase.calls)
         raise InputError(
             f"--max-calls {max_calls}: {job.optimizer} needs about {plan.expected_calls} model calls at least "
             f"({phases}); allow as many, or give fewer samples, as with compile: {{train_scoring: 40}} in --config"
@@ -152,8 +143,8 @@ def within_calls(job: Job, max_calls: int) -> Job:
 
 def _searches(job: Job, train: int, validation: int) -> list[Phase]:
     """Return the phases of the recipes, of the choice and of the folds, for so many samples."""
-    full, full_most = _calls_of_a_run(job)
-    one, one_most = (1, job.settings.wire.attempts) if job.roles == ("summarizer",) else (full, full_most)
+    full = _calls_of_a_run(job)
+    one = 1 if job.roles == ("summarizer",) else full
     tasks = {sample.task for sample in job.splits["train"]}
     predictors = {"planner": 1, "executor": _diagnoses(job) + 1, "summarizer": len(tasks)}
     sizes = Sizes(train, validation, sum(predictors[role] for role in job.roles), not job.learner.is_paid)
@@ -163,23 +154,19 @@ def _searches(job: Job, train: int, validation: int) -> list[Phase]:
     ranked = judged
     for recipe in map(recipe_named, job.optimizers):
         bound = recipe.bound(job.budget(recipe.name), sizes)
-        calls, most = (full, full_most) if recipe.bootstraps else (one, one_most)
         asking = bound.asked if recipe.teaches == "evidence" else bound.runs
-        expected = calls * asking + bound.reflections // 2
-        most_calls = most * asking + bound.reflections
+        calls = bound.reflections + asking * (full if recipe.bootstraps else one)
         # A fusion is fitted anew for each fold; evidence of labels leaves those of an image's own group out.
         times = 1 + CHOICE_FOLDS if job.is_chosen_in_folds and recipe.teaches == "fusion" else 1
-        phases.append(Phase(recipe.name, bound.runs, times * expected, times * most_calls))
+        phases.append(Phase(recipe.name, bound.runs, times * calls))
         ranked += min(job.settings.compile.rerank, bound.candidates) * judged
     # The uncompiled program's answers are those of the evidence, from the cache.
-    phases.append(Phase("choose on validation", ranked, one * (ranked - judged), one_most * ranked))
+    phases.append(Phase("choose on validation", ranked, one * (ranked - judged)))
     if job.folds:
         # The search of a fold is at most as large as the one over all.
         tested, folds = len(job.splits["test"]), len(job.folds)
         runs = folds * sum(phase.runs for phase in phases) + tested
-        expected = folds * sum(phase.expected for phase in phases) + one * tested
-        most = folds * sum(phase.most for phase in phases) + one_most * tested
-        phases.append(Phase(CROSSED, runs, expected, most))
+        phases.append(Phase(CROSSED, runs, folds * sum(phase.calls for phase in phases) + one * tested))
     return phases
 
 
@@ -196,15 +183,11 @@ def _seconds_of_image(samples: Sequence[Sample]) -> float:
     return _SECONDS_IMAGE + _SECONDS_MEGAPIXEL * megapixels
 
 
-def _calls_of_a_run(job: Job) -> tuple[int, int]:
-    """Return the calls of one whole run: as expected (plans and tool choices are mostly cached) and at most."""
-    chosen = job.settings.assessment
+def _calls_of_a_run(job: Job) -> int:
+    """Return the calls of one whole run, as expected: plans and tool choices are mostly cached."""
     if Resources(job.settings, job.lm).answers_alone:
-        return 1, job.settings.wire.attempts * (1 + chosen.max_replan_iterations)
-    diagnosis = 0 if chosen.diagnosis == "answer" else _diagnoses(job)
-    regions = max((len(s.regions or {}) for members in job.splits.values() for s in members), default=0)
-    asked = 1 + 1 + diagnosis * (1 + regions) + 1 + 1  # plan, locate, diagnose each view, choose tools, answer
-    return diagnosis + 2, asked * job.settings.wire.attempts * (1 + chosen.max_replan_iterations)
+        return 1
+    return 2 + (0 if job.settings.assessment.diagnosis == "answer" else _diagnoses(job))
 
 
 def _diagnoses(job: Job) -> int:
@@ -234,7 +217,7 @@ def _time_words(seconds: float) -> str:
     return f"{seconds / 60:.0f} min" if seconds < 5400 else f"{seconds / 3600:.1f} h"
 
 
-_LOGS = ("run.json", "candidates.jsonl")
+_LOGS = ("candidates.jsonl",)
 """Files of a program's folder that outlive its replacement by a better candidate."""
 _MEND = "give another --out"
 
@@ -242,16 +225,12 @@ _MEND = "give another --out"
 class CompileLog:
     """Writes the log of one compile into its folder, which no other compile writes until `close`."""
 
-    def __init__(self, folder: Path, key: Mapping[str, str], *, resume: bool = False) -> None:
-        """Lock the folder and, to resume, read what is there; nothing is written before `begin`.
+    def __init__(self, folder: Path, *, resume: bool = False) -> None:
+        """Lock the folder; nothing is written before `begin`.
 
-        Raises InputError where another compile writes it, or where no compile with this key can be resumed.
+        Raises InputError where another compile writes it, or where there is none to resume.
         """
-        self.folder, self._key, self._resume = folder, dict(key), resume
-        self.scored = 0
-        """Candidates that the compile which is resumed had scored."""
-        self.is_finished = False
-        """Whether it had come to its end."""
+        self.folder, self._resume = folder, resume
         self.curve: list[tuple[str, float, float]] = []
         """Candidate, its score and the best score so far, in the order they were scored."""
         self._lm = dspy.settings.lm
@@ -262,18 +241,17 @@ class CompileLog:
         # Its lock lies beside the folder, which every better candidate replaces.
         folder.parent.mkdir(parents=True, exist_ok=True)
         self._lock = LineLog(folder.with_name(f".{folder.name}.lock"), mend=_MEND, name=f"folder {str(folder)!r}")
-        try:
-            if resume:
-                self._read()
-        except BaseException:
+        if resume and not (folder / "candidates.jsonl").is_file():
             self.close()
-            raise
+            raise InputError(f"folder {str(folder)!r}: no compile was begun there; start it without --resume")
 
     def begin(self, program: AgenticIQA) -> None:
         """Save the uncompiled program, unless a resumed compile left a better one, until something is better."""
-        if self.is_finished or self._saved_score is not None:
+        if self._resume:
+            self._saved_score = self._score_there()
+        if self._saved_score is not None:
             return
-        files = {"run.json": json.dumps({"key": self._key}, indent=1) + "\n"}
+        files = {}
         if not self._resume:
             files["candidates.jsonl"] = ""  # the folder is known to hold it before its first line
         record = {"chosen": "uncompiled", "finished": False}
@@ -293,7 +271,7 @@ class CompileLog:
         score = float(candidate.search_score or 0.0)
         is_best = all(score > best for _, _, best in self.curve[-1:])
         self.curve.append((candidate.name, score, score if is_best else self.curve[-1][2]))
-        if is_best and not self.is_finished and (self._saved_score is None or score > self._saved_score):
+        if is_best and (self._saved_score is None or score > self._saved_score):
             record = {"chosen": candidate.name, "search_score": score, "finished": False}
             with dspy.context(lm=self._lm):
                 save(candidate.program, self.folder, record=record, keep=_LOGS)
@@ -302,31 +280,17 @@ class CompileLog:
             "event": "candidate", "seconds": round(time.perf_counter() - self._started, 2), "name": candidate.name,
             "score": round(score, 6), "best": is_best,
         }  # fmt: skip
-        with closing(self._lines()) as log:
+        with closing(LineLog(self.folder / "candidates.jsonl", mend=_MEND)) as log:
             log.append(json.dumps(line, ensure_ascii=False))
 
     def finish(self, program: AgenticIQA, record: Mapping[str, Any], files: Mapping[str, str] | None = None) -> None:
         """Save the chosen program with its record and further files, and mark the compile as done."""
         save(program, self.folder, record={**record, "finished": True}, keep=_LOGS, files=files)
 
-    def _lines(self) -> LineLog:
-        return LineLog(self.folder / "candidates.jsonl", mend=_MEND)
-
-    def _read(self) -> None:
-        name = repr(str(self.folder))
+    def _score_there(self) -> float | None:
+        """Return the search score of the program that is there; infinite for a finished one, which stays."""
         try:
-            begun = dict(json.loads((self.folder / "run.json").read_text("utf-8"))["key"])
-            with closing(self._lines()) as log:
-                self.scored = sum(json.loads(line)["event"] == "candidate" for line in log.lines())
-        except FileNotFoundError:
-            raise InputError(f"folder {name}: no compile was begun there; start it without --resume") from None
-        except (OSError, ValueError, KeyError, TypeError, RecursionError) as error:
-            raise InputError(f"folder {name}: its log cannot be read ({error}); start without --resume") from error
-        if changed := [part for part in {**begun, **self._key} if begun.get(part) != self._key.get(part)]:
-            raise InputError(
-                f"folder {name}: that compile had another {', '.join(changed)}; "
-                "start without --resume, or undo the change"
-            )
-        with suppress(OSError, ValueError, KeyError, TypeError):  # it is written again
             record = json.loads((self.folder / "program.json").read_text("utf-8"))["record"]
-            self.is_finished, self._saved_score = record["finished"], record.get("search_score")
+            return math.inf if record["finished"] else record.get("search_score")
+        except (OSError, ValueError, KeyError, TypeError):  # it is written again
+            return None

@@ -25,7 +25,7 @@ from program.agent.loop import AgenticIQA
 from program.agent.saving import program_sha256
 from program.common.console import Console
 from program.common.text import counted
-from program.evaluation.charts import comparison_table, scatter_plot, svg_of
+from program.evaluation.charts import comparison_table, scatter_svg
 from program.evaluation.intervals import METRICS, Figure
 from program.evaluation.publishing import (
     added_lines,
@@ -72,8 +72,6 @@ class Compiled:
     difference: str
     """What changed against the uncompiled program, as Markdown."""
     seconds: dict[str, float]
-    runs: int
-    """Program runs of the search."""
     learned: list[str] = field(default_factory=list)
     """What it learned, in sentences."""
     crossed: CrossValidation | None = None
@@ -96,7 +94,6 @@ class Compiled:
             "validation": self.validation,
             "notes": self.notes,
             "seconds": self.seconds,
-            "runs": self.runs,
         }
 
     def words(self, before: Sequence[str] = ()) -> list[str]:
@@ -151,8 +148,8 @@ def log_compile(run: RunHandle, job: Job, result: Compiled, name: str | None) ->
     })  # fmt: skip
     run.log_table([row.columns() for row in record.rows], "samples")
     run.log_table([row.columns() for row in result.uncompiled.rows], "samples_uncompiled")
-    if record.srcc is not None:
-        run.log_text(svg_of(scatter_plot({"uncompiled": result.uncompiled, "compiled": record})), "scatter.svg")
+    if drawn := scatter_svg({"uncompiled": result.uncompiled, "compiled": record}):
+        run.log_text(drawn, "scatter.svg")
     run.log_content(result.summary(), "result.json")
     for file in ("report.html", "diff.md", "candidates.jsonl"):
         run.log_file(result.folder / file)

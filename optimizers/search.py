@@ -79,7 +79,6 @@ class Search(BaseCallback):
     advance: Callable[[], None] = lambda: None
     note: str = ""
     """A recipe's own words on what it found, for the user."""
-    runs: int = 0
     searched: list[Candidate] = field(default_factory=list)
     """What was evaluated, in order; with the program that the search started as, if that was."""
 
@@ -100,7 +99,6 @@ class Search(BaseCallback):
 
     def metric(self, example: dspy.Example, prediction: Any, trace: Any = None) -> float | bool:
         """Return the objective, 0..1; a verdict while bootstrapping (`trace` given)."""
-        self.runs += 1
         self.advance()
         assessment = prediction.get("assessment")
         if trace is None:
@@ -116,7 +114,6 @@ class Search(BaseCallback):
         DSPy asks about a predictor once the run has been scored: that is no other run.
         """
         if predictor is None:
-            self.runs += 1
             self.advance()
         assessment = prediction.get("assessment")
         words = self.objective.feedback(example, assessment, role_of(predictor) if predictor else None)

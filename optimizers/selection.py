@@ -236,9 +236,10 @@ class CrossValidation:
     """The interval over photographs of the leading figure lies above 0, or holds it and the scores follow closer."""
 
     @classmethod
-    def of(cls, folds: int, old: EvaluationRecord, new: EvaluationRecord) -> "CrossValidation":
-        """Judge what programs gain on the same samples."""
-        gains = compare(old.rows, new.rows, seed=old.seed)
+    def of(
+        cls, folds: int, old: EvaluationRecord, new: EvaluationRecord, gains: dict[str, Figure]
+    ) -> "CrossValidation":
+        """Judge by what programs gain on the same samples, and how they follow the labels."""
         first = gains.get(leading_metric(gains))
         if first is None or first.descriptive or first.sign < 0:
             return cls(folds, gains, adopted=False)

@@ -1,4 +1,4 @@
-"""`python -m program.calibrate`: fit each ready tool's map from raw values to scores 1..5, or measure its strengths."""
+"""`python -m program.calibrate`: fit each ready tool's map from raw values to scores 1..5."""
 
 import argparse
 import json
@@ -17,7 +17,6 @@ from program.common.cli import (
 )
 
 CALIBRATION = Path("configs/calibration.json")
-STRENGTHS = Path("configs/strengths.json")
 
 
 def main(argv: Sequence[str] | None = None) -> int:
@@ -34,8 +33,7 @@ def main(argv: Sequence[str] | None = None) -> int:
         "--split", default="train", choices=("train", "validation", "test", "all"), help="default: train"
     )
     parser.add_argument("--tools", metavar="NAME[,NAME]", help="only these tools; default: all that are ready")
-    parser.add_argument("--strengths", action="store_true", help="measure the tools' strengths instead of fitting maps")
-    parser.add_argument("--out", metavar="FILE", type=Path, help=f"default: {CALIBRATION}, or {STRENGTHS}")
+    parser.add_argument("--out", metavar="FILE", type=Path, default=CALIBRATION, help=f"default: {CALIBRATION}")
     parser.add_argument("--force", action="store_true", help="write into an existing --out")
     parser.add_argument("--json", action="store_true", help="print the result as JSON")
     add_remote_flag(parser)
@@ -54,15 +52,14 @@ def _calibrate(arguments: argparse.Namespace) -> int:
     settings = settings_from(arguments)
     if not arguments.data:
         raise InputError("no dataset is named; give one or more, as `python -m program.calibrate quickstart-fr`")
-    out = arguments.out or (STRENGTHS if arguments.strengths else CALIBRATION)
-    check_outputs(arguments, "--out", out)
+    check_outputs(arguments, "--out", arguments.out)
     remote = settings.images.remote
     datasets = [LabelledSet.read(name, arguments.split, settings.cache_dir, remote) for name in arguments.data]
     runner = ToolRunner(settings)
     names = arguments.tools.split(",") if arguments.tools else None
     with progress("measuring", sum(len(data.samples) for data in datasets)) as advance:
         surveyed = measure_all(runner, datasets, names=names, on_image=advance)
-    report, table = results(surveyed, out, strengths=arguments.strengths, params_dir=settings.tools.params_dir)
+    report, table = results(surveyed, arguments.out, settings.tools.params_dir)
     for line in surveyed.problems():
         sys.stderr.write(f"{line}\n")
     if arguments.json:

@@ -3,7 +3,6 @@
 import argparse
 import json
 import sys
-from functools import partial
 from pathlib import Path
 
 from program.common import cli
@@ -18,7 +17,7 @@ def main(argv: list[str] | None = None) -> int:
     parser.add_argument("data", metavar="NAME|MANIFEST", help="quickstart, quickstart-fr or a manifest (.jsonl, .csv, "
                         ".xlsx, .parquet), a path or a URI; or a dataset hf:NAME:SPLIT")  # fmt: skip
     cli.add_layout_flags(parser)
-    cli.add_program_flags(parser, replaces="replace an existing --report or --checkpoint")
+    cli.add_program_flags(parser, replaces="replace an existing --report")
     parser.add_argument("--split", metavar="S", choices=("train", "validation", "test", "all"), default="test",
                         help="train, validation, test or all (default: test)")  # fmt: skip
     parser.add_argument("--include-fitted", action="store_true",
@@ -27,28 +26,24 @@ def main(argv: list[str] | None = None) -> int:
                         help="also evaluate the uncompiled program, each tool, the model alone, means and fusion "
                         "formulas")  # fmt: skip
     parser.add_argument("--workers", metavar="N", type=cli.whole_number(), help="threads (default: from the settings)")
-    parser.add_argument("--resume", action="store_true", help="continue the same evaluation where it stopped")
-    parser.add_argument("--checkpoint", metavar="FILE", type=Path,
-                        help="JSONL of finished samples (default: in the cache folder, by evaluation)")  # fmt: skip
     parser.add_argument("--report", metavar="DIR", type=Path,
                         help="write report.html, record.json and misses.jsonl there")  # fmt: skip
     parser.add_argument("--json", action="store_true", help="print the record as JSON")
     cli.add_remote_flag(parser)
-    cli.add_engine_flags(parser)
     cli.add_settings_flags(parser)
     cli.add_budget_flags(parser)
     arguments = parser.parse_args(argv)
-    return cli.run_command(lambda: _evaluate(arguments), kept="what was finished is kept; continue with --resume")
+    return cli.run_command(
+        lambda: _evaluate(arguments), kept="what was answered is kept; the same command goes on from there"
+    )
 
 
 def _evaluate(arguments: argparse.Namespace) -> int:
-    from data.manifest import Layout, Sample
+    from data.manifest import Layout
     from program.agent.saving import program_from
-    from program.evaluation.evaluating import Evaluating, check_judged, evaluate, samples_of
+    from program.evaluation.evaluating import check_judged, evaluate, samples_of
     from program.evaluation.publishing import check_report_folder, log_evaluation, report_files, show, write_report
-    from program.evaluation.record import LabelledRow
     from program.lms.limits import budget_from
-    from program.running.on_ray import cluster_from, ray_engine
     from program.tracking import Tracker, experiment_name
 
     settings = cli.settings_from(arguments)
@@ -59,24 +54,14 @@ def _evaluate(arguments: argparse.Namespace) -> int:
         arguments.data, settings, split, layout=layout,
         fitted_on=program.fitted_on, include_fitted=arguments.include_fitted,
     )  # fmt: skip
-    read = (place for sample in samples for place in (sample.image, sample.reference) if place is not None)
-    if arguments.checkpoint:
-        cli.check_outputs(arguments, "--checkpoint", arguments.checkpoint, read=read, begun=arguments.resume)
     if arguments.report:
         check_report_folder(arguments.report)
         cli.check_outputs(arguments, "--report", *report_files(arguments.report))
-    cluster = cluster_from(arguments, arguments.workers or settings.compile.workers)
-    own = settings if cluster is None else cluster.share_of(settings)
-    make = partial(Evaluating.build, partial(program_from, arguments, own), baselines=arguments.baselines)
     tracker = Tracker(settings.mlruns_dir, experiment_name(samples.dataset.name))
     name = Path(arguments.program).name if arguments.program else "uncompiled"
     with tracker.run(name, {"command": "evaluate"}) as run:
         with budget_from(arguments):
-            record = evaluate(
-                program, samples, baselines=arguments.baselines, workers=arguments.workers,
-                checkpoint=arguments.checkpoint, resume=arguments.resume,
-                engine=None if cluster is None else ray_engine(make, cluster, Sample, LabelledRow.model_validate_json),
-            )  # fmt: skip
+            record = evaluate(program, samples, baselines=arguments.baselines, workers=arguments.workers)
         check_judged(record, samples.manifest)
         page = None
         try:

@@ -178,33 +178,3 @@ def test_killed_workers_and_drivers_cost_no_row_and_double_none(tmp_path):
 def test_an_image_that_kills_every_worker_is_a_row_with_its_error(tmp_path):
     found = measured(tmp_path, "poison", 40)
     assert (found["ok"], found["errors"]) == (39, ["lab/0000017"])
-
-
-def test_an_evaluation_is_the_same_on_either_engine(service_program, blurred_manifest, monkeypatch):
-
-    from data.manifest import Layout, Sample, read_manifest
-    from program.evaluation.evaluating import Evaluating, evaluate, samples_of
-    from program.evaluation.record import LabelledRow
-
-    def in_process(make, items, cluster):
-        work = make()
-        for place, item in reversed(list(items)):
-            yield place, item, work.failed_row(item, "crash") if '"s4"' in item else work(item)
-
-    monkeypatch.setattr("program.running.on_ray.completed_on_ray", in_process)
-    program = service_program()
-    table = blurred_manifest.with_suffix(".csv")
-    samples = [s for s in read_manifest(blurred_manifest) if s.split == "test" and s.task == "scoring"]
-    lines = [f"{s.image.name},{s.mos},{s.group},test,{s.id}" for s in samples]
-    table.write_text("path,score,group,split,id\n" + "\n".join(lines) + "\n", "utf-8")
-    on_ray = ray_engine(
-        lambda: Evaluating.build(lambda: program, baselines=True), Cluster(), Sample, LabelledRow.model_validate_json
-    )
-    named = samples_of(table, program.resources.settings, layout=Layout({"image": "path", "mos": "score"}))
-    held = evaluate(program, samples, workers=1, progress=False, baselines=True)
-    cluster = evaluate(program, named, engine=on_ray, progress=False, baselines=True)
-    assert [row.id for row in cluster.rows] == [row.id for row in held.rows] == [s.id for s in samples]
-    apart = {"seconds": 0.0, "spent": None, "mos_std": None, "distortion": None}
-    plain, other = ([row.model_copy(update=apart) for row in record.rows] for record in (held, cluster))
-    assert plain[1:] == other[1:]
-    assert (other[0].id, other[0].status, other[0].error) == ("s4", "failed", "image 's4': crash")

@@ -9,14 +9,14 @@ from data.preparing import KINDS
 TEXT = (Path(__file__).resolve().parents[1] / "docs" / "data.md").read_text("utf-8")
 
 
-def test_the_table_holds_every_dataset_with_count_licence_and_verification() -> None:
+def test_the_table_holds_every_dataset_with_count_and_licence() -> None:
     lines = [line.strip("|").split("|") for line in TEXT.splitlines() if line.startswith("| `")]
-    rows = {cells[0].strip("` "): [cell.strip() for cell in cells] for cells in lines if len(cells) == 7}
+    rows = {cells[0].strip("` "): [cell.strip() for cell in cells] for cells in lines if len(cells) == 6}
     assert list(rows) == [name for name in catalogue() if name not in {"table", "huggingface", "pairs"}]
     for name, entry in catalogue().items():
         if name in rows:
             assert rows[name][1:3] == [entry.title, str(entry.count)]
-            assert rows[name][5:] == [entry.licence, "yes" if entry.verified else "**no**"]
+            assert rows[name][5] == entry.licence
 
 
 def test_every_dataset_is_prepared_in_one_line() -> None:

@@ -4,11 +4,7 @@ import contextvars
 import gc
 import io
 import json
-import os
 import re
-import signal
-import subprocess
-import sys
 import threading
 import time
 import tracemalloc
@@ -241,80 +237,14 @@ def test_a_stream_is_read_only_as_far_as_needed_and_memory_stays_flat():
     assert peak < 20_000_000  # 100 assessments would hold 110 MB
 
 
-def test_checkpoint_continues_and_repeats_nothing(tmp_path):
-    path, calls = tmp_path / "deep" / "run.jsonl", []
-
-    def counted(*, image, **_):
-        calls.append(image)
-        if image == "2.png":
-            raise ValueError("bad image")
-        return _by_name(image=image)
-
-    about = {"dataset": Dataset(name="d", manifest_sha256="ab", split="test"), "context": {"program_hash": "p1"}}
-    first = _run(counted, _scoring(6), checkpoint=path, **about)
-    assert len(path.read_text(encoding="utf-8").splitlines()) == 7
-    with path.open("a", encoding="utf-8") as file:
-        file.write('{"id": "s6", "grou')  # what a kill leaves
-    calls.clear()
-    second = _run(counted, [*_scoring(6), Sample("new", quality=2.0, image=Path("9.png"))],
-                  checkpoint=path, resume=True, **about)  # fmt: skip
-    assert calls == ["9.png"]
-    assert second.rows[:6] == first.rows
-    assert [json.loads(line) for line in path.read_text("utf-8").splitlines()][-1]["row"]["id"] == "new"
-    calls.clear()
-    _run(counted, _scoring(6), checkpoint=path, **about)
-    assert len(calls) == 6
-
-
-def test_resuming_without_a_file_starts_one(tmp_path):
-    record = _run(_by_name, _scoring(3), checkpoint=tmp_path / "new.jsonl", resume=True)
-    assert len(record.rows) == 3
-    assert (tmp_path / "new.jsonl").exists()
-
-
-@pytest.mark.parametrize(
-    ("change", "named"),
-    [
-        ({"dataset": Dataset(name="d", manifest_sha256="cd")}, "manifest_sha256: 'ab' there, 'cd' here"),
-        ({"context": {"program_hash": "p2"}}, "context.program_hash: 'p1' there, 'p2' here"),
-    ],
-)
-def test_checkpoint_of_another_run_is_refused(tmp_path, change, named):
-    path = tmp_path / "run.jsonl"
-    about = {"dataset": Dataset(name="d", manifest_sha256="ab"), "context": {"program_hash": "p1"}}
-    _run(_by_name, _scoring(2), checkpoint=path, **about)
-    before = path.read_bytes()
-    with pytest.raises(InputError, match="belongs to another run") as caught:
-        _run(_by_name, _scoring(2), checkpoint=path, resume=True, **{**about, **change})
-    assert named in str(caught.value)
-    assert "\n" not in str(caught.value)
-    assert path.read_bytes() == before
-
-
-def test_a_sample_whose_truth_changed_is_judged_anew(tmp_path):
-    path, calls = tmp_path / "run.jsonl", []
-    _run(_by_name, _scoring(3), checkpoint=path)
-    changed = [*_scoring(3)[:2], Sample("s2", quality=2.5, image=Path("2.png"))]
-    record = _run(
-        lambda image, **_: calls.append(image) or _by_name(image=image), changed, checkpoint=path, resume=True
-    )
-    assert calls == ["2.png"]
-    assert [row.truth for row in record.rows] == [1.0, 3.0, 2.5]
-
-
-def test_a_model_service_that_is_down_ends_an_evaluation_which_resumes(tmp_path):
-    path = tmp_path / "run.jsonl"
-
+def test_a_model_service_that_is_down_ends_an_evaluation():
     def down(*, image, **_):
         if int(Path(image).stem) > 2:
             raise dspy.LMError("down")
         return _by_name(image=image)
 
     with pytest.raises(dspy.LMError, match="down"):
-        _run(down, _scoring(9), workers=1, checkpoint=path)
-    record = _run(_by_name, _scoring(9), workers=1, checkpoint=path, resume=True)
-    assert [row.status for row in record.rows] == ["ok"] * 3 + ["failed"] + ["ok"] * 5
-    assert record.rows[3].error == "language model: down"
+        _run(down, _scoring(9), workers=1)
 
 
 def test_a_model_service_that_fails_now_and_then_costs_those_samples_alone():
@@ -336,72 +266,6 @@ def test_no_key_stands_in_the_row_of_a_sample_that_failed(monkeypatch):
     assert _run(refused, _scoring(1)).rows[0].error.endswith("no such key: <LAB_API_KEY>)")
 
 
-def test_a_checkpoint_of_an_earlier_version_is_refused_in_a_line(tmp_path):
-    path = tmp_path / "run.jsonl"
-    header = {"checkpoint": "evaluation", "schema_version": 2, **Dataset().model_dump(), "context": {}}
-    path.write_text(json.dumps(header) + '\n{"id":"s0","group":"g","task":"scoring","status":"ok"}\n', "utf-8")
-    with pytest.raises(InputError, match=r"another run \(schema_version: 2 there, 5 here\); remove it"):
-        _run(_by_name, _scoring(2), checkpoint=path, resume=True)
-
-
-def test_damaged_checkpoint_is_named_by_line(tmp_path):
-    path = tmp_path / "run.jsonl"
-    path.write_text("some notes\n", encoding="utf-8")
-    for resume in (True, False):
-        with pytest.raises(InputError, match="is no evaluation checkpoint"):
-            _run(_by_name, _scoring(2), checkpoint=path, resume=resume)
-    path.unlink()
-    _run(_by_name, _scoring(2), checkpoint=path)
-    path.write_text(path.read_text(encoding="utf-8").replace('"id": "s1"', '"name": "s1"'), encoding="utf-8")
-    with pytest.raises(InputError, match=r"line [23]: damaged"):
-        _run(_by_name, _scoring(2), checkpoint=path, resume=True)
-
-
-_KILLED = """
-import signal, sys, time
-signal.signal(signal.SIGINT, signal.default_int_handler)  # a shell starts background jobs with SIGINT ignored
-from pathlib import Path
-sys.path.insert(0, {root!r})
-from data.manifest import Sample
-from program.common.cli import run_command
-from program.evaluation.evaluating import run_samples
-from tests.rows import assessment
-def program(*, image, **_):
-    time.sleep(0.05)
-    return assessment(float(str(image)) / 100 + 1)
-samples = [Sample(id=str(i), image=Path(str(i)), mos=1 + i / 100) for i in range(200)]
-sys.exit(run_command(lambda: run_samples(program, samples, checkpoint=Path(sys.argv[1]), progress=False)))
-"""
-
-
-@pytest.mark.skipif(os.name == "nt", reason="signals to a child differ on Windows")
-@pytest.mark.parametrize("number", [signal.SIGINT, pytest.param(signal.SIGKILL, marks=pytest.mark.slow)])
-def test_an_interrupted_run_leaves_a_checkpoint_that_resumes(tmp_path, number):
-    path = tmp_path / "run.jsonl"
-    command = [sys.executable, "-c", _KILLED.format(root=str(ROOT)), str(path)]
-    process = subprocess.Popen(command, stderr=subprocess.PIPE)
-    deadline = time.monotonic() + 240
-    while time.monotonic() < deadline and (not path.exists() or path.read_bytes().count(b"\n") < 6):
-        time.sleep(0.02)
-    process.send_signal(number)
-    _, said = process.communicate(timeout=240)
-    assert process.returncode == (130 if number == signal.SIGINT else -signal.SIGKILL), said.decode()
-    assert b"Traceback" not in said
-    ids = [json.loads(line)["row"]["id"] for line in path.read_text(encoding="utf-8").splitlines()[1:]]
-    assert 5 <= len(ids) < 200
-    assert len(set(ids)) == len(ids)
-    ran = []
-
-    def program(*, image, **_):
-        ran.append(image)
-        return _answer(float(image) / 100 + 1)
-
-    samples = [Sample(str(i), quality=1 + i / 100, image=Path(str(i))) for i in range(200)]
-    record = _run(program, samples, checkpoint=path, resume=True)
-    assert not set(ran) & set(ids)
-    assert len(ran) + len(ids) == len(record.rows) == 200
-
-
 def test_what_samples_cost_is_summed_over_those_that_say():
     usage = Usage(lm_calls=4, input_tokens=100, replans=1, seconds={"planner": 0.5, "total": 2.0})
 
@@ -411,11 +275,8 @@ def test_what_samples_cost_is_summed_over_those_that_say():
         return _answer(3.0, usage=usage)
 
     record = _run(program, _scoring(10))
-    said = [row.spent for row in record.rows if row.spent is not None]
-    assert [{name: value for name, value in spent.items() if value} for spent in said] == 5 * [
-        {"lm_calls": 4.0, "input_tokens": 100.0, "replans": 1.0, "seconds_planner": 0.5, "seconds_total": 2.0}
-    ]
-    assert record.lm_calls == 4 * sum(row.spent is not None for row in record.rows)
+    assert [row.usage for row in record.rows if row.usage is not None] == 5 * [usage]
+    assert record.lm_calls == 4 * 5
 
 
 def test_record_names_what_it_came_from():
@@ -574,7 +435,7 @@ def _scored(truths, answers):
 
 
 _COEFFICIENTS = ("srcc", "plcc", "krcc")
-_AFTER_CURVE = ("plcc_logistic4", "plcc_logistic5", "rmse_logistic4", "rmse_logistic5")
+_AFTER_CURVE = ("plcc_logistic4", "rmse_logistic4")
 
 
 @pytest.mark.spec("047/statistics-of-nothing-are-nothing")
@@ -582,7 +443,7 @@ _AFTER_CURVE = ("plcc_logistic4", "plcc_logistic5", "rmse_logistic4", "rmse_logi
     ("truths", "answers", "reason", "undefined"),
     [
         ([1.0, 2.0], [2.0, 3.0], "it takes 3 samples, not 2", _COEFFICIENTS),
-        ([1.0, 2.0], [2.0, 3.0], "it takes 5 samples, not 2", _AFTER_CURVE[::2][:1]),
+        ([1.0, 2.0], [2.0, 3.0], "it takes 5 samples, not 2", _AFTER_CURVE),
         ([3.0] * 12, list(np.linspace(1, 5, 12)), "all labels are the same", _COEFFICIENTS + _AFTER_CURVE),
         (list(np.linspace(1, 5, 12)), [3.0] * 12, "all answers are the same", _COEFFICIENTS + _AFTER_CURVE),
         # A constant that rounding has moved is one all the same.
@@ -592,12 +453,6 @@ _AFTER_CURVE = ("plcc_logistic4", "plcc_logistic5", "rmse_logistic4", "rmse_logi
             list(np.linspace(1, 5, 15)),
             "3 different labels, the curve has 4",
             ("rmse_logistic4",),
-        ),
-        (
-            [1.0, 2.0, 3.0, 5.0] * 4,
-            list(np.linspace(1, 5, 16)),
-            "4 different labels, the curve has 5",
-            ("plcc_logistic5",),
         ),
         (list(np.linspace(1, 5, 15)), [1.0, 3.0, 5.0] * 5, "3 different answers, the curve has 4", ("plcc_logistic4",)),
     ],

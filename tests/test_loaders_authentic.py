@@ -7,6 +7,7 @@ import pytest
 from PIL import Image
 from scipy.io import savemat
 
+from data.manifest import Layout
 from data.preparing import load
 from program.common.errors import DataError
 from tests.releases import MINIATURES, Miniature, check
@@ -119,10 +120,10 @@ def test_an_unknown_set_is_refused(tmp_path: Path) -> None:
     text = "image_name,MOS,SD,set\n1.jpg,70,0.5,spare\n"
     (tmp_path / "koniq10k_distributions_sets.csv").write_text(text, "utf-8")
     (tmp_path / "1024x768").mkdir()
-    with pytest.raises(DataError, match="line 2: split 'spare' is none of train, training, validation"):
+    with pytest.raises(DataError, match='line 2: "split": Input should be'):
         list(load("koniq10k", tmp_path))
 
 
 def test_columns_and_scales_are_for_tables_of_ones_own(tmp_path: Path) -> None:
     with pytest.raises(DataError, match="has columns and a scale of its own"):
-        list(load("spaq", tmp_path, mos_range=(0, 1)))
+        list(load("spaq", tmp_path, layout=Layout(mos_range=(0, 1))))

@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 from PIL import Image
 
-from data.manifest import read_manifest
+from data.manifest import Layout, read_manifest
 from data.prepare import main as prepare
 from data.preparing import load, read_record
 from program.common.errors import DataError
@@ -44,12 +44,11 @@ def test_parquet_keeps_the_original_bytes(tmp_path: Path) -> None:
         load(
             "huggingface",
             tmp_path / "rows.parquet",
-            columns={"mos": "score"},
-            mos_range=(0, 100),
+            layout=Layout({"image": "picture", "mos": "score"}, (0, 100)),
             images=tmp_path / "images",
         )
     )
-    assert [s.id for s in samples] == ["huggingface/all/0000000", "huggingface/all/0000001"]
+    assert [s.id for s in samples] == ["huggingface/all/00000001", "huggingface/all/00000002"]
     assert [(s.mos, s.mos_range, s.split, s.group) for s in samples] == [
         (30, (0, 100), None, samples[0].image.name),
         (70, (0, 100), None, samples[1].image.name),
@@ -122,7 +121,7 @@ def test_a_column_of_plain_bytes_is_read(tmp_path: Path) -> None:
 
     datasets.Dataset.from_dict({"shot": [encoded(10)], "mos": [3.0]}).to_parquet(tmp_path / "rows.parquet")
     columns = {"image": "shot"}
-    (sample,) = load("huggingface", tmp_path / "rows.parquet", columns=columns, images=tmp_path / "images")
+    (sample,) = load("huggingface", tmp_path / "rows.parquet", layout=Layout(columns), images=tmp_path / "images")
     assert sample.image.read_bytes() == encoded(10)
 
 
@@ -130,7 +129,7 @@ def test_an_image_that_cannot_be_opened_is_named(tmp_path: Path) -> None:
     import datasets
 
     datasets.Dataset.from_dict({"image": [b"nothing"]}).to_parquet(tmp_path / "rows.parquet")
-    with pytest.raises(DataError, match="all row 1: the image cannot be opened"):
+    with pytest.raises(DataError, match="the image cannot be opened"):
         list(load("huggingface", tmp_path / "rows.parquet", images=tmp_path / "images"))
 
 
@@ -138,7 +137,7 @@ def test_without_an_image_column_it_says_which_there_are(tmp_path: Path) -> None
     import datasets
 
     datasets.Dataset.from_dict({"a": [1], "b": [2]}).to_parquet(tmp_path / "rows.parquet")
-    with pytest.raises(DataError, match=r"has no image but split, a, b; fill it in, or name its column"):
+    with pytest.raises(DataError, match=r'has no "image" but a, b; give it, or name its column'):
         list(load("huggingface", tmp_path / "rows.parquet", images=tmp_path / "images"))
 
 

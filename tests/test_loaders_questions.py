@@ -1,13 +1,13 @@
-"""Multiple-choice questions: Q-Bench LLVisionQA, the assumed AgenticIQA-Eval, and tables of one's own."""
+"""Multiple-choice questions: Q-Bench LLVisionQA, and tables of one's own."""
 
 import json
-import logging
 import re
 from pathlib import Path
 
 import pytest
 from PIL import Image
 
+from data.manifest import Layout
 from data.preparing import load
 from data.releases import Row, question_types
 from program.common.errors import DataError
@@ -58,7 +58,7 @@ def test_qbench_test_has_no_answers(root: Path) -> None:
         ('[{"img_path": "a.png", "question": "?"}]', "row 1: has no 'candidates'"),
         (
             '[{"img_path": "a.png", "question": "?", "candidates": ["x", "y"], "correct_ans": "z"}]',
-            "answer 'z' is none of",
+            '"answer" is "z", not among the options A, B',
         ),
         ('{"img_path": "a.png"}', "holds no list"),
         ("[1]", "row 1: is not an object"),
@@ -70,22 +70,6 @@ def test_damaged_questions_are_named(root: Path, text: str, message: str) -> Non
     with pytest.raises(DataError, match=message) as caught:
         list(load("qbench-dev", root))
     assert "\n" not in str(caught.value)
-
-
-def test_agenticiqa_eval_says_that_its_layout_is_assumed(root: Path, caplog: pytest.LogCaptureFixture) -> None:
-    row = {
-        "image": "images/a.png",
-        "reference": "images/b.png",
-        "question": "Which tool?",
-        "options": ["VIF", "NIQE"],
-        "answer": "A",
-    }
-    (root / "executor_tool.json").write_text(json.dumps([row]), "utf-8")
-    with caplog.at_level(logging.WARNING, logger="data"):
-        (sample,) = load("agenticiqa-eval", root)
-    assert "its layout is not verified" in caplog.text
-    assert (sample.answer, sample.reference) == ("A", root / "images/b.png")
-    assert sample.metadata == {"question_type": "executor_tool"}
 
 
 CSV = """image,question,A,B,C,answer,split,difficulty
@@ -118,7 +102,7 @@ def test_options_come_as_list_object_or_text(root: Path, options: object) -> Non
 def test_a_table_of_scores_with_other_column_names(root: Path) -> None:
     (root / "mine.csv").write_text("file,score,spread,scene\nimages/a.png,30,4.5,x\nimages/b.png,80,,x\n", "utf-8")
     columns = {"image": "file", "mos": "score", "mos_std": "spread", "group": "scene"}
-    first, second = load("table", root / "mine.csv", columns=columns, mos_range=(0, 100), higher_is_better=False)
+    first, second = load("table", root / "mine.csv", layout=Layout(columns, (0, 100), lower_is_better=True))
     assert (first.mos, first.mos_std, first.group, first.task) == (30, 4.5, "x", "scoring")
     assert first.quality == pytest.approx(6 - 2.2)
     assert second.mos_std is None
@@ -135,16 +119,16 @@ def test_a_json_table_keeps_its_scale_and_regions(root: Path) -> None:
     (root / "mine.json").write_text(json.dumps([row]), "utf-8")
     (sample,) = load("table", root / "mine.json")
     assert (sample.mos_range, sample.higher_is_better, sample.regions) == ((0, 9), False, {"car": (0, 0, 2, 2)})
-    (sample,) = load("table", root / "mine.json", mos_range=(0, 10), higher_is_better=True)
-    assert (sample.mos_range, sample.higher_is_better, sample.metadata) == ((0, 10), True, {})
+    (sample,) = load("table", root / "mine.json", layout=Layout(mos_range=(0, 10)))
+    assert (sample.mos_range, sample.higher_is_better, sample.metadata) == ((0, 10), False, {})
 
 
 @pytest.mark.parametrize(
     ("row", "message"),
     [
-        ({"question": "?"}, "has no image but question; fill it in, or name its column with --columns image=NAME"),
-        ({"image": "images/a.png", "mos": "good"}, "row 1: mos 'good' is no number"),
-        ({"image": "images/a.png", "split": "spare"}, "split 'spare' is none of"),
+        ({"question": "?"}, 'has no "image" but question; give it, or name its column with --columns image=NAME'),
+        ({"image": "images/a.png", "mos": "good"}, 'line 1: "mos": Input should be a valid number'),
+        ({"image": "images/a.png", "split": "spare"}, '"split": Input should be'),
         ({"image": "images/a.png", "options": ["a"]}, '"options": .*at least 2 items'),
         ({"image": "images/a.png", "options": ["a"] * 30}, "has 30 options; give at most 26"),
     ],
@@ -168,7 +152,7 @@ def test_of_two_equal_choices_the_letter_decides(root: Path) -> None:
         ("file,rating\nimages/a.png,3\n", {"image": "file", "mos": "score"},
          "has no column 'score' but file, rating"),
         ("image,mos\nimages/a.png,3\n", {"moss": "mos"}, "--columns moss=mos: 'moss' is no field (did you mean 'mos'?"),
-        ("image,MOS\nimages/a.png,3\n", {}, "line 2: column 'MOS' is no field; did you mean 'mos'?"),
+        ("image,MOS\nimages/a.png,3\n", {}, 'line 2: "MOS" is no key; did you mean "mos"?'),
         ("image,mos\nimages/a.png,3,4\n", {}, "line 2: has other than the header's 2 cells"),
         ("image,mos\nimages/a.png,3\nimages/b.png\n", {}, "line 3: has other than the header's 2 cells"),
         ("image,score\nimages/a.png,85\n", {"mos": "score"},
@@ -181,14 +165,14 @@ def test_a_table_that_would_lose_or_spoil_its_labels_is_refused(
 ) -> None:
     (root / "mine.csv").write_text(text, "utf-8")
     with pytest.raises(DataError, match=re.escape(message)) as caught:
-        list(load("table", root / "mine.csv", columns=columns))
+        list(load("table", root / "mine.csv", layout=Layout(columns)))
     assert "\n" not in str(caught.value)
 
 
 def test_a_score_far_outside_a_named_scale_is_refused(root: Path) -> None:
     (root / "mine.csv").write_text("image,mos\nimages/a.png,700\n", "utf-8")
     with pytest.raises(DataError, match=r'line 2: "mos" is 700, far outside 0..100'):
-        list(load("table", root / "mine.csv", mos_range=(0, 100)))
+        list(load("table", root / "mine.csv", layout=Layout(mos_range=(0, 100))))
 
 
 def test_what_spreadsheets_add_at_the_ends_of_rows_is_no_fault(root: Path) -> None:

@@ -178,7 +178,7 @@ BAD_LINES = [
     (row(options={"A": "a", "B": " "}), '"options.B": .*pattern'),
     (row(options={"A": "a", "B": 2}), '"options.B": .*valid string'),
     (row(options={"A": "a", "B": "b"}, answer="C"), '"answer" is "C", not among the options A, B'),
-    (row(split="val"), "\"split\": .*'train', 'validation' or 'test'"),
+    (row(split="spare"), "\"split\": .*'train', 'validation' or 'test'"),
     (row(regions={"car": [0, 0, 1]}), '"regions.car.3": Field required'),
     (row(regions={"car": [5, 0, 1, 3]}), "'car' is empty; give left < right"),
     (row(mos=99), '"mos" is 99, far outside 1..5; correct it or "mos_range"'),

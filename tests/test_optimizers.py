@@ -5,7 +5,6 @@ import json
 import math
 import re
 import shutil
-from dataclasses import replace
 
 import dspy
 import numpy as np
@@ -208,39 +207,15 @@ def test_optimizers_see_the_taught_predictors_and_no_other() -> None:
     assert [n for n, _ in student.named_predictors()] == list(names)
 
 
-def test_a_compile_is_not_resumed_with_what_changes_an_answer(fifteen_photographs, tmp_path, scripted_lm) -> None:
-    def job(lm=None, **overrides):
-        settings = load_settings(overrides={**SMALL, **overrides})
-        return prepare_job(settings, str(fifteen_photographs), "none", tmp_path / "out", resume=lm is not None, lm=lm)
+def test_a_resumed_compile_goes_by_the_settings_that_it_is_given(fifteen_photographs, tmp_path) -> None:
+    def job(eta: float, **given):
+        settings = load_settings(overrides={**SMALL, "fusion": {"eta": eta}})
+        return prepare_job(settings, str(fifteen_photographs), "none", tmp_path / "out", **given)
 
-    def key(job):
-        return job.key(AgenticIQA(job.settings, lm=job.lm), job.splits["train"])
-
-    compile_program(job())
-    again = replace(job(), resume=True)
-    assert compile_program(again).chosen == "uncompiled"
-    same = key(job())
-    for overrides in (
-        {"fusion": {"tool_weights": "equal"}}, {"fusion": {"eta": 3.0}}, {"tools": {"calibration": "paper"}},
-        {"tools": {"reduce_above_px": 1_000_000}}, {"models": {"summarizer": {"max_tokens": 77}}},
-        {"models": {"summarizer": {"temperature": 0.5}}},
-    ):  # fmt: skip
-        with pytest.raises(InputError, match="that compile had another program; start without --resume"):
-            compile_program(replace(job(**overrides), resume=True))
-    assert key(job(compile={**SMALL["compile"], "workers": 1}, wire={"attempts": 3})) == same
-    cool, warm = (scripted_lm([]).copy(temperature=t) for t in (0.0, 1.0))
-    assert key(job(cool))["program"] != key(job(warm))["program"]
-    others = {
-        "objective": job(optimizers={"weights": {"answer": 0.5}}), "seed": job(seed=5),
-        "optimizer": replace(job(), demos=3),
-    }  # fmt: skip
-    for name, other in others.items():
-        changed = [part for part, value in key(other).items() if value != same[part]]
-        assert changed == [name]
-    for damage in ("no line of a log\n", "[" * 100_000 + "\n"):
-        (tmp_path / "out" / "candidates.jsonl").write_text(damage, "utf-8")
-        with pytest.raises(InputError, match=r"its log cannot be read .* start without --resume"):
-            compile_program(again)
+    with pytest.raises(InputError, match="no compile was begun there; start it without --resume"):
+        compile_program(job(1.0, resume=True))
+    compile_program(job(1.0))
+    assert compile_program(job(3.0, resume=True)).program.resources.fusion.eta == 3.0
 
 
 def test_the_seed_decides_which_samples_are_drawn(blurred_manifest, tmp_path) -> None:
@@ -381,12 +356,11 @@ def test_the_expert_is_taught_as_such_whatever_it_is_called(blurred_manifest, tm
         assert way == "set in DSPy" or job.reflection is None
 
 
-def test_the_plan_of_an_embedded_compile_is_free_and_bounded(blurred_manifest, tmp_path) -> None:
+def test_the_plan_of_an_embedded_compile_is_free(blurred_manifest, tmp_path) -> None:
     plan = call_plan(
         prepare_job(load_settings(overrides=SMALL), str(blurred_manifest), "finetune,fusion", tmp_path / "out")
     )
     assert not plan.paid
-    assert plan.expected_calls <= plan.most_calls
     (line,) = plan.lines()
     assert re.fullmatch(r"\d+ images, about \d+ s, free", line)
 

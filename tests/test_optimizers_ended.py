@@ -3,7 +3,6 @@
 import io
 import json
 import os
-import re
 import signal
 import subprocess
 import sys
@@ -159,10 +158,7 @@ def test_the_best_candidate_so_far_and_the_log_are_left_and_resumed(
 
     assert main(command("ended", "--resume")) == 0
     captured = capsys.readouterr()
-    resumed, (first, *rest) = json.loads(captured.out), captured.err.splitlines()
-    said = rf"continues '{folder}': {len(scored)} candidates are scored; at most [\d,]+ model calls left"
-    assert re.fullmatch(said, first)
-    assert not any(", about" in line for line in rest)
+    resumed = json.loads(captured.out)
     whole = undisturbed()
     for told in ("chosen", "validation", "difference", "verdict"):
         assert resumed[told] == whole[told], told
@@ -203,14 +199,14 @@ def test_going_on_holds_the_best_of_before_until_something_is_better(tmp_path) -
 
     @contextmanager
     def compile_log(**resume: bool) -> Iterator[CompileLog]:
-        with closing(CompileLog(folder, {"seed": "1"}, **resume)) as begun:
+        with closing(CompileLog(folder, **resume)) as begun:
             begun.begin(plain)
             yield begun
 
     with compile_log() as first:
         first.log_score(Candidate("good", taught("a"), 0.8))
     with compile_log(resume=True) as again:
-        assert (held(), again.scored) == ("good", 1)
+        assert held() == "good"
         again.log_score(Candidate("worse", taught("b"), 0.5))
         assert held() == "good"
         again.log_score(Candidate("better", taught("c"), 0.9))

@@ -25,7 +25,7 @@ RECORD = ".agentic-iqa.json"
 IMAGE = f"images/{'a' * 64}.png"
 COMMANDS = {
     "compile --data m.jsonl --out out --force": {"program.json": "{}", "report.html": "old", IMAGE: ""},
-    "compile --data m.jsonl --out out --resume": {"program.json": "{}", "candidates.jsonl": "", "run.json": "{}"},
+    "compile --data m.jsonl --out out --resume": {"program.json": "{}", "candidates.jsonl": ""},
     "evaluate m.jsonl --report out --force": {"record.json": "{}", "report.html": "old"},
     "gallery day --out out": {"gallery.html": "old", "gallery.csv": "old", "gallery.jsonl": "old"},
     "gallery day --out out --force": {"gallery.html": "old"},

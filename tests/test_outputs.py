@@ -56,8 +56,6 @@ def state(folder: Path) -> dict[str, str]:
         "assess p.png --reference refs --heatmap refs/p.png",
         "assess m.jsonl --out m.jsonl",
         "assess t.csv --out file://t.csv",
-        "evaluate m.jsonl --checkpoint m.jsonl",
-        "evaluate m.jsonl --checkpoint p3.png",
         "calibrate m.jsonl --config c.yaml --out c.yaml",
         "data prepare table --root m.jsonl --out m.jsonl",
         "data prepare table --root . --out m.jsonl",
@@ -80,7 +78,6 @@ def test_no_flag_replaces_an_input_whatever_is_forced(photos, capsys, words):
         ("assess p.png --heatmap there.png", "there.png"),
         ("assess . --out there.csv", "there.csv"),
         ("evaluate m.jsonl --report rep", "rep/record.json"),
-        ("evaluate m.jsonl --checkpoint there.jsonl", "there.jsonl"),
         ("calibrate m.jsonl --out there.json", "there.json"),
         ("data prepare table --root t.csv --out new.jsonl", "new.prepared.json"),
         ("compile --data m.jsonl --out there", "there/program.json"),
@@ -94,13 +91,6 @@ def test_what_is_there_is_replaced_with_force_only(photos, capsys, words, there)
     refusals = THERE, "holds a program; give --force", "was not written by this program"
     assert any(refusal in error for refusal in refusals)
     assert (photos / there).read_text("utf-8") == "mine\n"
-
-
-def test_a_checkpoint_replaces_no_file_of_another_kind(photos, capsys):
-    (photos / "notes.jsonl").write_text('{"mine": 1}\n', "utf-8")
-    assert main("evaluate m.jsonl --checkpoint notes.jsonl --force".split()) == 2
-    assert "is no evaluation checkpoint" in capsys.readouterr().err
-    assert (photos / "notes.jsonl").read_text("utf-8") == '{"mine": 1}\n'
 
 
 def test_a_heatmap_is_replaced_by_force_and_a_failing_one_leaves_the_old(photos, capsys, monkeypatch):
@@ -148,7 +138,6 @@ def refused(words: str, capsys: pytest.CaptureFixture[str]) -> str:
     [
         "assess refs --out out.csv",
         "assess p.png --heatmap out.png",
-        "evaluate m.jsonl --checkpoint out.jsonl",
         "calibrate m.jsonl --out out.json",
         "data prepare table --root t.csv --out out.jsonl",
     ],

@@ -156,7 +156,7 @@ def test_two_rows_of_one_id_are_refused(tmp_path: Path, capsys: pytest.CaptureFi
     Image.new("RGB", (4, 4)).save(tmp_path / "a.png")
     (tmp_path / "t.csv").write_text("id,image,mos\nx,a.png,1\nx,a.png,2\n", "utf-8")
     assert run("table", "--root", tmp_path / "t.csv", "--out", tmp_path / "m.jsonl") == 2
-    assert "2 rows have the id 'table/x'; give each its own" in capsys.readouterr().err
+    assert 'line 3: "id" "x" was there before; give each line its own' in capsys.readouterr().err
 
 
 def test_samples_without_a_label_are_told(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
@@ -170,11 +170,6 @@ def test_samples_without_a_label_are_told(tmp_path: Path, capsys: pytest.Capture
     assert read_record(out)["unlabelled"] == 10  # type: ignore[index]
     assert run("table", "--root", tmp_path / "t.csv", "--out", out, "--force", "--columns", "mos=score") == 2
     assert "has no column 'score' but image, rating" in capsys.readouterr().err
-
-
-def test_an_unverified_layout_is_said(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
-    assert run("agenticiqa-eval", "--root", tmp_path, "--out", tmp_path / "m.jsonl") == 2
-    assert "dataset agenticiqa-eval: its layout is not verified (assumed:" in caplog.text
 
 
 @pytest.mark.parametrize(
@@ -194,7 +189,7 @@ def test_the_list_shows_every_dataset(capsys: pytest.CaptureFixture[str]) -> Non
     assert listed["tid2013"]["count"] == 3000
     assert listed["live"]["score"] == {"range": [0, 100], "higher_is_better": False}
     assert run("--list") == 0
-    assert "AgenticIQA-Eval (layout not verified)" in capsys.readouterr().out
+    assert "TID2013" in capsys.readouterr().out
 
 
 def test_a_closed_pipe_ends_quietly(tmp_path: Path) -> None:

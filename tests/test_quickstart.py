@@ -130,8 +130,8 @@ def test_calibration_knows_how_far_an_image_lies_from_its_score(small: Path, mon
     monkeypatch.setattr("data.quickstart.build_quickstart", lambda cache_dir, progress: small)
     found = LabelledSet.read("quickstart-fr", "all", load_settings().cache_dir).samples
     spreads = {level_mean(name, level).mos_std for name in SMALL.distortions for level in SMALL.levels}
-    assert len({image.label_sd for image in found}) > 10
-    assert {image.label_sd for image in found} <= spreads
+    assert len({sample.metadata["label_std"] for sample in found}) > 10
+    assert {sample.metadata["label_std"] for sample in found} <= spreads
 
 
 def test_images_are_the_distorted_photographs(samples: list[Sample]) -> None:

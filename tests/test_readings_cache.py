@@ -171,9 +171,9 @@ def test_the_rows_tell_what_came_from_the_cache(tmp_path):
     own = {"cache_dir": tmp_path / "cache", "tools": {"device": "cpu"}, "executor": {"selection": "model"}}
     settings = load_settings(overrides=own)
     records = [evaluate(AgenticIQA(settings), samples, workers=1, progress=False) for _ in range(2)]
-    first, second = ([row.spent for row in record.rows] for record in records)
-    assert all(spent["tool_readings"] > spent["tool_cache_hits"] == 0 for spent in first)
-    assert all(spent["tool_readings"] == spent["tool_cache_hits"] > 0 for spent in second)
+    first, second = ([row.usage for row in record.rows] for record in records)
+    assert all(usage.tool_readings > usage.tool_cache_hits == 0 for usage in first)
+    assert all(usage.tool_readings == usage.tool_cache_hits > 0 for usage in second)
     assert EvaluationRecord.model_validate_json(records[1].model_dump_json()) == records[1]
 
 

@@ -11,10 +11,12 @@ from hypothesis import given
 from hypothesis import strategies as st
 from scipy.optimize import nnls
 
+from benchmarks import tool_strengths
+from data.manifest import Sample
 from program import calibrate
 from program.common.errors import SettingsError, ToolError
 from program.common.settings import load_settings
-from program.evaluation.calibrating import LabelledImage, LabelledSet, Surveyed, fit_all
+from program.evaluation.calibrating import LabelledSet, Surveyed, fit_all
 from program.evaluation.metrics import fit_map
 from program.tools.calibration import (
     Calibration,
@@ -271,7 +273,9 @@ def test_what_is_nearly_its_reference_says_nothing_of_how_errors_go_together(rng
     raw = [0.2 + 0.15 * human + rng.normal(0, 0.05, 60) for _ in specs]
 
     def correlations(near):
-        samples = [LabelledImage(Path("x.png"), Path("y.png"), score) for score in [*human, *[2.0] * near]]
+        samples = [
+            Sample(id="x", image=Path("x.png"), reference=Path("y.png"), mos=score) for score in [*human, *[2.0] * near]
+        ]
         rows = [
             {spec.name: Measurement(tool=spec.name, raw=value) for spec, value in zip(specs, values, strict=True)}
             for values in [*zip(*raw, strict=True), *[(1 - 4e-6, 1 - 6e-6)] * near]
@@ -286,7 +290,7 @@ def test_what_is_nearly_its_reference_says_nothing_of_how_errors_go_together(rng
 def test_a_tool_is_not_measured_on_the_scores_that_it_was_trained_on(rng):
     trained = REGISTRY.get("SSIM").model_copy(update={"trained_on": ("KADID-10k",)})
     specs, human = [trained, REGISTRY.get("HaarPSI")], rng.uniform(1, 5, 30)
-    samples = [LabelledImage(Path("x.png"), Path("y.png"), score) for score in human]
+    samples = [Sample(id="x", image=Path("x.png"), reference=Path("y.png"), mos=score) for score in human]
     rows = [{spec.name: Measurement(tool=spec.name, raw=0.1 + score / 6) for spec in specs} for score in human]
 
     def fitted(name):
@@ -451,10 +455,10 @@ def test_the_papers_maps_are_its_equation_with_the_missing_one_and_clipped():
         assert np.isfinite([calibration.score(name, raw) for raw in (-1e308, 1e308)]).all()
 
 
-def test_strengths_are_measured_and_written_by_the_same_command(tmp_path, manifest, capsys):
+def test_strengths_are_measured_and_written_beside_those_that_are_there(tmp_path, manifest, capsys):
     out = tmp_path / "strengths.json"
-    assert calibrate.main([str(manifest), "--strengths", "--tools", "psnr,MDSI", "--out", str(out), "--json"]) == 0
-    assert json.loads(capsys.readouterr().out)["out"] == str(out)
+    tool_strengths.main([str(manifest), "--tools", "psnr,MDSI", "--out", str(out)])
+    assert "MDSI" in capsys.readouterr().out
     found = Strengths.load(out)
     assert set(found.tools) == {"PSNR", "MDSI"}
     assert set(found.tools["MDSI"].by_category) == {"Blurs", "Noise"}
@@ -462,5 +466,5 @@ def test_strengths_are_measured_and_written_by_the_same_command(tmp_path, manife
     assert (
         ToolRegistry.load(strengths=out).get("MDSI").strength("Noise") == found.tools["MDSI"].by_category["Noise"].srcc
     )
-    assert calibrate.main([str(manifest), "--strengths", "--tools", "GMSD", "--out", str(out), "--force"]) == 0
+    tool_strengths.main([str(manifest), "--tools", "GMSD", "--out", str(out)])
     assert set(Strengths.load(out).tools) == {"PSNR", "MDSI", "GMSD"}

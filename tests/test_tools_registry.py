@@ -8,9 +8,9 @@ import numpy as np
 import pytest
 import yaml
 
+from benchmarks.tool_strengths import strength_of
 from program.common.errors import SettingsError, ToolError
 from program.common.files import CONFIGS
-from program.evaluation.calibrating import strength_of
 from program.tools.calibration import Calibration, Strengths
 from program.tools.registry import ToolRegistry, ToolSpec, pyiqa_table
 from signatures.schemas import DISTORTION_CATEGORIES
@@ -250,7 +250,7 @@ def test_a_strengths_file_is_read_back_and_a_malformed_one_is_named(tmp_path):
     path.write_text(Strengths.load().to_json(), encoding="utf-8")
     assert Strengths.load(path).tools == Strengths.load().tools
     path.write_text('{"tools": {"VIF": {"general": 2}}}', encoding="utf-8")
-    with pytest.raises(SettingsError, match=r"strengths\.json': tools\.VIF\..*--strengths"):
+    with pytest.raises(SettingsError, match=r"strengths\.json': tools\.VIF\..*correct the file"):
         Strengths.load(path)
     with pytest.raises(SettingsError, match=r"none\.json': cannot be read"):
         Strengths.load(tmp_path / "none.json")

@@ -89,10 +89,10 @@ def test_an_evaluation_ends_and_goes_on_likewise(loopback, labelled, capsys):
     server = loopback(faults=lambda *_: "refusal")
     command = [str(labelled), *on(server, "--json")]
     assert evaluate.main(command) == 1
-    assert "continue with --resume" in capsys.readouterr().err.splitlines()[-1]
+    assert "the same command goes on from there" in capsys.readouterr().err.splitlines()[-1]
     assert server.stats()["requests"] <= MOST_REQUESTS
     server.faults.schedule = None
-    assert evaluate.main([*command, "--resume"]) == 0
+    assert evaluate.main(command) == 0
     record = json.loads(capsys.readouterr().out)
     assert (record["scoring"]["used"], record["degraded"]) == (6, 0)
 

@@ -52,7 +52,6 @@ MY_LAB = {
     "split": "none",
     "layout": "scores.csv (image, mos) and the images beside it",
     "documented": [],
-    "verified": True,
     "read": {
         "tables": [{"file": ["scores.csv"]}],
         "fields": {"id": "{image.stem}", "image": "{image}", "mos": "{mos}"},

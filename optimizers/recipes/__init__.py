@@ -33,7 +33,6 @@ class Bound:
 
     runs: int
     reflections: int = 0
-    """Twice the calls: a reply that cannot be read is asked for once more."""
     candidates: int = 1
     asked: int = 0
     """Of the runs of a recipe of evidence, those that ask the model; all of them in the other recipes."""
@@ -47,7 +46,7 @@ class Recipe:
     run: Callable[[Search], list[Candidate]]
     """Proposes candidates, best first; the search's student is not changed."""
     bound: Callable[[RecipeSettings, Sizes], Bound] = lambda budget, sizes: Bound(0)
-    """What the printed plan says: calls have to stay below it."""
+    """What the printed plan says."""
     reflects: bool = False
     """Asks a language model for instructions; then `Search.reflection` is one."""
     scales: tuple[str, ...] = ()

@@ -165,7 +165,7 @@ def fitted_curve(kind: str, fused: Array, truth: Array) -> list[tuple[float, flo
     if kind == "line":
         values = line
     elif kind == "logistic":
-        values = np.asarray(fit_logistic(truth, fused, 4)(grid))
+        values = np.asarray(fit_logistic(truth, fused)(grid))
     else:
         from sklearn.isotonic import IsotonicRegression
 

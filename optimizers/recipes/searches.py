@@ -98,7 +98,7 @@ def _mipro_bound(budget: RecipeSettings, sizes: Sizes) -> Bound:
     # The model that writes is shown answers that people agree with, gathered anew for all instructions but one.
     gathered = (budget.candidates - 1) * min(budget.search_samples, sizes.train)
     # DSPy 3.4: a summary of the data, and instructions for each predictor.
-    reflections = 2 * (12 + budget.candidates * sizes.predictors)
+    reflections = 12 + budget.candidates * sizes.predictors
     return Bound(trials * scored + gathered, reflections, trials)
 
 
@@ -128,7 +128,7 @@ def _gepa_bound(budget: RecipeSettings, sizes: Sizes) -> Bound:
     # GEPA 0.1.4 ends after the round that reaches its budget.
     calls = _metric_calls(budget, scored)
     rounds = math.ceil(calls / budget.minibatch)
-    return Bound(calls + 2 * budget.minibatch + 2 * scored, 2 * rounds, rounds)
+    return Bound(calls + 2 * budget.minibatch + 2 * scored, rounds, rounds)
 
 
 EVOLUTION = Recipe(

@@ -299,8 +299,8 @@ def program_sha256(program: AgenticIQA) -> str:
     return digest([_state(program), *_learned(program)])
 
 
-def context_of(program: AgenticIQA, *, baselines: bool = False) -> dict[str, Any]:
-    """Return what an answer depends on besides the sample; only its checkpoints are continued."""
+def context_of(program: AgenticIQA) -> dict[str, Any]:
+    """Return what an answer depends on besides the sample."""
     resources, settings = program.resources, program.resources.settings
     roles: tuple[Role, ...] = ("planner", "executor", "summarizer")
     elsewhere = dict.fromkeys((*PLACES, "compile", "optimizers", "serve", "seed", "wire"), True)
@@ -315,7 +315,6 @@ def context_of(program: AgenticIQA, *, baselines: bool = False) -> dict[str, Any
         "settings_sha256": digest(values),
         "models": {role: resources.lm(role).model for role in roles},
         "scoring_mode": settings.assessment.scoring,
-        "baselines": baselines,
         "tools": tool_versions(program),
         "settings": values,
     }

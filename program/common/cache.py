@@ -5,7 +5,6 @@ import functools
 import json
 import logging
 import sqlite3
-import tempfile
 import zlib
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
@@ -189,17 +188,6 @@ def use_lm_cache(folder: Path) -> None:
         _tell(folder, error)
         cache = AnswerCache(False, disk_cache_dir=None, **options)
     dspy.cache = cache
-
-
-def can_keep(folder: Path) -> bool:
-    """Make a folder in the cache; where nothing can be kept there that is said once, and False."""
-    try:
-        folder.mkdir(parents=True, exist_ok=True)
-        with tempfile.TemporaryFile(dir=folder):
-            return True
-    except OSError as error:
-        _tell(folder, error)
-        return False
 
 
 def _tell(folder: Path, error: Exception) -> None:

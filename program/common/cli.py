@@ -292,20 +292,18 @@ def add_program_flags(parser: argparse.ArgumentParser, *, replaces: str = "") ->
     parser.add_argument("--force", action="store_true", help="; ".join(filter(None, (replaces, forced))))
 
 
-def add_layout_flags(
-    parser: argparse.ArgumentParser, *, columns: str = "", scale: str = "", raters: bool = True
-) -> None:
+def add_layout_flags(parser: argparse.ArgumentParser, *, columns: str = "", scale: str = "") -> None:
     """Add the flags that say how a table is read; `columns` and `scale` begin with which tables."""
     parser.add_argument("--columns", metavar="FIELD=COLUMN,...", type=column_names, default={},
                         help=f"{columns}which column is which field, such as image=img,mos=score")  # fmt: skip
     parser.add_argument("--mos-range", metavar="LOW,HIGH", type=numbers(2), help=f"{scale}scale of the scores "
                         "(default: what the rows say, else 1,5)")  # fmt: skip
     parser.add_argument("--lower-is-better", action="store_true", help=f"{scale}low scores are good")
-    if raters:
-        parser.add_argument(
-            "--raters", metavar="NAME,NAME", nargs="?", const=(), type=_names, default=None,
-            help="average several people's scores: the columns of these names, or, of no names, all rows of an image",
-        )  # fmt: skip
+    parser.add_argument(
+        "--raters", metavar="NAME,NAME", nargs="?", const=(), type=_names, default=None,
+        help=f"{scale}average several people's scores: the columns of these names, or, of no names, all rows of an "
+        "image",
+    )  # fmt: skip
 
 
 def _names(text: str) -> tuple[str, ...]:

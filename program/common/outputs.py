@@ -50,7 +50,7 @@ class Kind:
 PROGRAM = Kind(
     re.compile(
         r"program\.json|images/[0-9a-f]{64}\.[a-z]+|"
-        r"run\.json|candidates\.jsonl|diff\.md|report\.html|record\.json|misses\.jsonl"
+        r"candidates\.jsonl|diff\.md|report\.html|record\.json|misses\.jsonl"
     ),
     folders=("images",),
     growing=("candidates.jsonl",),

@@ -1,9 +1,9 @@
-"""Many images through many tools, and what people's scores say of these: fitted maps and measured strengths."""
+"""Many images through many tools, and the maps that people's scores give these."""
 
 import datetime
 import itertools
 import logging
-from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from pathlib import Path, PurePosixPath
 from typing import TYPE_CHECKING, Any, NamedTuple
 
@@ -14,21 +14,16 @@ from data.catalogue import resolve_dataset
 from data.distortions import category_named
 from data.manifest import GENERATED, Layout, Sample, check_scale, manifest_sha256, read_manifest
 from program.common.errors import ImageError, InputError, SettingsError, ToolError
-from program.common.files import Place, is_remote, remove_leftovers, write_whole
+from program.common.files import is_remote, remove_leftovers, write_whole
 from program.common.pool import in_order
 from program.evaluation.metrics import fit_map, rmse, srcc
 from program.images.store import IMAGES
 from program.tools.calibration import (
-    FEWEST,
     Calibration,
     CategoryMap,
-    Figures,
     MapParameters,
-    MeasuredStrength,
     Provenance,
     Residual,
-    Strength,
-    Strengths,
     ToolCalibration,
     apply_map,
     is_identity,
@@ -36,7 +31,7 @@ from program.tools.calibration import (
 )  # fmt: skip
 from program.tools.registry import Measurement, ToolSpec, file_sha256, library_label, parameter_path
 from program.tools.runner import ToolRunner
-from signatures.schemas import DISTORTION_CATEGORIES, DistortionCategory
+from signatures.schemas import DISTORTION_CATEGORIES
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -51,28 +46,13 @@ Measured = Sequence[Mapping[str, Measurement]]
 _COLUMNS = ("tool", "source", "sample", "raw", "error", "human", "category", "authentic", "label_sd")
 
 
-class LabelledImage(NamedTuple):
-    """An image with its human score on 1..5."""
-
-    image: Place
-    reference: Place | None
-    human: float
-    group: str | None = None
-    category: DistortionCategory | None = None
-    """Of a known distortion; None also for kinds outside the seven."""
-    authentic: bool = False
-    """A photograph as it was taken: nobody knows what is wrong with it."""
-    label_sd: float = 0.0
-    """Where `human` is a mean over other images: how far one image lies from it (standard deviation)."""
-
-
 class LabelledSet(NamedTuple):
     """Labelled images of one dataset and split."""
 
     name: str
     manifest_sha256: str
     split: str
-    samples: Sequence[LabelledImage]
+    samples: Sequence[Sample]
 
     @classmethod
     def read(cls, name: str, split: str, cache_dir: Path, remote: Collection[str] = ()) -> "LabelledSet":
@@ -87,11 +67,7 @@ class LabelledSet(NamedTuple):
         distinct = {}
         for s in read_manifest(manifest, layout):
             if split in ("all", s.split) and s.quality is not None and not s.is_made_up:
-                # The quickstart's score of an image is KADID-10k's mean over others, and its deviation is among those.
-                deviation = s.metadata.get("label_std", 0.0) if name in GENERATED else 0.0
-                kind, is_authentic = category_named(s.distortion), s.distortion in AUTHENTIC
-                labelled = LabelledImage(s.image, s.reference, s.quality, s.group, kind, is_authentic, deviation)
-                distinct[s.image, s.reference] = labelled
+                distinct[s.image, s.reference] = s
         if not distinct:
             raise InputError(
                 f"dataset {name!r}: no sample with people's score in split {split!r}; choose another --split or dataset"
@@ -126,8 +102,9 @@ class Surveyed(NamedTuple):
     """Readings of tools on datasets, those on data that a tool was trained on left out."""
 
     readings: "pd.DataFrame"
-    """One row a reading: tool, source, sample (a number), raw (NaN where it failed), error, and the sample's human,
-    category, authentic and label_sd."""
+    """One row a reading: tool, source, sample (a number), raw (NaN where it failed), error, and of the sample its human
+    score, category (None outside the seven), whether it is authentic, and label_sd: where the score is a mean over
+    other images, how far one lies from it (standard deviation)."""
     specs: Sequence[ToolSpec]
     sources: Mapping[str, Provenance]
     """What the file of figures says of the datasets, by source name."""
@@ -145,7 +122,10 @@ class Surveyed(NamedTuple):
         for data, by_sample in measured:
             fresh = [spec.name for spec in specs if data.names.isdisjoint(map(str.casefold, spec.trained_on))]
             for sample, by_tool in zip(data.samples, by_sample, strict=True):
-                about = (sample.human, sample.category, sample.authentic, sample.label_sd)
+                # The quickstart's score of an image is KADID-10k's mean over others, and its deviation is among those.
+                deviation = sample.metadata.get("label_std", 0.0) if data.name in GENERATED else 0.0
+                kind, is_authentic = category_named(sample.distortion), sample.distortion in AUTHENTIC
+                about = (sample.quality, kind, is_authentic, deviation)
                 for name in fresh:
                     if name in by_tool:
                         read = by_tool[name]
@@ -178,7 +158,7 @@ def measure_all(
 def survey(
     runner: ToolRunner,
     specs: Sequence[ToolSpec],
-    samples: Sequence[LabelledImage | Sample],
+    samples: Sequence[Sample],
     on_image: Callable[[], None],
 ) -> Measured:
     """Measure every image with every tool; full-reference tools only where there is a reference.
@@ -186,7 +166,7 @@ def survey(
     Measurements of a bad image hold the error. `on_image` is called after each image, from the worker's thread.
     """
 
-    def measure(sample: LabelledImage | Sample) -> dict[str, Measurement]:
+    def measure(sample: Sample) -> dict[str, Measurement]:
         fitting = [spec.name for spec in specs if spec.mode == "NR" or sample.reference is not None]
         try:
             image = IMAGES.add(sample.image)
@@ -204,24 +184,11 @@ FEWEST_OF_A_CATEGORY = 25
 """Fewer images of a distortion category get no map of their own."""
 
 
-def results(surveyed: Surveyed, out: Path, strengths: bool, params_dir: Path | None) -> tuple[dict[str, Any], "Table"]:
-    """Write strengths or maps over those of a file; returns the figures as JSON and as a table.
+def results(surveyed: Surveyed, out: Path, params_dir: Path | None) -> tuple[dict[str, Any], "Table"]:
+    """Write maps over those of a file; returns the figures as JSON and as a table.
 
     Raises ToolError when nothing was fitted, SettingsError when the file cannot be read or written.
     """
-    if strengths:
-        good = surveyed.readings[surveyed.readings.raw.notna()]
-        by_tool = {spec.name: strength_of(library_label(spec), good[good.tool == spec.name]) for spec in surveyed.specs}
-        base = Strengths.load(out) if out.exists() else Strengths()
-        measured = base.merge({name: own for name, own in by_tool.items() if own is not None}, surveyed.sources)
-        _write(measured, out)
-        lines = []
-        for name, tool in measured.tools.items():
-            own = (tool.general, *map(tool.by_category.get, DISTORTION_CATEGORIES))
-            lines.append((name, str(tool.general.n), *(f"{each.srcc:.2f}" if each else "-" for each in own)))
-        title = f"|SRCC| with human scores from {', '.join(measured.sources)}"
-        table = _table(title, out, ("tool", "n", "all", *DISTORTION_CATEGORIES), lines)
-        return {"out": str(out), **measured.model_dump(mode="json")}, table
     tools, skipped = fit_all(surveyed, params_dir=params_dir)
     if not tools:
         why_not = skipped.__getitem__
@@ -240,13 +207,19 @@ def results(surveyed: Surveyed, out: Path, strengths: bool, params_dir: Path | N
         "skipped": skipped,
         "problems": surveyed.problems(),
     }
-    lines = [(name, *map(str, own.values()), tools[name].map.kind) for name, own in figures.items()]
-    lines += [(name, "-", "-", "-", "-", why) for name, why in skipped.items()]
-    title = f"Maps to 1..5 fitted on {', '.join(surveyed.sources)}"
-    return report, _table(title, out, ("tool", "n", "SRCC", "RMSE", "precision", "map"), lines)
+    from rich.table import Table
+
+    table = Table(title=f"Maps to 1..5 fitted on {', '.join(surveyed.sources)}", caption=f"written to {out}")
+    for column in ("tool", "n", "SRCC", "RMSE", "precision", "map"):
+        table.add_column(column, justify="left" if column in ("tool", "map") else "right")
+    for name, own in figures.items():
+        table.add_row(name, *map(str, own.values()), tools[name].map.kind)
+    for name, why in skipped.items():
+        table.add_row(name, "-", "-", "-", "-", why)
+    return report, table
 
 
-def _write(figures: Figures, path: Path) -> None:
+def _write(figures: Calibration, path: Path) -> None:
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
         remove_leftovers(path.parent)
@@ -255,17 +228,6 @@ def _write(figures: Figures, path: Path) -> None:
         raise SettingsError(
             f"file {str(path)!r}: cannot be written ({error.strerror}); choose another --out"
         ) from error
-
-
-def _table(title: str, out: Path, columns: Sequence[str], lines: Iterable[Sequence[str]]) -> "Table":
-    from rich.table import Table
-
-    table = Table(title=title, caption=f"written to {out}")
-    for column in columns:
-        table.add_column(column, justify="left" if column in ("tool", "map") else "right")
-    for line in lines:
-        table.add_row(*line)
-    return table
 
 
 def fit_tool(spec: ToolSpec, readings: "pd.DataFrame", parameters: Path | None = None) -> ToolCalibration:
@@ -347,31 +309,3 @@ def _with_correlations(tools: Mapping[str, ToolCalibration], surveyed: Surveyed)
             e, f = (np.array([errors[name][key] for key in common]) for name in (one, other))
             together[one][other] = round(float(e @ f / np.sqrt((e @ e) * (f @ f))), 4)
     return {name: tool.model_copy(update={"correlations": together[name]}) for name, tool in tools.items()}
-
-
-def strength_of(library: str, readings: "pd.DataFrame") -> Strength | None:
-    """Return a tool's strength from columns source, raw, human and category, or None where no source has 8 images.
-
-    >>> import pandas as pd
-    >>> rows = {"source": "toy", "raw": [1, 2, 3, 4, 5, 6, 7, 8], "human": [8, 7, 6, 5, 4, 3, 1, 2]}
-    >>> strength_of("toy 1", pd.DataFrame({**rows, "category": "Noise"})).by_category["Noise"].srcc
-    0.9762
-    """
-    general = _measured(readings)
-    if general is None:
-        return None
-    own = {}
-    for category in DISTORTION_CATEGORIES:
-        strength = _measured(readings[readings.category == category])
-        if strength is not None:
-            own[category] = strength
-    return Strength(library=library, sources=tuple(readings.source.unique()), general=general, by_category=own)
-
-
-def _measured(readings: "pd.DataFrame") -> MeasuredStrength | None:
-    parts = [part for _, part in readings.groupby("source", sort=False)]
-    enough = [part for part in parts if len(part) >= FEWEST and part.raw.nunique() > 1 and part.human.nunique() > 1]
-    if not enough:
-        return None
-    agreement = np.mean([abs(srcc(part.human, part.raw)) for part in enough])
-    return MeasuredStrength(srcc=round(float(agreement), 4), n=sum(map(len, enough)))

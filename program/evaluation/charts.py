@@ -12,8 +12,8 @@ from rich.table import Table
 from rich.text import Text
 
 from program.common.text import counted
-from program.evaluation.intervals import FEW, FITTED, METRICS, Figure, headline
-from program.evaluation.record import Baseline, Details, EvaluationRecord, LabelledRow, PartFigures
+from program.evaluation.intervals import FEW, METRICS, Figure, headline
+from program.evaluation.record import Baseline, Details, EvaluationRecord, LabelledRow
 
 if TYPE_CHECKING:  # drawing is imported where something is drawn: tables need none of it
     from matplotlib.axes import Axes
@@ -30,7 +30,7 @@ _STYLES = {"better": "green", "worse": "red"}
 
 def heading(record: EvaluationRecord) -> str:
     """Return what was evaluated in a few words."""
-    mark = f" · {FITTED}" if any(figure.is_fitted for figure in record.figures.values()) else ""
+    mark = " · fitted on these" if record.is_of_fitted else ""
     return f"{record.dataset.name} · {record.dataset.split or 'all splits'}{mark}"
 
 
@@ -54,7 +54,7 @@ def figures_table(record: EvaluationRecord) -> Table:
         table.add_column(column, justify="right", no_wrap=True)
     for name, figure in figure_lines(record):
         ends = [figure.ends_text() or "-"] if has_ends else []
-        mark = "*" if figure.is_fitted else ""
+        mark = "*" if record.is_of_fitted else ""
         table.add_row(f"{name}{mark}", figure.value_text(), *ends, f"{figure.n} / {figure.asked}")
     table.caption, table.caption_justify = "\n".join(notes(record)), "left"
     return table
@@ -226,8 +226,9 @@ def _fitted_lines(record: EvaluationRecord) -> Iterator[str]:
     if fitted.left_out:
         asked = rows + fitted.samples
         yield f"Left out: {fitted.samples} of {asked} {whose} (--include-fitted counts them)."
-    elif fitted.samples == rows:
-        yield f"* {FITTED}: the program was fitted or chosen on all {rows} samples; the figures say nothing of others."
+    elif record.is_of_fitted:
+        known = f"the program was fitted or chosen on all {rows} samples"
+        yield f"* fitted on these: {known}; the figures say nothing of others."
     elif fitted.samples:
         yield f"Counted: {fitted.samples} of {rows} {whose}; the figures flatter it."
 
@@ -272,32 +273,20 @@ _COLOURS = (
 
 _TITLE = 45
 """Characters in a line of a scatter plot's title, for each of its panels."""
-_MAX_POINTS, _MAX_BARS = 1500, 30
+_MAX_POINTS = 1500
 
 
-def charts(record: EvaluationRecord) -> dict[str, str]:
-    """Return the charts that the data has labels for as SVG, by name."""
-    plots: dict[str, Plot] = {}
-    details = record.details or Details()
-    if record.srcc is not None and record.srcc.n:
-        plots["scatter"] = scatter_plot({"program": record})
-    if len(details.by_distortion) > 1:
-        plots["by_distortion"] = _bars(details.by_distortion, "srcc", "SRCC by distortion", (-1, 1))
-    if details.by_level:
-        plots["by_level"] = _bars(details.by_level, "bias", "Bias by the label's level", (-4, 4))
-    if details.by_question_type:
-        plots["by_question_type"] = _bars(details.by_question_type, "accuracy", "Accuracy by question type", (0, 1))
-    return {name: svg_of(plot) for name, plot in plots.items()}
-
-
-def svg_of(plot: "Plot") -> str:
-    """Return a chart as the text of an SVG file."""
+def scatter_svg(records: Mapping[str, EvaluationRecord]) -> str:
+    """Return a `scatter_plot` as the text of an SVG file; empty where the first record has no scores."""
+    first = next(iter(records.values()))
+    if first.srcc is None or not first.srcc.n:
+        return ""
     import matplotlib
 
     out = io.BytesIO()
     # Glyphs as paths: the page looks alike whatever fonts a machine has. The salt makes equal charts equal bytes.
     with matplotlib.rc_context({"svg.fonttype": "path", "svg.hashsalt": "agentic-iqa"}):
-        plot.savefig(out, format="svg", metadata={"Date": None, "Creator": None})
+        scatter_plot(records).savefig(out, format="svg", metadata={"Date": None, "Creator": None})
     return out.getvalue().decode("utf-8")
 
 
@@ -321,7 +310,9 @@ def scatter_plot(records: Mapping[str, EvaluationRecord]) -> "Plot":
     `records` maps a panel's title ("uncompiled") to its record. Points are coloured by distortion where there are
     at most ten. Dashed: perfect agreement; solid: a straight-line fit.
     """
-    plot = _empty_plot(4.6 * len(records) + 1.4, 5.3)
+    from matplotlib.figure import Figure as Plot
+
+    plot = Plot(figsize=(4.6 * len(records) + 1.4, 5.3), layout="constrained")
     axes = plot.subplots(1, len(records), squeeze=False, sharex=True, sharey=True)[0]
     scored = {title: [r for r in record.rows if r.task == "scoring" and r.counts] for title, record in records.items()}
     kinds = sorted({row.distortion or "" for rows in scored.values() for row in rows})
@@ -348,7 +339,12 @@ def _panel(
     truth, predicted = np.array([(row.truth, row.predicted) for row in rows], dtype=float).reshape(-1, 2).T
     # A label may pass its own scale (LIVE's realigned ones do); no point may fall off the picture.
     low, high = min(1.0, truth.min(initial=1)) - 0.1, max(5.0, truth.max(initial=5)) + 0.1
-    _style(axis)
+    axis.set_axisbelow(True)
+    axis.spines[["top", "right"]].set_visible(False)
+    axis.spines[["left", "bottom"]].set_color("#9aa5b1")
+    axis.tick_params(colors=INK, length=0)
+    axis.xaxis.label.set_color(INK)
+    axis.yaxis.label.set_color(INK)
     axis.set(xlim=(low, high), ylim=(0.9, 5.1), aspect="equal", xticks=range(1, 6), yticks=range(1, 6))
     axis.grid(color=FAINT, linewidth=0.8)
     axis.plot([1, 5], [1, 5], color=SOFT, linewidth=1, linestyle=(0, (4, 3)), label="perfect agreement", zorder=1)
@@ -367,42 +363,3 @@ def _panel(
     figure = "SRCC undefined" if record.srcc is None or record.srcc.value is None else f"SRCC {record.srcc}"
     axis.text(0.5, 1.02, f"{figure}\n{basis}{failed}", transform=axis.transAxes, ha="center", color=INK, fontsize=10)
     axis.set_xlabel(f"score by {record.dataset.judge} (1 bad … 5 excellent)")
-
-
-def _bars(parts: Mapping[str, PartFigures], metric: str, title: str, limits: tuple[float, float]) -> "Plot":
-    """Return a bar for each part that has the figure, with its interval: the highest, in the figure's order."""
-    known = {name: part.figures[metric] for name, part in parts.items() if part.figures[metric].value is not None}
-    shown = sorted(known.items(), key=lambda item: item[1].value or 0.0)[-_MAX_BARS:]
-    plot = _empty_plot(5.6, max(2.4, 1.2 + 0.34 * len(shown)))
-    axis = plot.subplots()
-    _style(axis)
-    axis.set_title(f"{title} (n)", loc="left", fontsize=11, fontweight="bold", color=INK, pad=10)
-    places = np.arange(len(shown))
-    bars = []
-    for _, figure in shown:
-        value = figure.value or 0.0
-        bars.append((value, value if figure.low is None else figure.low, value if figure.high is None else figure.high))
-    values, lows, highs = np.array(bars, dtype=float).reshape(-1, 3).T
-    axis.barh(places, values, height=0.62, color=BLUE, alpha=0.85, zorder=2)
-    axis.hlines(places, lows, highs, color=INK, linewidth=1.3, zorder=3)
-    axis.set_yticks(places, [f"{plain(name)}  ({figure.n})" for name, figure in shown])
-    axis.set_xlim(max(limits[0], lows.min(initial=0.0) - 0.02), min(limits[1], highs.max(initial=1.0)) + 0.02)
-    axis.grid(axis="x", color=FAINT, linewidth=0.8)
-    if len(known) > len(shown):
-        axis.set_xlabel(f"the {len(shown)} highest of {len(known)}")
-    return plot
-
-
-def _empty_plot(width: float, height: float) -> "Plot":
-    from matplotlib.figure import Figure as Plot
-
-    return Plot(figsize=(width, height), layout="constrained")
-
-
-def _style(axis: "Axes") -> None:
-    axis.set_axisbelow(True)
-    axis.spines[["top", "right"]].set_visible(False)
-    axis.spines[["left", "bottom"]].set_color("#9aa5b1")
-    axis.tick_params(colors=INK, length=0)
-    axis.xaxis.label.set_color(INK)
-    axis.yaxis.label.set_color(INK)

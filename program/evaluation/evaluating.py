@@ -1,14 +1,12 @@
 """An evaluation from a dataset's name to a whole record."""
 
 import logging
-import re
 import time
-from collections import Counter
-from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sized
-from contextlib import closing, nullcontext
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence, Sized
+from contextlib import closing
 from dataclasses import dataclass, field, replace
 from pathlib import Path, PurePosixPath
-from typing import Any, Self, TypeAlias, get_args
+from typing import Any, TypeAlias, get_args
 
 from pydantic import JsonValue
 
@@ -24,48 +22,36 @@ from data.manifest import (
     manifest_sha256,
     read_manifest,
 )
-from data.splits import without_leaks
+from data.splits import check_leaks
 from data.tables import note_on
 from program.agent.assessment import Assessment
 from program.agent.labels import FittedOn, Marks, marked
 from program.agent.loop import AgenticIQA
-from program.agent.module import digest
 from program.agent.saving import context_of
-from program.common.cache import can_keep
 from program.common.errors import InputError
 from program.common.files import IdSet, Place
 from program.common.settings import Settings
 from program.evaluation.baselines import BaselineAnswers, with_baselines
 from program.evaluation.figures import details_of, summarize
-from program.evaluation.record import Cost, Dataset, Details, EvaluationRecord, Fitted, LabelledRow, WorstRows
+from program.evaluation.record import Cost, Dataset, EvaluationRecord, Fitted, LabelledRow, WorstRows
 from program.lms.limits import BudgetSpent
-from program.running.journal import Journal
-from program.running.runner import Asking, Engine, run
+from program.running.runner import Asking, run
 
 logger = logging.getLogger(__name__)
-
-_CHECKPOINT_VERSION = 5
-_MEND = "name another file with --checkpoint, or another cache folder (AGENTICIQA_CACHE_DIR)"
 
 OtherAnswers: TypeAlias = Callable[[Sample, Assessment], tuple[dict[str, float | str], Cost]]
 """Takes a sample and the program's assessment, returns other answers by name; raises BudgetSpent alone."""
 
 
 class Evaluating(Asking[LabelledRow]):
-    """From a sample to its row, with what `others` answer beside the program; texts of the worst misses alone."""
+    """From a sample to its row, with what `others` answer beside the program."""
 
     kind = LabelledRow
 
     def __init__(self, program: Callable[..., Assessment], others: OtherAnswers | None = None) -> None:
         super().__init__(program)
         resources = getattr(program, "resources", None)
-        self._eta, self._others, self._misses = resources.fusion.eta if resources else 1.0, others, WorstRows()
-
-    @classmethod
-    def build(cls, make: Callable[[], AgenticIQA], *, baselines: bool = False) -> Self:
-        """Return one with a program of its own."""
-        program = make()
-        return cls(program, BaselineAnswers(program) if baselines else None)
+        self._eta, self._others = resources.fusion.eta if resources else 1.0, others
 
     def __call__(self, request: Sample) -> LabelledRow:
         """Return a sample's row; see `Asking`."""
@@ -81,7 +67,7 @@ class Evaluating(Asking[LabelledRow]):
         beside: dict[str, Any] = {"seconds": round(time.perf_counter() - started, 4)}
         if self._others is not None and request.task != "open":
             beside["baselines"], beside["baseline_cost"] = self._others(request, result)
-        return self._misses.trim(row.model_copy(update=beside))
+        return row.model_copy(update=beside)
 
 
 def run_samples(
@@ -90,23 +76,19 @@ def run_samples(
     *,
     workers: int = 2,
     progress: bool = True,
-    checkpoint: Path | None = None,
-    resume: bool = False,
     seed: int = 0,
     dataset: Dataset | None = None,
     context: Mapping[str, JsonValue] | None = None,
     label: str = "evaluating",
     others: OtherAnswers | None = None,
-    engine: Engine | None = None,
 ) -> EvaluationRecord:
     """Run `program` over `samples` with `workers` threads and return the record, rows in the samples' order.
 
     `program(image=, query=, reference=, options=, regions=)` returns an Assessment, in several threads, each call in a
     copy of the caller's context. An exception or a "failed" Assessment becomes a failed row, as `running.runner` says.
-    Of a stream of samples two per worker are held at once. `engine` takes the threads' place. `seed` fixes the
-    intervals; `dataset` and `context` (hashes, model names) are what a `checkpoint` must match to be resumed. Ctrl-C
-    and a spent `Budget` finish and write what is in flight, then raise. Raises InputError for fewer than one worker, a
-    repeated sample id, or a checkpoint of another run.
+    Of a stream of samples two per worker are held at once. `seed` fixes the intervals; the record holds `dataset` and
+    `context` (hashes, model names). Ctrl-C and a spent `Budget` finish what is in flight, then raise: its answers are
+    in the cache. Raises InputError for fewer than one worker or a repeated sample id.
     """
     if workers < 1:
         raise InputError(f"workers: {workers} is too few; give 1 or more")
@@ -121,21 +103,14 @@ def run_samples(
         failed += row.status == "failed"
         return f"{failed} failed" if failed else ""
 
-    header = {"checkpoint": "evaluation", "schema_version": _CHECKPOINT_VERSION, **dataset.model_dump(mode="json"),
-              "context": context}  # fmt: skip
-    with nullcontext() if checkpoint is None else Journal(checkpoint, header, LabelledRow, mend=_MEND) as journal:
-        if journal is not None:
-            if not resume:
-                journal.begin_again()
-            journal.resume()
-        try:
-            run(
-                Evaluating(program, others), _distinct(samples), take, workers=workers, engine=engine, journal=journal,
-                label=label, total=len(samples) if isinstance(samples, Sized) else None, progress=progress,
-            )  # fmt: skip
-        except BudgetSpent as error:
-            hint = f"; {len(rows)} samples are finished and kept, resume to continue" if checkpoint else ""
-            raise BudgetSpent(f"{error}{hint}") from error
+    try:
+        run(
+            Evaluating(program, others), _distinct(samples), take, workers=workers, label=label, progress=progress,
+            total=len(samples) if isinstance(samples, Sized) else None,
+        )  # fmt: skip
+    except BudgetSpent as error:
+        kept = f"{len(rows)} samples are finished; a repeated run takes their answers from the cache"
+        raise BudgetSpent(f"{error}; {kept}") from error
     wall = time.perf_counter() - started
     ordered = [rows[place] for place in sorted(rows)]
     return summarize(ordered, dataset=dataset, context=context, seed=seed, wall_seconds=wall)
@@ -152,97 +127,24 @@ def _distinct(samples: Iterable[Sample]) -> Iterator[Sample]:
 
 @dataclass(frozen=True)
 class ManifestSplit:
-    """One split of a manifest, read again at each pass; no more than a line is held."""
+    """One split of a manifest."""
 
     manifest: Place
-    layout: Layout
-    size: int
+    samples: Sequence[Sample]
+    """Those to evaluate, in the manifest's order."""
     dataset: Dataset
     """Its name is the dataset's own, or the manifest's with the folder it lies in."""
     doubt: str = ""
     """A warning that its scores may be on another scale."""
     fitted: Fitted | None = None
-    fitted_ids: frozenset[str] = frozenset()
-    drawn_ids: frozenset[str] | None = None
-    """The ids of a split that a compile drew; None where samples name their own."""
+    known: Mapping[str, str] = field(default_factory=dict)
+    """The ids of those that the program was fitted on, and how each is known."""
 
     def __len__(self) -> int:
-        return self.size
+        return len(self.samples)
 
     def __iter__(self) -> Iterator[Sample]:
-        skipped = self.fitted_ids if self.fitted is not None and self.fitted.left_out else frozenset()
-        for sample in read_manifest(self.manifest, self.layout):
-            if _is_in(sample, self.dataset.split, self.drawn_ids) and not sample.is_bare and sample.id not in skipped:
-                yield sample
-
-
-def _is_in(sample: Sample, split: str | None, drawn_ids: frozenset[str] | None) -> bool:
-    return split in {None, sample.split} if drawn_ids is None else sample.id in drawn_ids
-
-
-@dataclass
-class _Contents:
-    """What one pass over a manifest finds: its splits, and which samples a program knows."""
-
-    counts: Counter[tuple[str | None, str]] = field(default_factory=Counter)
-    """By a sample's split and what it is: "bare", "none" without a label, or whose the label is."""
-    fitted: dict[str, str] = field(default_factory=dict)
-    """The ids of what the program was fitted on, with how each is known."""
-    drawn: dict[str, str] = field(default_factory=dict)
-    """The ids of the split that its compile drew, with what each sample is."""
-
-    @classmethod
-    def of(cls, samples: Iterable[Sample], split: str | None, fitted_on: FittedOn | None) -> Self:
-        """Read all samples; only those that may be in the split are looked at for what the program knows."""
-        contents, apart = cls(), set[str]()
-
-        def counted() -> Iterator[Sample]:
-            for sample in samples:
-                contents.counts[sample.split, _kind_of(sample)] += 1
-                if not sample.is_bare and (split is None or sample.split in {None, split}):
-                    yield sample
-
-        if fitted_on is None:
-            for _ in counted():
-                pass
-            return contents
-        for sample, marks in _recognized(counted(), fitted_on, contents.fitted):
-            if sample.split is None:
-                apart.add(sample.id)
-            if split is not None and marks.images & getattr(fitted_on, split).images:
-                contents.drawn[sample.id] = _kind_of(sample)
-        contents._settle(split, apart)
-        return contents
-
-    def _settle(self, split: str | None, apart: Collection[str]) -> None:
-        """Let a manifest that names splits go by them: a compile did not divide it."""
-        if self.splits:
-            self.drawn = {}
-            if split is not None:
-                self.fitted = {name: how for name, how in self.fitted.items() if name not in apart}
-        elif self.drawn:
-            self.fitted = {name: self.fitted[name] for name in self.drawn.keys() & self.fitted.keys()}
-
-    @property
-    def splits(self) -> list[str]:
-        """The names of its splits."""
-        return sorted({name for name, _ in self.counts if name is not None})
-
-    def of_split(self, split: str | None) -> Counter[str]:
-        """Return how many samples of each kind a split has."""
-        if self.drawn:
-            return Counter(self.drawn.values())
-        kinds = Counter[str]()
-        for (name, kind), count in self.counts.items():
-            if split in {None, name}:
-                kinds[kind] += count
-        return kinds
-
-
-def _kind_of(sample: Sample) -> str:
-    if sample.is_bare:
-        return "bare"
-    return sample.judge if sample.is_labelled else "none"
+        return iter(self.samples)
 
 
 def samples_of(
@@ -259,34 +161,45 @@ def samples_of(
     manifest = resolve_dataset(data, settings.cache_dir, progress=progress)
     layout = replace(layout or Layout(), remote=settings.images.remote)
     doubt = check_scale(manifest, layout)
-    samples = read_manifest(manifest, layout)
+    everything = list(read_manifest(manifest, layout))
     if split is not None:
-        samples = without_leaks(samples)
-    contents = _Contents.of(samples, split, fitted_on)
-    known, drawn_ids = contents.fitted, frozenset(contents.drawn) or None
-    chosen = contents.of_split(split)
-    judges, bare = sorted(chosen.keys() - {"bare", "none"}), chosen["bare"]
-    if not chosen:
-        mend = " or ".join([*contents.splits, "all"])
+        check_leaks(everything)
+    named = sorted({sample.split for sample in everything if sample.split is not None})
+    asked = [sample for sample in everything if split in {None, sample.split}]
+    known: dict[str, str] = {}
+    is_drawn = False
+    if fitted_on is not None:
+        looked_at = [s for s in everything if not s.is_bare and (split is None or s.split in {None, split})]
+        marks = list(marked(looked_at))
+        known = _known(marks, fitted_on)
+        if split is not None and not named:
+            drawn = getattr(fitted_on, split).images
+            asked = [sample for sample, own in marks if own.images & drawn]
+            is_drawn = True
+    if not asked:
+        mend = " or ".join([*named, "all"])
         raise InputError(f"manifest {str(manifest)!r}: no sample in split {split!r}; give --split {mend}")
+    judges = sorted({sample.judge for sample in asked if sample.is_labelled})
     if not judges:
         where = f"of split {split!r} " if split else ""
         raise InputError(f"manifest {str(manifest)!r}: no sample {where}has a label; give {LABELS}")
-    if bare:
-        logger.warning("%s: %s", str(manifest), left_out(bare, chosen.total()))
+    samples = [sample for sample in asked if not sample.is_bare]
+    if len(samples) < len(asked):
+        logger.warning("%s: %s", str(manifest), left_out(len(asked) - len(samples), len(asked)))
     for note in filter(None, (note_on(manifest), doubt)):
         logger.warning("%s", note)
     path = manifest.resolve() if isinstance(manifest, Path) else PurePosixPath(manifest)
     name = str(data) if str(data) in GENERATED else "/".join(path.parts[-2:])
     # Of several judges, people come first.
     dataset = Dataset(name=name, manifest_sha256=manifest_sha256(manifest), split=split, judge=judges[0])
-    size = chosen.total() - bare
-    fitted = None
-    if fitted_on is not None:
-        is_left_out = 0 < len(known) < size and not include_fitted
-        fitted = _fitted(known, left_out=is_left_out, drawn=drawn_ids is not None)
-        size -= len(known) * is_left_out
-    return ManifestSplit(manifest, layout, size, dataset, doubt, fitted, frozenset(known), drawn_ids)
+    if fitted_on is None:
+        return ManifestSplit(manifest, samples, dataset, doubt)
+    known = {sample.id: known[sample.id] for sample in samples if sample.id in known}
+    is_left_out = 0 < len(known) < len(samples) and not include_fitted
+    if is_left_out:
+        samples = [sample for sample in samples if sample.id not in known]
+    fitted = _fitted(known, left_out=is_left_out, drawn=is_drawn)
+    return ManifestSplit(manifest, samples, dataset, doubt, fitted, known)
 
 
 def _fitted(known: Mapping[str, str], *, left_out: bool = False, drawn: bool = False) -> Fitted:
@@ -294,22 +207,18 @@ def _fitted(known: Mapping[str, str], *, left_out: bool = False, drawn: bool = F
     return Fitted(samples=len(known), by_group=by_group, left_out=left_out, drawn=drawn)
 
 
-def _recognized(
-    samples: Iterable[Sample], fitted_on: FittedOn, known: dict[str, str]
-) -> Iterator[tuple[Sample, Marks]]:
-    """Yield samples with their marks, and enter in `known` which of them a program was fitted on, and how.
+def _known(samples: Sequence[tuple[Sample, Marks]], fitted_on: FittedOn) -> dict[str, str]:
+    """Return the ids of the samples that a program was fitted or chosen on, and how each is known.
 
-    Those known by a group's name are entered in the end, if others show that it is the same data: many number theirs.
+    A group's name tells only where other samples show that it is the same data: many number theirs.
     """
-    same_data, of_group = False, dict[str, str]()
-    for sample, marks in marked(samples):
+    is_same_data = any(fitted_on.names_groups_of(marks) for _, marks in samples)
+    known: dict[str, str] = {}
+    for sample, marks in samples:
         how = fitted_on.holds(marks)
-        if how is not None:
-            (of_group if how == "group" else known)[sample.id] = how
-        same_data = same_data or fitted_on.names_groups_of(marks)
-        yield sample, marks
-    if same_data:
-        known |= of_group
+        if how is not None and (how != "group" or is_same_data):
+            known[sample.id] = how
+    return known
 
 
 def evaluate(
@@ -319,71 +228,43 @@ def evaluate(
     split: str | None = "test",
     baselines: bool = False,
     workers: int | None = None,
-    checkpoint: Path | None = None,
-    resume: bool = False,
     progress: bool = True,
-    engine: Engine | None = None,
     include_fitted: bool = False,
 ) -> EvaluationRecord:
     """Run a program over labelled samples and return the record, every figure with its interval.
 
     `program` None is the uncompiled one on the settings. `data` is a dataset's name, a manifest's path (of these,
     `split` takes "train", "validation" or "test", None all; see `samples_of` for those that the program was fitted on)
-    or samples, which are all taken. Every finished
-    sample goes to a checkpoint (default: in the cache folder, one file for each program, data, split and choice of
-    baselines), which `resume` continues; without it an older file is begun again.
-    `engine` runs the samples elsewhere than in threads (`running.on_ray`). Raises InputError or DataError.
+    or samples, which are all taken. Raises InputError or DataError.
     """
     program = program if program is not None else AgenticIQA()
     settings = program.resources.settings
     if split not in {None, *get_args(Split)}:
         raise InputError(f"split {split!r}: unknown; give {', '.join(get_args(Split))}, or None for all")
-    fitted_on, known = program.fitted_on, dict[str, str]()
-    samples: Iterable[Sample]
-    if isinstance(data, str | Path):
+    fitted_on, fitted = program.fitted_on, None
+    known: Mapping[str, str] = {}
+    samples, dataset = data, Dataset(name="samples")
+    if isinstance(samples, str | Path):
         samples = samples_of(
-            data, settings, split, progress=progress, fitted_on=fitted_on, include_fitted=include_fitted
+            samples, settings, split, progress=progress, fitted_on=fitted_on, include_fitted=include_fitted
         )
-    elif fitted_on is not None and not isinstance(data, ManifestSplit):
-        samples = (sample for sample, _ in _recognized(data, fitted_on, known))
-    else:
-        samples = data
-    dataset = samples.dataset if isinstance(samples, ManifestSplit) else Dataset(name="samples")
-    context = context_of(program, baselines=baselines)
-    if checkpoint is None and dataset.manifest_sha256 is not None:
-        checkpoint = checkpoint_path(settings, dataset, context)
-        if not resume and not can_keep(checkpoint.parent):
-            logger.warning("this evaluation cannot be resumed: name a file with --checkpoint to keep what is finished")
-            checkpoint = None
-    elif checkpoint is None and resume:
-        raise InputError("resume: samples from Python have no checkpoint of their own; give checkpoint=")
+    if isinstance(samples, ManifestSplit):
+        dataset, fitted, known = samples.dataset, samples.fitted, samples.known
+    elif fitted_on is not None:
+        samples = list(samples)
+        known = _known(list(marked(samples)), fitted_on)
+        fitted = _fitted(known)
     if workers is None:
         workers = settings.compile.workers
     record = run_samples(
         program, samples, workers=workers, progress=progress,
-        seed=settings.seed, checkpoint=checkpoint, resume=resume, dataset=dataset, context=context,
-        others=BaselineAnswers(program) if baselines else None, engine=engine,
+        seed=settings.seed, dataset=dataset, context=context_of(program),
+        others=BaselineAnswers(program) if baselines else None,
     )  # fmt: skip
-    record = record.model_copy(update={"details": details_of(record.rows, seed=settings.seed)})
-    if isinstance(samples, ManifestSplit):
-        record = _marked(record, samples.fitted, samples.fitted_ids)
-    elif fitted_on is not None:
-        record = _marked(record, _fitted(known), known)
+    rows = tuple(row.model_copy(update={"fitted": row.id in known}) for row in record.rows)
+    details = details_of(rows, seed=settings.seed)
+    record = record.model_copy(update={"rows": rows, "details": details, "fitted": fitted})
     return with_baselines(record) if baselines else record
-
-
-def _marked(record: EvaluationRecord, fitted: Fitted | None, ids: Collection[str]) -> EvaluationRecord:
-    """Return the record with marks on the rows that the program was fitted on, and on the figures if all are."""
-    if fitted is None:
-        return record
-    rows = tuple(row.model_copy(update={"fitted": row.id in ids}) for row in record.rows)
-    marks: dict[str, Any] = {"rows": rows, "fitted": fitted}
-    if rows and all(row.fitted for row in rows):
-        marks |= {name: figure.of_fitted() for name, figure in record.figures.items()}
-        details = record.details or Details()
-        own = {name: figure.of_fitted() for name, figure in details.figures.items()}
-        marks["details"] = details.model_copy(update=own)
-    return record.model_copy(update=marks)
 
 
 def check_judged(record: EvaluationRecord, manifest: Place) -> None:
@@ -393,10 +274,3 @@ def check_judged(record: EvaluationRecord, manifest: Place) -> None:
         raise InputError(
             f"manifest {str(manifest)!r}: none of the {record.failed} samples could be judged; the first: {reason}"
         )
-
-
-def checkpoint_path(settings: Settings, dataset: Dataset, context: dict[str, Any]) -> Path:
-    """Return the default path of this evaluation's checkpoint."""
-    key = digest([_CHECKPOINT_VERSION, dataset.manifest_sha256, dataset.split, context])[:16]
-    name = re.sub(r"[^A-Za-z0-9_-]+", "-", dataset.name.removesuffix(".jsonl")).strip("-")[:60]
-    return settings.cache_dir / "evaluations" / f"{name}-{dataset.split or 'all'}-{key}.jsonl"

@@ -7,7 +7,6 @@ from operator import attrgetter
 from typing import Any
 
 import numpy as np
-from numpy.typing import NDArray
 from pydantic import JsonValue
 
 from program.common.errors import InputError
@@ -20,7 +19,6 @@ from program.evaluation.record import (
     Dataset,
     Details,
     EvaluationRecord,
-    GatePoint,
     LabelledRow,
     PartFigures,
     Task,
@@ -101,9 +99,7 @@ def details_of(rows: Sequence[LabelledRow], *, seed: int = 0) -> Details:
     for name, metric in METRICS.items():
         if not metric.headline and (figure := figure_of(name, rows, seed=seed)).n:
             fields[name] = figure
-    used = _in_order(rows)
-    fields["gate"] = _gate(used, seed)
-    choices = [row for row in used if row.task == "mcq"]
+    choices = [row for row in _in_order(rows) if row.task == "mcq"]
     chances = [1 / row.choices for row in choices if row.choices]
     fields["chance"] = math.fsum(chances) / len(chances) if chances and len(chances) == len(choices) else None
     return Details(**fields)
@@ -138,23 +134,6 @@ _INPUTS: Mapping[str, Callable[[Sequence[LabelledRow]], _Inputs]] = {
 """What a metric needs of rows that count: the rows that have it, truth and prediction."""
 
 
-def _gate(used: Sequence[LabelledRow], seed: int) -> tuple[GatePoint, ...]:
-    """Return what each threshold does as a gate, where both people and program put images below it."""
-    rows, truth, predicted = map(np.asarray, _predictions([row for row in used if row.task == "scoring"]))
-    points = []
-    for threshold in (2.0, 2.5, 3.0, 3.5, 4.0):
-        below, stopped = truth < threshold, predicted < threshold
-        if below.any() and stopped.any():
-            precision, recall = _share(rows, stopped, below, seed), _share(rows, below, stopped, seed)
-            points.append(GatePoint(threshold=threshold, precision=precision, recall=recall))
-    return tuple(points)
-
-
-def _share(rows: NDArray[Any], of: NDArray[np.bool_], right: NDArray[Any], seed: int) -> Figure:
-    """Return which share of some of the rows is right."""
-    return interval("accuracy", [True] * int(of.sum()), right[of].tolist(), [row.group for row in rows[of]], seed=seed)
-
-
 _PARTS: Mapping[str, Callable[[LabelledRow], str | None]] = {
     "by_distortion": lambda row: row.distortion,
     "by_level": lambda row: str(nearest_level(row.truth)) if isinstance(row.truth, float) else None,
@@ -182,13 +161,12 @@ def _parts(part: str, rows: Sequence[LabelledRow], seed: int) -> dict[str, PartF
 def _tally(rows: Sequence[LabelledRow]) -> dict[str, Any]:
     """Return the fields of a record that are counts and sums over its rows: samples by task, attempts, costs, pace."""
     attempts = Counter(row.attempt for row in rows if row.attempt and row.status != "failed")
-    spenders = [row.spent for row in rows if row.spent is not None]
     beside = _sums(_cost(row.baseline_cost) for row in rows if row.baseline_cost is not None)
     return {
         "scoring": _counts(rows, "scoring"), "mcq": _counts(rows, "mcq"), "other": _counts(rows, "open"),
         "groups": len({row.group for row in rows}),
         "attempts": dict(sorted(attempts.items())),
-        "pace": _pace(rows, spenders),
+        "pace": _pace(rows),
         "baseline_cost": Cost(**beside) if beside else None,
         **_sums(map(_cost, rows)),
     }  # fmt: skip
@@ -222,19 +200,18 @@ def _sums(amounts: Iterable[Mapping[str, float | None]]) -> dict[str, Any]:
     return sums
 
 
-def _pace(rows: Sequence[LabelledRow], spenders: Sequence[Mapping[str, float]]) -> dict[str, float]:
+def _pace(rows: Sequence[LabelledRow]) -> dict[str, float]:
     pace: dict[str, float] = {}
     if rows:
         middle, slow = np.percentile([row.seconds for row in rows], (50, 95))
         pace = {"seconds_p50": round(float(middle), 6), "seconds_p95": round(float(slow), 6)}
     known, paid = [], []
-    for each in spenders:
+    for usage in (row.usage for row in rows if row.usage is not None):
         # An answer from a cache takes no time, but as many tokens as when it was paid for, where they are known.
-        kept = each.get("kept_tokens", 0.0)
-        if each.get("lm_calls") or kept:
-            known.append(each.get("input_tokens", 0.0) + each.get("output_tokens", 0.0) + kept)
-        if each.get("lm_calls"):
-            paid.append(each.get("seconds_summarizer", 0.0))
+        if usage.lm_calls or usage.kept_tokens:
+            known.append(usage.input_tokens + usage.output_tokens + usage.kept_tokens)
+        if usage.lm_calls:
+            paid.append(usage.seconds.get("summarizer", 0.0))
     if known:
         pace["tokens_per_image"] = round(sum(known) / len(known), 1)
     if paid:

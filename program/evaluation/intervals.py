@@ -14,7 +14,7 @@ from program.common.backends import Frozen
 from program.common.errors import InputError
 from program.common.text import counted
 from program.evaluation import metrics
-from program.evaluation.metrics import Parameters, Resampler, Values, fit_logistic, paired_arrays
+from program.evaluation.metrics import PARAMETERS, Resampler, Values, fit_logistic, paired_arrays
 
 _Array = NDArray[np.float64]
 
@@ -35,8 +35,8 @@ class Metric:
     """1: higher is better, -1: lower is better, 0: neither."""
     varied: bool = False
     """Whether it is a matter of differences: of two samples, or where all are the same, it says nothing."""
-    curve: Literal[0, 4, 5] = 0
-    """The parameters of the curve that is fitted first: it passes through as many points, whatever they are."""
+    curve: int = 0
+    """The parameters of the curve that is fitted first."""
     bounds: tuple[float, float] = (-np.inf, np.inf)
     """The values that are possible; no interval reaches beyond them."""
     scale: Literal["plain", "fisher", "wilson"] = "plain"
@@ -101,14 +101,14 @@ def headline(task: str, *, cards: bool = False) -> list[str]:
     return [n for n, m in METRICS.items() if m.headline and m.task == task and (m.card or not cards)]
 
 
-def _after_logistic(title: str, metric: Callable[..., float], parameters: Parameters, **fields: Any) -> Metric:
+def _after_logistic(title: str, metric: Callable[..., float], **fields: Any) -> Metric:
     def line_note(truth: Values, predicted: Values) -> str:
-        fit = fit_logistic(*paired_arrays("logistic", truth, predicted), parameters)
+        fit = fit_logistic(*paired_arrays("logistic", truth, predicted))
         return "" if fit.converged else "; a line instead of the logistic, which did not converge"
 
-    function = partial(metrics.after_logistic, metric=metric, parameters=parameters)
-    name = f"{title} after {parameters}-parameter logistic"
-    return Metric(name, function, varied=True, curve=parameters, bootstrap_limit=2000, note=line_note, **fields)
+    function = partial(metrics.after_logistic, metric=metric)
+    name = f"{title} after {PARAMETERS}-parameter logistic"
+    return Metric(name, function, varied=True, curve=PARAMETERS, bootstrap_limit=2000, note=line_note, **fields)
 
 
 def bootstrap(resamplers: Sequence[Resampler], size: int, seed: int, resamples: int) -> _Array:
@@ -149,10 +149,8 @@ METRICS: dict[str, Metric] = {
         "Agrees with people's preferences ↑", metrics.preference, "preferences", bounds=(0, 1), scale="wilson",
         headline=True, word="pairs in order",
     ),
-    "plcc_logistic4": _after_logistic("PLCC ↑", metrics.plcc, 4, bounds=(-1, 1), scale="fisher"),
-    "plcc_logistic5": _after_logistic("PLCC ↑", metrics.plcc, 5, bounds=(-1, 1), scale="fisher"),
-    "rmse_logistic4": _after_logistic("RMSE ↓", metrics.rmse, 4, bounds=(0, np.inf), direction=-1),
-    "rmse_logistic5": _after_logistic("RMSE ↓", metrics.rmse, 5, bounds=(0, np.inf), direction=-1),
+    "plcc_logistic4": _after_logistic("PLCC ↑", metrics.plcc, bounds=(-1, 1), scale="fisher"),
+    "rmse_logistic4": _after_logistic("RMSE ↓", metrics.rmse, bounds=(0, np.inf), direction=-1),
     "mae": Metric(
         "MAE ↓", metrics.mae, direction=-1, bounds=(0, np.inf),
         closed_form=metrics.mean_of(lambda x, y: np.abs(np.subtract(y, x))), parts=("by_level",),
@@ -174,9 +172,6 @@ METRICS: dict[str, Metric] = {
 
 
 CONFIDENCE = 0.95
-
-FITTED = "fitted on these"
-"""Ends the method of a figure that says nothing of other samples."""
 
 FEW = 10
 """Of fewer samples an interval is as much chance as its figure: three in order have an SRCC of 1."""
@@ -221,15 +216,6 @@ class Figure(Frozen):
     def of(self, asked: int) -> "Figure":
         """Return the figure with the number of samples that were asked."""
         return self.model_copy(update={"asked": asked})
-
-    def of_fitted(self) -> "Figure":
-        """Return the figure of samples that the program was fitted or chosen on, each of them."""
-        return self.model_copy(update={"method": f"{self.method}; {FITTED}"})
-
-    @property
-    def is_fitted(self) -> bool:
-        """Whether all its samples are ones that the program was fitted or chosen on."""
-        return self.method.endswith(FITTED)
 
     @property
     def descriptive(self) -> bool:

@@ -16,10 +16,10 @@ from scipy import special
 from program.common.errors import InputError
 from program.tools.calibration import FEWEST, HIGHEST, LOWEST, MapParameters, is_identity, logistic
 
-Parameters = Literal[4, 5]
-
 _Array = NDArray[np.float64]
 
+PARAMETERS = 4
+"""Of the logistic: it passes through as many points, whatever they are."""
 _TOLERANCE, _MAX_CALLS = 1e-5, 300
 """Relative change of the sum of squares at which a logistic fit has converged: far below any figure's last digit. One
 that is not there by so many evaluations walks along a flat valley."""
@@ -48,16 +48,12 @@ class LogisticFit:
         return np.asarray(self.centre[1] + self.scale[1] * self.curve(x), dtype=np.float64)
 
 
-def fit_logistic(truth: _Array, predicted: _Array, parameters: Parameters = 4) -> LogisticFit:
+def fit_logistic(truth: _Array, predicted: _Array) -> LogisticFit:
     """Fit human scores as a logistic function of predicted ones by least squares (Levenberg-Marquardt).
 
-    | parameters | curve | source |
-    |---|---|---|
-    | 4 | `b2 + (b1 - b2) / (1 + exp(-(x - b3) / |b4|))` | VQEG 2000, FR-TV phase I |
-    | 5 | `b1 (1/2 - 1/(1 + exp(b2 (x - b3)))) + b4 x + b5` | Sheikh, Sabir & Bovik 2006 |
-
-    Both scores are standardised first (mean 0, deviation 1). With no more samples than parameters, constant input, or
-    no convergence in 300 evaluations, the least-squares line is returned and `converged` is False.
+    The curve is `b2 + (b1 - b2) / (1 + exp(-(x - b3) / |b4|))` of standardised scores (VQEG 2000, FR-TV phase I). With
+    no more than four samples, constant input, or no convergence in 300 evaluations, the least-squares line is returned
+    and `converged` is False.
     """
     y, x = np.asarray(truth, dtype=np.float64), np.asarray(predicted, dtype=np.float64)
     centre = (float(x.mean()), float(y.mean())) if x.size else (0.0, 0.0)
@@ -65,43 +61,31 @@ def fit_logistic(truth: _Array, predicted: _Array, parameters: Parameters = 4) -
     x, y = (x - centre[0]) / scale[0], (y - centre[1]) / scale[1]
     slope = float(np.mean(x * y)) if x.size else 0.0
     line = LogisticFit(lambda z: slope * z, centre, scale, converged=False)
-    if x.size <= parameters or np.ptp(x) == 0 or np.ptp(y) == 0:
+    if x.size <= PARAMETERS or np.ptp(x) == 0 or np.ptp(y) == 0:
         return line
     top, bottom = (y.max(), y.min()) if slope >= 0 else (y.min(), y.max())
-    start = (top, bottom, 0.0, 0.5) if parameters == 4 else (top - bottom, 1.0, 0.0, 0.0, 0.0)
-    curve, slopes = (_four, _four_slopes) if parameters == 4 else (_five, _five_slopes)
     with np.errstate(all="ignore"):  # a wild step of the search overflows; it is judged below
         # What curve_fit runs inside; curve_fit would also warn of a covariance that nobody asks for here.
         beta, _, _, _, code = scipy.optimize.leastsq(
-            lambda b: curve(x, *b) - y, start, Dfun=lambda b: slopes(x, *b), full_output=True, col_deriv=True,
-            maxfev=_MAX_CALLS, ftol=_TOLERANCE, xtol=_TOLERANCE,
+            lambda b: _curve(x, *b) - y, (top, bottom, 0.0, 0.5), Dfun=lambda b: _slopes(x, *b), full_output=True,
+            col_deriv=True, maxfev=_MAX_CALLS, ftol=_TOLERANCE, xtol=_TOLERANCE,
         )  # fmt: skip
-        left = float(np.sum((curve(x, *beta) - y) ** 2))
-    # A 4-parameter curve can lose to the line by a hair, never by much: then the search went astray.
+        left = float(np.sum((_curve(x, *beta) - y) ** 2))
+    # The curve can lose to the line by a hair, never by much: then the search went astray.
     good = code in {1, 2, 3, 4} and left <= 1.02 * float(np.sum((slope * x - y) ** 2))
-    return LogisticFit(lambda z: curve(z, *beta), centre, scale) if good else line
+    return LogisticFit(lambda z: _curve(z, *beta), centre, scale) if good else line
 
 
-def _four(x: _Array, b1: float, b2: float, b3: float, b4: float) -> _Array:
+def _curve(x: _Array, b1: float, b2: float, b3: float, b4: float) -> _Array:
     return np.asarray(b2 + (b1 - b2) * special.expit((x - b3) / _width(b4)), dtype=np.float64)
 
 
-def _four_slopes(x: _Array, b1: float, b2: float, b3: float, b4: float) -> _Array:
+def _slopes(x: _Array, b1: float, b2: float, b3: float, b4: float) -> _Array:
     width = _width(b4)
     z = (x - b3) / width
     s = special.expit(z)
     steep = (b1 - b2) * s * (1 - s)
     return np.array([s, 1 - s, -steep / width, -steep * z / width * np.sign(b4 or 1.0)])
-
-
-def _five(x: _Array, b1: float, b2: float, b3: float, b4: float, b5: float) -> _Array:
-    return np.asarray(b1 * (special.expit(b2 * (x - b3)) - 0.5) + b4 * x + b5, dtype=np.float64)
-
-
-def _five_slopes(x: _Array, b1: float, b2: float, b3: float, b4: float, b5: float) -> _Array:
-    s = special.expit(b2 * (x - b3))
-    steep = b1 * s * (1 - s)
-    return np.array([s - 0.5, steep * (x - b3), -steep * b2, x, np.ones(x.size)])
 
 
 def _width(b4: float) -> float:
@@ -290,16 +274,14 @@ def outliers(truth: ArrayLike, predicted: ArrayLike, spread: ArrayLike) -> NDArr
     return np.asarray(np.abs(y - x) > 2 * s)
 
 
-def after_logistic(
-    truth: ArrayLike, predicted: ArrayLike, *, metric: Callable[..., float], parameters: Parameters
-) -> float:
+def after_logistic(truth: ArrayLike, predicted: ArrayLike, *, metric: Callable[..., float]) -> float:
     """Return a metric after a logistic curve was fitted to these very samples; see `fit_logistic`."""
-    x, y = paired_arrays(f"logistic{parameters}", truth, predicted)
-    return metric(x, _fitted(x, y, parameters)(y))
+    x, y = paired_arrays("logistic", truth, predicted)
+    return metric(x, _fitted(x, y)(y))
 
 
-def _key(truth: _Array, predicted: _Array, parameters: Parameters) -> tuple[bytes, int]:
-    return hashlib.blake2b(truth.tobytes() + predicted.tobytes(), digest_size=16).digest(), parameters
+def _key(truth: _Array, predicted: _Array) -> bytes:
+    return hashlib.blake2b(truth.tobytes() + predicted.tobytes(), digest_size=16).digest()
 
 
 # The metrics after a logistic are asked for the same resamples, one metric after the other.

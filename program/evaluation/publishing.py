@@ -30,45 +30,39 @@ from program.evaluation.agreement import ceiling_words
 from program.evaluation.charts import (
     baseline_tables,
     baselines_by_task,
-    charts,
     figure_lines,
     figures_table,
     heading,
     notes,
+    scatter_svg,
     svg_url,
 )
 from program.evaluation.evaluating import Evaluating
 from program.evaluation.intervals import METRICS, Figure
 from program.evaluation.metrics import srcc
-from program.evaluation.record import WORST, Baseline, Dataset, EvaluationRecord, LabelledRow
-from program.expert import TILE, heatmap
+from program.evaluation.record import WORST, Baseline, Dataset, Details, EvaluationRecord, LabelledRow
 from program.fusion import ScoreFusion
-from program.images.store import IMAGES, data_url, jpeg_of, small, thumbnail
+from program.images.store import jpeg_of, small, thumbnail
 from program.lms.traits import known_traits
 from program.tracking import RunHandle, dataset_name
-from signatures.schemas import CATEGORY_WORDS, GLOBAL, SEVERITIES
+from signatures.schemas import CATEGORY_WORDS
 
-_THUMBNAIL_PX, _MAP_PX = 320, 200
+_THUMBNAIL_PX = 320
 
 
-def pictures_of(
-    samples: Iterable[Sample], wanted: set[str], mapped: Iterable[LabelledRow]
-) -> Mapping[str, Mapping[str, Any]]:
-    """Return what to show of the samples whose ids are wanted, by id; with maps for the rows of `mapped`.
+def pictures_of(samples: Iterable[Sample], wanted: set[str]) -> Mapping[str, Mapping[str, Any]]:
+    """Return what to show of the samples whose ids are wanted, by id.
 
-    Pictures are data: URLs, None or left out where the image cannot be read.
+    Pictures are data: URLs, None where the image cannot be read.
     """
-    distortions, pictures = {row.id: _found(row) for row in mapped}, {}
+    pictures = {}
     for sample in samples:
         if sample.id in wanted:
-            picture: dict[str, Any] = {"image": _thumbnail(sample.image), "reference": None, "maps": {}}
-            if sample.reference:
-                picture["reference"] = _thumbnail(sample.reference)
-            if sample.id in distortions:
-                picture["maps"] = _maps(sample, distortions[sample.id])
-            pictures[sample.id] = {**picture, "query": sample.query, "options": sample.options}
-        if len(pictures) == len(wanted):
-            break
+            reference = _thumbnail(sample.reference) if sample.reference else None
+            pictures[sample.id] = {
+                "image": _thumbnail(sample.image), "reference": reference, "query": sample.query,
+                "options": sample.options,
+            }  # fmt: skip
     return pictures
 
 
@@ -78,34 +72,6 @@ def _thumbnail(path: Place) -> str | None:
     except InputError:
         return None
 
-
-def _found(row: LabelledRow) -> str | None:
-    """Return the worst fault or the strongest distortion that was found in the whole image, if any."""
-    evidence: Any = row.evidence or {}
-    findings = [f for f in evidence.get("findings", ()) if f["region"] == GLOBAL and f["severity"] != "none"]
-    if findings and findings[0].get("fault"):  # faults come with the worst first
-        return str(findings[0]["fault"])
-    strongest = max(findings, key=lambda f: SEVERITIES.index(f["severity"]), default=None)
-    return CATEGORY_WORDS[strongest["type"]] if strongest else None
-
-
-def _maps(sample: Sample, distortion: str | None) -> dict[str, str]:
-    """Return where quality is lost, in all and to one distortion, by what the picture shows."""
-    try:
-        with IMAGES.borrow():
-            image, reference = IMAGES.add(sample.image), IMAGES.add(sample.reference) if sample.reference else None
-            if reference and (reference.width, reference.height) != (image.width, image.height):
-                reference = None
-            maps = {"quality lost": heatmap(image, reference, step=TILE)}
-            if distortion is not None:
-                maps[f"lost to {distortion}"] = heatmap(image, reference, distortion, TILE)
-            return {title: data_url(drawn, _MAP_PX) for title, drawn in maps.items()}
-    except InputError:
-        return {}
-
-
-_FEW = 6
-"""Images beside the worst misses, of each kind; and those of each kind with maps, which take half a second each."""
 
 _FAILURES_SHOWN = 5
 
@@ -177,32 +143,27 @@ def _writing(folder: Path) -> Iterator[None]:
 def render(
     record: EvaluationRecord,
     samples: Iterable[Sample],
-    drawn: Mapping[str, str] | None = None,
+    drawn: str | None = None,
     sections: Mapping[str, str] | None = None,
-    before: EvaluationRecord | None = None,
     opening: Mapping[str, str] | None = None,
-    maps: int = _FEW,
 ) -> str:
     """Return the page, with an `opening` and `sections` of plain text by title. What comes from data is escaped.
 
-    `drawn` are its charts, where they were drawn before; `maps` how many images of each kind have maps. `before` is
-    another program's record over the same samples: the page shows whose scores moved most.
+    `drawn` is its chart, where that was drawn before.
     """
-    earlier = {row.id: row.predicted for row in before.rows if row.task == "scoring" and row.counts} if before else {}
-    shown = {
-        "worst": worst_rows(record.rows, "scoring"),
-        "moved": changed_rows(record.rows, earlier),
-        "wrong": worst_rows(record.rows, "mcq"),
-    }
-    mapped = [*shown["worst"][:maps], *shown["moved"][:maps]]
-    pictures = pictures_of(samples, {row.id for rows in shown.values() for row in rows}, mapped)
-    drawn = charts(record) if drawn is None else drawn
+    shown = {"worst": worst_rows(record.rows, "scoring"), "wrong": worst_rows(record.rows, "mcq")}
+    pictures = pictures_of(samples, {row.id for rows in shown.values() for row in rows})
+    if drawn is None:
+        drawn = scatter_svg({"program": record})
+    details = record.details or Details()
     return _template().render(
         heading=heading(record), record=record, notes=notes(record), metrics=METRICS,
         figures=list(figure_lines(record)),
         ladders=[_ladder(record, ways, columns) for ways, columns in baselines_by_task(record)],
-        charts={name: svg_url(chart) for name, chart in drawn.items()},
-        shown=shown, earlier=earlier, pictures=pictures, failures=list(record.failures()),
+        scatter=svg_url(drawn) if drawn else "",
+        by_part={"distortion": details.by_distortion, "level of the label": details.by_level,
+                 "type of question": details.by_question_type},
+        shown=shown, pictures=pictures, failures=list(record.failures()),
         opening=dict(opening or {}), sections=dict(sections or {}), words=CATEGORY_WORDS,
     )  # fmt: skip
 
@@ -219,12 +180,6 @@ def worst_rows(rows: Iterable[LabelledRow], task: str) -> list[LabelledRow]:
     """Return the worst misses of a task, worst first; of multiple choice wrong answers, drawn by their ids' hash."""
     missed = [row for row in rows if row.task == task and row.miss is not None]
     return heapq.nlargest(WORST, missed, key=lambda row: (row.miss or 0.0, row.id))
-
-
-def changed_rows(rows: Iterable[LabelledRow], earlier: Mapping[str, Any]) -> list[LabelledRow]:
-    """Return the scores that differ most from an earlier program's (by sample), farthest first."""
-    moved = [row for row in rows if row.counts and row.predicted != earlier.get(row.id, row.predicted)]
-    return heapq.nlargest(_FEW, moved, key=lambda row: (abs(float(row.predicted or 0) - earlier[row.id]), row.id))
 
 
 def _ladder(record: EvaluationRecord, ways: list[Baseline], columns: list[str]) -> dict[str, Any]:
@@ -263,28 +218,27 @@ def show(record: EvaluationRecord, samples: Iterable[Sample], page: Path | None)
 
 _LISTED = ("srcc", "plcc", "rmse", "accuracy", "preference")
 _MAX_TABLE_ROWS = 20_000
-"""A larger table takes MLflow's UI minutes to show; the checkpoint holds every row."""
+"""A larger table takes MLflow's UI minutes to show."""
 _PICTURE_PX = 320
 
 
 def log_evaluation(
     record: EvaluationRecord, run: RunHandle, program: AgenticIQA, samples: Iterable[Sample], page: Path | None = None
 ) -> None:
-    """Log what was asked of a program, its headlines, the samples' table, the charts, the report, the worst misses.
+    """Log what was asked of a program, its headlines, the samples' table, the chart, the report, the worst misses.
 
     `page` is the report where it was written already; else one is made from `samples` for the run alone.
     """
-    drawn = charts(record)
+    drawn = scatter_svg({"program": record})
     words = {"seed": record.seed, "labels": labels_of(samples), "fitted": str(record.fitted or "unknown")}
     log_headlines(run, record, program, samples, words)
     run.log_metrics({"seconds": record.wall_seconds})
     run.log_table([row.columns() for row in record.rows[:_MAX_TABLE_ROWS]], "samples")
-    for chart_name, chart in drawn.items():
-        run.log_text(chart, f"{chart_name}.svg")
+    if drawn:
+        run.log_text(drawn, "scatter.svg")
     run.log_content(record.summary(), "result.json")
     run.log_content({**record.context, "seed": record.seed}, "settings.yaml")
-    # Nobody asked for this page: it has no maps, which take most of the time.
-    run.log_text(page.read_text("utf-8") if page else render(record, samples, drawn, maps=0), "report.html")
+    run.log_text(page.read_text("utf-8") if page else render(record, samples, drawn), "report.html")
     log_misses(run, record, program, samples)
 
 

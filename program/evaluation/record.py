@@ -8,7 +8,6 @@ import re
 import shutil
 import subprocess
 import sys
-import threading
 from collections.abc import Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar, Literal, Self
@@ -31,15 +30,11 @@ WORST = 12
 Task = Literal["scoring", "mcq", "open"]
 
 _MAX_TEXT, _MAX_REASONING = 300, 1200
-_SPENT = (
-    "lm_calls", "lm_cache_hits", "input_tokens", "output_tokens", "tool_readings", "tool_cache_hits", "tool_failures",
-    "replans",
-)  # fmt: skip
 _COLUMNS = (
     "id", "group", "task", "distortion", "question_type", "choices", "truth", "mos_std", "preferred_over", "predicted",
     "level", "level_probabilities", "score_interval", "tool_mean", "tool_mean_equal", "tool_mean_reliable",
     "expected_level", "fusion_printed", "fusion_normalised", "fusion_reliable", "baselines", "baseline_cost", "fitted",
-    "status", "attempt", "seconds", "lm_calls", "tokens", "cost_usd", "spent", "error",
+    "status", "attempt", "seconds", "lm_calls", "tokens", "cost_usd", "usage", "error",
 )  # fmt: skip
 """Of a table of samples."""
 _TEXTS = dict.fromkeys(
@@ -87,8 +82,8 @@ class LabelledRow(Row):
     """Whether the program was fitted or chosen on it, or on others of its group."""
     seconds: float = 0.0
     tokens: int | None = None
-    spent: dict[str, float] | None = None
-    """Input and output tokens, cache hits, tool readings, replans, and seconds by stage ("seconds_planner")."""
+    usage: Usage | None = None
+    """What the answer took, also by stage; without what was sent."""
     quality_reasoning: str | None = None
     """Why, with the sources; kept for the worst misses only."""
     evidence: dict[str, JsonValue] | None = None
@@ -97,7 +92,7 @@ class LabelledRow(Row):
     @classmethod
     def of(cls, request: Request, result: Assessment, *, eta: float = 1.0) -> Self:
         """Return what a program made of a sample; `eta` is that of the formulas it is compared with."""
-        labels, usage = _labels(request), _usage(result.usage)
+        labels, usage = _labels(request), _costs(result.usage)
         error = result.error or "the program gave no reason" if result.status == "failed" else None
         if error is None and labels["task"] == "scoring" and result.quality_score is None:
             error = f"answered {result.final_answer!r} where a score was asked"
@@ -163,17 +158,14 @@ class WorstRows:
 
     def __init__(self) -> None:
         self._heaps: dict[str, list[tuple[float, str]]] = {}
-        self._lock = threading.Lock()
 
     def trim(self, row: LabelledRow) -> LabelledRow:
-        """Return the row, without its texts unless it is among the worst of its task so far. Thread-safe."""
-        size = row.miss
-        with self._lock:
-            heap = self._heaps.setdefault(row.task, [])
-            if size is not None:
-                heapq.heappush(heap, (size, row.id))
-                if len(heap) <= WORST or heapq.heappop(heap) != (size, row.id):
-                    return row
+        """Return the row, without its texts unless it is among the worst of its task so far."""
+        size, heap = row.miss, self._heaps.setdefault(row.task, [])
+        if size is not None:
+            heapq.heappush(heap, (size, row.id))
+            if len(heap) <= WORST or heapq.heappop(heap) != (size, row.id):
+                return row
         return row.model_copy(update=_TEXTS)
 
 
@@ -236,17 +228,10 @@ def _rounded(value: Any) -> Any:
     return round(value, 6) if isinstance(value, float) else value
 
 
-def _usage(usage: Usage) -> dict[str, Any]:
-    spent = {name: float(getattr(usage, name)) for name in _SPENT}
-    spent |= {"kept_tokens": float(usage.kept_tokens)} if usage.kept_tokens else {}
-    spent |= {f"seconds_{name}": round(seconds, 6) for name, seconds in usage.seconds.items()}
-    for name, costs in usage.stages.items():
-        spent[f"lm_calls_{name}"] = float(costs.lm_calls)
-        if costs.cost_usd is not None:
-            spent[f"cost_usd_{name}"] = costs.cost_usd
-        spent[f"tokens_{name}"] = float(costs.input_tokens + costs.output_tokens)
+def _costs(usage: Usage) -> dict[str, Any]:
     tokens = usage.input_tokens + usage.output_tokens
-    return {"lm_calls": usage.lm_calls, "tokens": tokens, "cost_usd": usage.cost_usd, "spent": spent}
+    own = usage.model_copy(update={"wire_images": [], "wire_notes": []})
+    return {"lm_calls": usage.lm_calls, "tokens": tokens, "cost_usd": usage.cost_usd, "usage": own}
 
 
 _PACKAGES = ("agentic-iqa", "dspy", "pyiqa", "torch", "numpy", "scipy", "scikit-image", "pillow", "mlflow", "pydantic")
@@ -348,22 +333,11 @@ class PartFigures(Frozen):
     figures: dict[str, Figure]
 
 
-class GatePoint(Frozen):
-    """A threshold on scores, 1..5, as a gate: what it stops against what people put below it."""
-
-    threshold: float
-    precision: Figure
-    """Of the images that the program puts below it, the share that people do too."""
-    recall: Figure
-    """Of the images that people put below it, the share that the program does too."""
-
-
 class Details(Agreement):
     """Figures beyond the headline ones, and parts of the samples; empty where the data has no such label."""
 
     headline: ClassVar[bool] = False
 
-    gate: tuple[GatePoint, ...] = ()
     by_distortion: dict[str, PartFigures] = Field(default_factory=dict)
     by_level: dict[str, PartFigures] = Field(default_factory=dict)
     """By the human score rounded to a level, "1" to "5"."""
@@ -397,7 +371,7 @@ class EvaluationRecord(Agreement):
     """Over the samples that say: seconds a sample took ("seconds_p50", "seconds_p95"), and what an image cost."""
     seed: int = 0
     wall_seconds: float = 0.0
-    """Of this run; samples taken over from a checkpoint cost nothing again."""
+    """Of this run; what the cache holds takes none."""
     context: dict[str, JsonValue] = Field(default_factory=dict)
     """Settings hash, program hash, model names, tools: what the caller knows of the program."""
     environment: Environment
@@ -417,6 +391,11 @@ class EvaluationRecord(Agreement):
     def is_incomplete(self) -> bool:
         """Whether a sample failed, or all are degraded."""
         return self.failed > 0 or 0 < self.degraded == len(self.rows)
+
+    @property
+    def is_of_fitted(self) -> bool:
+        """Whether the program was fitted or chosen on all samples: then the figures say nothing of others."""
+        return bool(self.rows) and all(row.fitted for row in self.rows)
 
     def failures(self) -> Iterator[tuple[str, str]]:
         """Yield id and reason of every sample that failed, in the samples' order."""

@@ -107,7 +107,6 @@ class Strengths(Figures):
     """|SRCC| of tools with human scores, by distortion category."""
 
     FILE: ClassVar[str] = "strengths.json"
-    MEND: ClassVar[str] = "make it again with `python -m program.calibrate DATA --strengths`"
     schema_version: Literal[1] = 1
     tools: dict[str, Strength] = Field(default_factory=dict)
 

@@ -29,7 +29,7 @@ if TYPE_CHECKING:
 
 SCHEME = "models:/"
 CHAMPION = "champion"
-_OF_THE_COMPILE = shutil.ignore_patterns("report.html", "run.json", "candidates.jsonl", RECORD)
+_OF_THE_COMPILE = shutil.ignore_patterns("report.html", "candidates.jsonl", RECORD)
 _ROOT = Path(__file__).resolve().parents[2]
 _PACKAGES = ("program", "signatures", "optimizers", "data", "configs")
 _URI = re.compile(r"models:/+(?P<name>[^/@]+)(?:@(?P<alias>[^/@]+)|/(?P<version>\d+))")
