@@ -16,6 +16,7 @@ MAXIMUM_SIDE = 1024
 """Longer sides are scaled down to this many pixels: the quality models saw images of about 500."""
 _ROWS = 256
 _BLOCK = 16
+_HIGHEST = 255
 _TEXTURED = 9.0
 """Variance from which a block has texture."""
 
@@ -90,7 +91,7 @@ def _sharpness(luma: Plane, fine: Plane, slopes: list[Plane], deviation: Plane) 
     details, maps = _details(luma, fine)
     numbers |= _reblur(luma) | details
     numbers |= _logs("texture", **_percentiles(_thinned(deviation), p10=10, p90=90))
-    numbers["flat_share"] = float((deviation < 1.5).mean())
+    numbers["flat_share"] = _share(deviation < 1.5)
     return numbers, maps | {"sharpness": grid_of(slopes[0])}
 
 
@@ -113,8 +114,9 @@ def _reblur_along(luma: Plane, axis: int) -> float:
     if total <= 1e-6:
         return 1.0
     after /= 9
-    np.maximum(np.subtract(before, after, out=after), 0, out=after)
-    return 1.0 - float(after.sum()) / total
+    lost = np.subtract(before, after, out=after)
+    lost = np.clip(lost, 0, _HIGHEST, out=lost)
+    return 1.0 - float(lost.sum()) / total
 
 
 def _step_sizes(plane: Plane, apart: int, axis: int) -> Plane:
@@ -169,17 +171,21 @@ def _noise(luma: Plane, red: Plane, green: Plane, blue: Plane) -> tuple[Numbers,
         **_logs("noise", mad=1.4826 * _percentiles(_thinned(absolute), middle=50)["middle"]),
         **_logs("noise", **_percentiles(spread, flat=5, p20=20, p50=50)),
         **_logs("noise", peaks=float((square * square).mean()) / (float(square.mean()) ** 2 + 1e-6)),
-        **_logs("impulse", share=1000 * float(lonely.mean())),
+        **_logs("impulse", share=1000 * _share(lonely)),
         **_logs("noise", red_green=red_green, blue=blue_luma),
     }
     # Noise shows where the picture itself is quiet.
     return numbers, {"noise": grid_of(spread, 25)}
 
 
+def _share(of: NDArray[np.bool_]) -> float:
+    return np.count_nonzero(of) / of.size
+
+
 def _exposure(luma: Plane) -> tuple[Numbers, Maps]:
     """Measure brightness (0..255), clipping, contrast and the shape of the luma histogram."""
     rounded = np.clip(luma + 0.5, 0, 255).astype(np.uint8)
-    counts = np.bincount(rounded.ravel(), minlength=256).astype(np.float64)
+    counts = np.array(Image.fromarray(rounded).histogram(), dtype=float)
     share = counts / counts.sum()
     cumulative = np.cumsum(share)
     levels = np.arange(256)
@@ -222,9 +228,9 @@ def _colour(*channels: Plane) -> tuple[Numbers, Maps]:
         "cast_yellow_blue": float(yellow_blue.mean()) / 100, "cast": offset / (spread + 12.0),
         "saturation": float(bright.mean()), "saturation_median": middle,
         **_percentiles(_thinned(bright), saturation_p90=90),
-        "saturation_full": float((saturation > 0.9).mean()),
-        "haze": float(dark_channel.mean()) / 255, "channel_clipped": float((top > 252).mean()),
-        "grey_share": float((saturation < 0.06).mean()),
+        "saturation_full": _share(saturation > 0.9),
+        "haze": float(dark_channel.mean()) / 255, "channel_clipped": _share(top > 252),
+        "grey_share": _share(saturation < 0.06),
     }, {"saturation": grid_of(saturation)}  # fmt: skip
 
 
@@ -308,10 +314,15 @@ def _border_steps(across: Plane) -> Plane:
 
 def _gradient(plane: Plane) -> Plane:
     """Return the gradient magnitude by central differences (values a pixel)."""
-    dx, dy = np.zeros_like(plane), np.zeros_like(plane)
-    dx[:, 1:-1] = 0.5 * (plane[:, 2:] - plane[:, :-2])
-    dy[1:-1] = 0.5 * (plane[2:] - plane[:-2])
-    return np.sqrt(dx * dx + dy * dy)
+    square = np.zeros_like(plane)
+    for axis in (1, 0):
+        steps = _step_sizes(plane, 2, axis)
+        steps *= steps
+        inner = square[:, 1:-1] if axis else square[1:-1]
+        inner += steps
+    np.sqrt(square, out=square)
+    square *= 0.5
+    return square
 
 
 def finite(numbers: Numbers, maps: Maps) -> tuple[Numbers, Maps]:
