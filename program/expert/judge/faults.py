@@ -267,7 +267,7 @@ def frame_of(viewer: Viewer, image: ImageRef) -> str | None:
     spread, textured = viewer.evenness(image)  # a tenth of the work, which settles nearly all images
     if spread > 1.1 * 3 * _ALIKE and textured > 1.1 * _UNTEXTURED:
         return None
-    return _frame(viewer.features(image), viewer.signs(image))
+    return _frame(*viewer.features_and_signs(image))
 
 
 def _frame(measured: Measurements, signs: Measurements) -> str | None:
