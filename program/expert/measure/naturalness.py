@@ -11,9 +11,9 @@ Numbers = dict[str, float]
 _TAPS = np.exp(-0.5 * (np.arange(-3, 4) / (7 / 6)) ** 2)
 _TAPS = (_TAPS / _TAPS.sum()).astype(np.float32)
 """The 7-tap Gaussian (sigma 7/6) of Mittal et al. 2012."""
-_ROWS = 64
-"""Blurred at a time, so that they stay in the processor's cache: three times as fast as whole
-planes."""
+_PIXELS = 2**16
+"""Blurred at a time, as whole rows, so that they stay in the processor's cache: three times as fast
+as whole planes."""
 _SHAPES = np.geomspace(0.2, 10.0, 600)
 _RATIOS = np.exp(
     2 * special.gammaln(2 / _SHAPES) - special.gammaln(1 / _SHAPES) - special.gammaln(3 / _SHAPES)
@@ -134,9 +134,10 @@ def _aggd(product: Plane, count: int) -> list[float]:
 def gaussian(plane: Plane) -> Plane:
     """Blur with the separable 7-tap Gaussian of the statistics; the edge is repeated."""
     (height, width), reach = plane.shape, len(_TAPS) // 2
-    padded, blurred = np.pad(plane, reach, mode="edge"), np.empty((height, width), np.float32)
-    for top in range(0, height, _ROWS):
-        across = blurred[top : top + _ROWS]
+    padded, blurred = _padded(plane, reach), np.empty((height, width), np.float32)
+    step = max(_PIXELS // width, 1)
+    for top in range(0, height, step):
+        across = blurred[top : top + step]
         rows = len(across)
         above = padded[top : top + rows + 2 * reach]
         down = above[reach : reach + rows] * _TAPS[reach]
@@ -152,6 +153,19 @@ def gaussian(plane: Plane) -> Plane:
             both *= _TAPS[at]
             across += both
     return blurred
+
+
+def _padded(plane: Plane, reach: int) -> Plane:
+    """Return a plane whose edge is repeated, as np.pad does in thrice the time."""
+    height, width = plane.shape
+    padded = np.empty((height + 2 * reach, width + 2 * reach), plane.dtype)
+    middle = padded[reach : reach + height]
+    middle[:, reach : reach + width] = plane
+    middle[:, :reach] = plane[:, :1]
+    middle[:, reach + width :] = plane[:, -1:]
+    padded[:reach] = middle[0]
+    padded[reach + height :] = middle[-1]
+    return padded
 
 
 def halve(plane: Plane) -> Plane:
