@@ -277,7 +277,7 @@ SHOWN_PX = 1024
 
 
 def _key(*images: Pixels) -> tuple[Any, ...]:
-    return tuple((pixels.shape, hashlib.blake2b(np.ascontiguousarray(pixels).data).digest()) for pixels in images)
+    return tuple((pixels.shape, hashlib.sha256(np.ascontiguousarray(pixels).data).digest()) for pixels in images)
 
 
 _SPREADS: LRUCache[tuple[Any, ...], NDArray[np.float32]] = LRUCache(16)

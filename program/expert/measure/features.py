@@ -6,7 +6,6 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 from PIL import Image
-from scipy import ndimage
 
 from program.expert.measure.naturalness import Numbers, Plane, colour_statistics, halve, scene_statistics
 
@@ -170,7 +169,7 @@ def _noise(luma: Plane, red: Plane, green: Plane, blue: Plane) -> tuple[Numbers,
         **_logs("noise", all=np.sqrt(np.pi / 2) * absolute.mean()),
         **_logs("noise", mad=1.4826 * _percentiles(_thinned(absolute), middle=50)["middle"]),
         **_logs("noise", **_percentiles(spread, flat=5, p20=20, p50=50)),
-        **_logs("noise", peaks=float((square * square).mean()) / (float(square.mean()) ** 2 + 1e-6)),
+        **_logs("noise", peaks=_power(square) / (float(square.mean()) ** 2 + 1e-6)),
         **_logs("impulse", share=1000 * _share(lonely)),
         **_logs("noise", red_green=red_green, blue=blue_luma),
     }
@@ -180,6 +179,11 @@ def _noise(luma: Plane, red: Plane, green: Plane, blue: Plane) -> tuple[Numbers,
 
 def _share(of: NDArray[np.bool_]) -> float:
     return np.count_nonzero(of) / of.size
+
+
+def _power(plane: Plane) -> float:
+    flat = plane.ravel()
+    return float(flat @ flat) / flat.size
 
 
 def _exposure(luma: Plane) -> tuple[Numbers, Maps]:
@@ -220,7 +224,7 @@ def _colour(*channels: Plane) -> tuple[Numbers, Maps]:
     bottom = np.minimum(np.minimum(red, green), blue)
     saturation = np.asarray((top - bottom) / (top + 8.0), dtype=np.float32)
     bright = saturation[top > 24] if (top > 24).any() else saturation.ravel()
-    dark_channel = ndimage.minimum_filter(bottom[::2, ::2], 5)
+    dark_channel = darkest_near(bottom[::2, ::2])
     middle = float(percentiles(saturation, 50))
     return {
         "colourfulness": (spread + 0.3 * offset) / 100,
@@ -232,6 +236,14 @@ def _colour(*channels: Plane) -> tuple[Numbers, Maps]:
         "haze": float(dark_channel.mean()) / 255, "channel_clipped": _share(top > 252),
         "grey_share": _share(saturation < 0.06),
     }, {"saturation": grid_of(saturation)}  # fmt: skip
+
+
+def darkest_near(plane: NDArray[Any]) -> NDArray[Any]:
+    """Return the least value in the 5 x 5 places around each; the edge is mirrored."""
+    (height, width), reach = plane.shape, 2
+    padded = np.pad(plane, reach, mode="symmetric")
+    down = np.minimum.reduce([padded[at : at + height] for at in range(2 * reach + 1)])
+    return np.asarray(np.minimum.reduce([down[:, at : at + width] for at in range(2 * reach + 1)]))
 
 
 def _spectrum(luma: Plane) -> Numbers:
@@ -247,15 +259,12 @@ def _spectrum(luma: Plane) -> Numbers:
     window = np.hanning(size).astype(np.float32)
     part = luma[top : top + size, left : left + size]
     power = np.abs(np.fft.rfft2((part - part.mean()) * window[:, None] * window)) ** 2
-    fy, fx, radius, edges, ring = _rings(size)
-    sums, counts = np.bincount(ring, power.ravel(), 14)[1:13], np.bincount(ring, None, 14)[1:13]
-    level = np.log(sums / np.maximum(counts, 1) + 1.0)
+    edges, ring, counts, is_across, is_down = _rings(size)
+    level = np.log(np.bincount(ring, power.ravel(), 14)[1:13] / counts + 1.0)
     at = np.log(np.sqrt(edges[1:] * edges[:-1]))
     slope, intercept = np.polyfit(at[:9], level[:9], 1)
     rest = level - (slope * at + intercept)
-    high = radius > 0.1
-    horizontal = power[high & (np.abs(fx) > np.abs(fy))].sum()
-    vertical = power[high & (np.abs(fx) < np.abs(fy))].sum()
+    horizontal, vertical = power[is_across].sum(), power[is_down].sum()
     return {
         "spectrum_slope": float(slope), "spectrum_high": float(rest[10:].mean()),
         "spectrum_middle": float(rest[5:8].mean()),
@@ -265,10 +274,12 @@ def _spectrum(luma: Plane) -> Numbers:
 
 @lru_cache(4)  # nearly every image is larger than the part that is looked at
 def _rings(size: int) -> tuple[NDArray[Any], ...]:
-    """Return the frequencies down and across, their radii, 13 edges of rings, and their rings."""
-    fy, fx = np.fft.fftfreq(size)[:, None], np.fft.rfftfreq(size)[None]
-    radius, edges = np.hypot(fy, fx), np.geomspace(2 / size, 0.5, 13)
-    return fy, fx, radius, edges, np.digitize(radius, edges).ravel()
+    """Return 13 edges of rings, the ring of each frequency, how many each has, and which run across and down."""
+    down, across = np.abs(np.fft.fftfreq(size))[:, None], np.fft.rfftfreq(size)[None]
+    radius, edges = np.hypot(down, across), np.geomspace(2 / size, 0.5, 13)
+    ring = np.digitize(radius, edges).ravel()
+    counts = np.maximum(np.bincount(ring, None, 14)[1:13], 1)
+    return edges, ring, counts, (radius > 0.1) & (across > down), (radius > 0.1) & (across < down)
 
 
 def blocking(luma: Plane) -> tuple[Numbers, Maps]:

@@ -20,6 +20,7 @@ from program.expert.measure.features import (
     bend,
     block_means,
     block_noise,
+    darkest_near,
     finite,
     grid_of,
     percentiles,
@@ -110,7 +111,7 @@ def _light(planes: NDArray[np.uint8]) -> tuple[Numbers, Maps]:
         "stops_range": points[5] - points[1],
         "top_texture": float(flat.mean()) if flat.size else 0.0,
         "veil": float(percentiles(bottom[::2, ::2].astype(float), 1)),
-        "grey_levels": float((np.bincount(bottom.ravel(), minlength=256) > 0).mean()),
+        "grey_levels": float(np.count_nonzero(Image.fromarray(bottom).histogram())) / 256,
         "paper": _share(top - bottom < 6), "black_edge": _share(_frame(top <= 20)),
         "same": _share((planes[:, :, 1:] == planes[:, :, :-1]).all(axis=0)),
     }  # fmt: skip
@@ -118,7 +119,7 @@ def _light(planes: NDArray[np.uint8]) -> tuple[Numbers, Maps]:
         "white_at": grid_of(white), "near_white_at": grid_of(bottom >= 235),
         "black_at": grid_of(black), "dim_at": grid_of(top <= 40),
         "stops_at": grid_of(stops),
-        "veil_at": grid_of(ndimage.minimum_filter(bottom[::2, ::2], 5)),
+        "veil_at": grid_of(darkest_near(bottom[::2, ::2])),
     }  # fmt: skip
     return numbers, maps
 
@@ -131,8 +132,8 @@ def _tensors(plane: Plane) -> NDArray[np.float64]:
     for rows in thirds(height - 2):  # one at a time, so that they stay in the processor's cache
         band = plane[rows.start : rows.stop + 2]
         dx, dy = band[1:-1, 2:] - band[1:-1, :-2], band[2:, 1:-1] - band[:-2, 1:-1]
-        xx, xy, yy = dx * dx, dx * dy, dy * dy
-        parts += [[float(each[:, part].mean()) for each in (xx, xy, yy)] for part in columns]
+        sums = np.array([np.add.reduce(one * other, axis=0) for one, other in ((dx, dx), (dx, dy), (dy, dy))])
+        parts += [(sums[:, part].mean(axis=1) / len(dx)).tolist() for part in columns]
     tensors = np.array(parts).round(5)[:, [[0, 1], [1, 2]]] + 2 * np.eye(2)
     return np.concatenate([tensors, tensors.mean(axis=0, keepdims=True)])
 
