@@ -18,7 +18,7 @@ from program.expert.judge.heads import OUTPUTS, Heads, likelihoods, load_heads
 from program.expert.judge.views import REMEMBERED, Measurements, View, Viewer
 from program.expert.measure.features import MAXIMUM_SIDE
 from program.expert.store import Matrix
-from program.images.store import IMAGES, ImageRef
+from program.images.store import ImageRef
 from signatures.schemas import FAULTS, DistortionCategory, faults_explained
 
 STRENGTHS = ("slight", "moderate", "strong")
@@ -160,13 +160,12 @@ def local_faults(view: View) -> Mapping[str, LocalFault]:
             continue
         at = int(apart.argmax())
         least_apart = _FAR_APART if fault in of_whole else _APART
-        with IMAGES.borrow():
-            part = view.cell(at).within(view)
-            if part.severities[category] - view.severities[category] < least_apart:
-                continue
-            for named in _faults_of_whole(part):
-                if named.fault == fault and named.probability >= _LIKELY:
-                    local[fault] = LocalFault(named, part, at)
+        part = view.cell(at).within(view)
+        if part.severities[category] - view.severities[category] < least_apart:
+            continue
+        for named in _faults_of_whole(part):
+            if named.fault == fault and named.probability >= _LIKELY:
+                local[fault] = LocalFault(named, part, at)
     return local
 
 

@@ -244,16 +244,20 @@ class Viewer:
         return view
 
     def _alone(self, image: ImageRef) -> View:
-        features, signs_found, spreads = self._kept([_features_of(image), _signs_of(image), _spreads_of(image)])
-        measured, signs_seen = _measurements(features, FEATURE_NAMES), _measurements(signs_found, SIGN_NAMES)
-        vector = np.concatenate([_spreads(spreads).ravel(), measured.vector])
-        size, cell = (image.width, image.height), partial(self._cell, image)
-        return View(_key_of(image, None), measured, size, vector, signs=signs_seen, cell=cell)
+        kept = self._kept([_features_of(image), _signs_of(image), _spreads_of(image)])
+        return _view_of(_key_of(image, None), (image.width, image.height), kept, partial(self._cell, image))
 
     def _cell(self, image: ImageRef, at: int) -> View:
         """Return the view of one of an image's 3 x 3 parts, as many pixels as there are of it."""
-        pixels, (row, column) = _pixels(image), divmod(at, 3)
-        return self.view(IMAGES.add(pixels[thirds(pixels.shape[0])[row], thirds(pixels.shape[1])[column]]))
+        whole, (row, column) = _pixels(image), divmod(at, 3)
+        rows, columns = thirds(whole.shape[0])[row], thirds(whole.shape[1])[column]
+        pixels = np.ascontiguousarray(whole[rows, columns])
+        key = f"{image.sha256}/cell{at}"
+        kept = self._kept([
+            (key, lambda: _plain(measure(pixels))), (f"signs/{key}", lambda: _plain(signs(pixels))),
+            (f"spreads/{key}", lambda: _packed_spreads(pixels)),
+        ])  # fmt: skip
+        return _view_of((key, ""), (pixels.shape[1], pixels.shape[0]), kept)
 
     def _shared(self, view: View, image: ImageRef, reference: ImageRef, shift: tuple[int, int]) -> View:
         """Return the view of what a shifted image and its reference both show."""
@@ -312,14 +316,26 @@ def _spreads_of(image: ImageRef, shown_as: ImageRef | None = None) -> _Reading:
     other = shown_as or image
 
     def read() -> str:
-        shown = resample(_pixels(image), _pixels(other))
-        # In half precision, 48 KB an image, as those that the model was fitted on.
-        return base64.b64encode(network.spreads(shown).astype("<f2").tobytes()).decode()
+        return _packed_spreads(resample(_pixels(image), _pixels(other)))
 
     key = f"spreads/{image.sha256}"
     if (image.width, image.height) != (other.width, other.height):
         key += f"/{other.width}x{other.height}"
     return key, read
+
+
+def _packed_spreads(pixels: NDArray[np.uint8]) -> str:
+    # In half precision, 48 KB an image, as those that the model was fitted on.
+    return base64.b64encode(network.spreads(pixels).astype("<f2").tobytes()).decode()
+
+
+def _view_of(
+    key: tuple[str, str], size: tuple[int, int], kept: Sequence[Any], cell: Callable[[int], View] | None = None
+) -> View:
+    """Return the view of pixels alone from their features, signs and spreads, as they are kept."""
+    measured, marks = _measurements(kept[0], FEATURE_NAMES), _measurements(kept[1], SIGN_NAMES)
+    vector = np.concatenate([_spreads(kept[2]).ravel(), measured.vector])
+    return View(key, measured, size, vector, signs=marks, cell=cell)
 
 
 def _spreads(kept: str) -> Matrix:
