@@ -81,9 +81,9 @@ class Look:
         return self.severities[category] if category else 0.0
 
     @property
-    def visible(self) -> list[VisibleFault]:
+    def visible(self) -> Sequence[VisibleFault]:
         """The faults among the findings; of a part none is known."""
-        return visible_faults(self.view) if self.cells is None else []
+        return visible_faults(self.view) if self.cells is None else ()
 
     def told(self, axis: str) -> list[VisibleFault]:
         """Return the visible faults that are told where an axis is asked after."""

@@ -55,6 +55,14 @@ class Measurements:
     def __getitem__(self, name: str) -> float:
         return float(self.vector[self.names.index(name)])
 
+    def by_name(self) -> dict[str, float]:
+        """Return all values by name, for who reads several."""
+        return dict(zip(self.names, self.vector.tolist(), strict=True))
+
+
+_NO_SIGNS = Measurements(np.zeros(0), {}, ())
+"""Of an image beside a reference."""
+
 
 class View:
     """One image, alone or against its reference; derived values are computed on first use."""
@@ -76,7 +84,7 @@ class View:
         measures one of its 3 x 3 parts as large as it is: 0 .. 8, row by row.
         """
         self.key, self.measured, self.size, self.difference = key, measured, size, difference
-        self.cell, self._signs = cell, signs
+        self.cell, self.signs = cell, signs or _NO_SIGNS
         features = self.model.look(vector)
         # Of an image with nothing to judge by as little is known as of one unlike all others.
         if self.unjudged is not None:
@@ -133,13 +141,6 @@ class View:
         if min(self.size) < SMALLEST:
             return "small"
         return "flat" if self.measured["textured_share"] == 0 else None
-
-    @property
-    def signs(self) -> Measurements:
-        """The signs of faults; only without a reference."""
-        if self._signs is None:
-            raise ValueError("an image beside a reference has no signs; look at it alone")
-        return self._signs
 
     @property
     def model(self) -> Model:

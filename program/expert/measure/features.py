@@ -15,6 +15,8 @@ MAXIMUM_SIDE = 1024
 """Longer sides are scaled down to this many pixels: the quality models saw images of about 500."""
 _ROWS = 256
 _BLOCK = 16
+BANDS = {"dark": (10, 60), "middle": (60, 140), "bright": (140, 245)}
+"""Brightness of shadows, middle tones and lights."""
 _HIGHEST = 255
 _TEXTURED = 9.0
 """Variance from which a block has texture."""
@@ -418,6 +420,21 @@ def block_noise(plane: Plane) -> Plane:
     """Return the noise in each block of 8 x 8: the root mean square of the second difference."""
     residual = _second_difference(plane)
     return np.sqrt(block_means(residual * residual, 8))
+
+
+def noise_by_brightness(name: str, plane: Plane, level: Plane) -> tuple[Numbers, Plane]:
+    """Return the noise of a plane by the brightness of its blocks, and that of each block."""
+    spread = block_noise(plane)
+    level = level[: spread.shape[0], : spread.shape[1]]
+    spread = spread[: level.shape[0], : level.shape[1]]
+    least, usual = percentiles(spread, (5, 25))
+    numbers: Numbers = {}
+    for band, (low, high) in BANDS.items():
+        inside = spread[(level >= low) & (level < high)]
+        quiet = percentiles(inside, 25) if inside.size > 8 else usual
+        numbers[f"{name}_{band}"] = float(np.log1p(quiet))
+    numbers[f"{name}_least"] = float(np.log1p(least))
+    return numbers, spread
 
 
 def _second_difference(plane: Plane) -> Plane:

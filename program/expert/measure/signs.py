@@ -16,13 +16,14 @@ from PIL import Image
 from scipy import ndimage
 
 from program.expert.measure.features import (
+    BANDS,
     Maps,
     bend,
     block_means,
-    block_noise,
     darkest_near,
     finite,
     grid_of,
+    noise_by_brightness,
     percentiles,
     shrink,
     thirds,
@@ -33,8 +34,6 @@ _SIDE = 640
 """Longer sides are averaged down to this: every sign shows at the size of a screen."""
 _LINEAR = (np.arange(256) / 255.0).astype(np.float32) ** np.float32(2.2)
 _WHITE, _BLACK = 250, 12
-_BANDS = {"dark": (10, 60), "middle": (60, 140), "bright": (140, 245)}
-"""Brightness of shadows, middle tones and lights."""
 _GREY = 1e-3
 _LEAST_SIDE = 16
 
@@ -176,25 +175,10 @@ def _grain(luma: Plane, half: Plane, planes: NDArray[np.uint8]) -> tuple[Numbers
     """Measure noise in the quieter blocks of shadows, middle tones and lights, and in colour."""
     red, green, blue = planes.astype(np.float32)
     level, half_level = block_means(luma[1:-1, 1:-1], 8), block_means(half[1:-1, 1:-1], 8)
-    numbers, spread = _grain_of("grain", luma, level)
+    numbers, spread = noise_by_brightness("grain", luma, level)
     for name, plane in (("grain2", half), ("grain_rg", red - green), ("grain_b", blue - green)):
-        numbers |= _grain_of(name, plane, half_level)[0]
+        numbers |= noise_by_brightness(name, plane, half_level)[0]
     return numbers, {"grain_at": grid_of(np.log1p(spread), 30)}
-
-
-def _grain_of(name: str, plane: Plane, level: Plane) -> tuple[Numbers, Plane]:
-    """Return the noise of a plane by the brightness of its blocks, and that of each block."""
-    spread = block_noise(plane)
-    level = level[: spread.shape[0], : spread.shape[1]]
-    spread = spread[: level.shape[0], : level.shape[1]]
-    least, usual = percentiles(spread, (5, 25))
-    numbers: Numbers = {}
-    for band, (low, high) in _BANDS.items():
-        inside = spread[(level >= low) & (level < high)]
-        quiet = percentiles(inside, 25) if inside.size > 8 else usual
-        numbers[f"{name}_{band}"] = float(np.log1p(quiet))
-    numbers[f"{name}_least"] = float(np.log1p(least))
-    return numbers, spread
 
 
 def _cast(planes: NDArray[np.uint8]) -> Numbers:
@@ -228,7 +212,7 @@ def _cast(planes: NDArray[np.uint8]) -> Numbers:
         "cast_green": float(-0.5 * mean.sum()), "cast_warm": float(mean[0] - mean[1]),
     }  # fmt: skip
     level = planes[1].ravel()
-    for band, (low, high) in _BANDS.items():
+    for band, (low, high) in BANDS.items():
         part = pixels.compress((level >= low) & (level < high), axis=0)
         tone = np.zeros(3)
         if len(part) > 32:
