@@ -231,11 +231,10 @@ class Viewer:
         if reference is None:
             return self._alone(image)
         key, size = _key_of(image, reference), (image.width, image.height)
-        read = [
-            _features_of(image), _spreads_of(image), _spreads_of(reference, image),
-            ("/".join(key), lambda: _plain(reference_differences(_pixels(image), _pixels(reference)))),
-        ]  # fmt: skip
-        features, own, others, apart = self._kept(read)
+        difference_read = "/".join(key), lambda: _plain(reference_differences(_pixels(image), _pixels(reference)))
+        # Their difference first: with it the network reads both.
+        read = [difference_read, _features_of(image), _spreads_of(image), _spreads_of(reference, image)]
+        apart, features, own, others = self._kept(read)
         measured, difference = _measurements(features, FEATURE_NAMES), _measurements(apart, DIFFERENCE_NAMES)
         change = _spreads(own)[0] - _spreads(others)[0]
         view = View(key, measured, size, np.concatenate([change, difference.vector]), difference)
