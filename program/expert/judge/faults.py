@@ -372,8 +372,9 @@ def cells_of(view: View) -> Matrix:
     return np.column_stack([apart - whole, np.broadcast_to(whole, apart.shape), _POSITION])
 
 
+@functools.lru_cache(maxsize=1024)
 def _spread(view: View, fault: str) -> Matrix:
-    """Return how probably people who see a fault see it in each cell."""
+    """Return how probably people who see a fault see it in each cell; not to be changed."""
     if (local := local_faults(view).get(fault)) is not None:
         return np.asarray(np.eye(9)[local.cell])
     spread = np.asarray(special.expit(cells_of(view) @ load_heads().places[list(FAULTS).index(fault)]))
