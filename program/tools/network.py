@@ -41,11 +41,13 @@ def run(x: Floats, *, stages: bool = False) -> list[Floats]:
     same numbers. Thread-safe. Raises ToolError where the network is absent or damaged.
     """
     global _later
-    session = _session(stages=stages)
+    # Once there is one that gives all, it does: two would keep memory for large images twice.
+    session = _session(stages=stages or _session.cache_key(stages=True) in _SESSIONS)
+    names = None if stages else ["spreads"]
     if x.size <= _MUCH:
-        return list(session.run(None, {"pixels": x}))
+        return list(session.run(names, {"pixels": x}))
     with _ALONE:
-        found = list(session.run(None, {"pixels": x}))
+        found = list(session.run(names, {"pixels": x}))
         if _later is not None:
             _later.cancel()
         _later = threading.Timer(_IDLE_S, _give_back)

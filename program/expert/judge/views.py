@@ -232,9 +232,9 @@ class Viewer:
             return self._alone(image)
         key, size = _key_of(image, reference), (image.width, image.height)
         difference_read = "/".join(key), lambda: _plain(reference_differences(_pixels(image), _pixels(reference)))
-        # Their difference first: with it the network reads both.
-        read = [difference_read, _features_of(image), _spreads_of(image), _spreads_of(reference, image)]
-        apart, features, own, others = self._kept(read)
+        # Their difference before their spreads: with it the network reads both.
+        read = [_features_of(image), difference_read, _spreads_of(image), _spreads_of(reference, image)]
+        features, apart, own, others = self._kept(read)
         measured, difference = _measurements(features, FEATURE_NAMES), _measurements(apart, DIFFERENCE_NAMES)
         change = _spreads(own)[0] - _spreads(others)[0]
         view = View(key, measured, size, np.concatenate([change, difference.vector]), difference)
