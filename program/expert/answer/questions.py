@@ -205,16 +205,16 @@ def _each_for_itself(
         odds[letter] = max(sign * support(look, claim) for claim in claims)
     odds |= dict.fromkeys(none, 0.0)
     first = look.told("distortion")[:1] if sign > 0 else []
-    named = [letter for letter, claims in claimed.items() if any(first == _first_told(look, c) for c in claims)]
-    if first and named:
+    named = [letter for letter, claims in claimed.items() if _are_about(look, claims, first)]
+    if named:
         odds[max(named, key=odds.__getitem__)] = _FIRST + max(odds.values())
     is_exposure = all(claim.axis in _EXPOSURES for claims in own.values() for claim in claims)
     return "exposure" if is_exposure else "distortion", odds
 
 
-def _first_told(look: Look, claim: Claim) -> list[findings.VisibleFault]:
-    """Return the fault that a claim is about, if one is among the findings: the worst."""
-    return look.told(claim.axis)[:1]
+def _are_about(look: Look, claims: Iterable[Claim], first: list[findings.VisibleFault]) -> bool:
+    """Return whether some claims are about the fault that the findings name first, if they name any."""
+    return bool(first) and any(look.told(claim.axis)[:1] == first for claim in claims)
 
 
 def _places(look: Look, question: str, options: Mapping[str, str]) -> Reading | None:
