@@ -296,6 +296,10 @@ def _plain(value: Any) -> Any:
 class CallAdapter(KeptAdapter):
     """The usual adapter, whose question is the structured call itself, as JSON."""
 
+    def __call__(self, lm: Any, lm_kwargs: dict[str, Any], signature: Any, demos: Any, inputs: Any) -> Any:
+        """Ask for no form of answer: it is always the signature's own fields."""
+        return super(dspy.JSONAdapter, self).__call__(lm, lm_kwargs, signature, demos, inputs)
+
     def format(self, signature: Any, demos: list[Any], inputs: dict[str, Any]) -> list[dict[str, Any]]:
         """Return the instructions, for their rubric, and the call itself; demos are not read."""
         call = {"outputs": list(signature.output_fields), "inputs": inputs}

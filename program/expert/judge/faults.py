@@ -401,11 +401,11 @@ def is_in_corner(view: View, fault: str) -> bool:
 
 def light_to_move(view: View, fault: str, strength: str) -> float:
     """Return the stops by which light is to be raised, or lowered, against a fault of it; 0 of others."""
+    if fault not in {"too dark", "too bright", "crushed shadows"}:
+        return 0.0
     signs = view.signs.by_name()
     mean, dark = signs["light_mean"], signs["stops_25"]
     stops = {"too dark": _USUAL_LIGHT - mean, "too bright": mean - _BRIGHT_LIGHT, "crushed shadows": _SHADOWS - dark}
-    if fault not in stops:
-        return 0.0
     return float(np.clip(stops[fault], 0.5, 1 + 0.5 * STRENGTHS.index(strength)))
 
 

@@ -215,7 +215,7 @@ class Viewer:
 
     def features_and_signs(self, image: ImageRef) -> tuple[Measurements, Measurements]:
         """Return what is measured of an image without the network, and the signs of faults in it."""
-        kept = self._kept([_features_of(image), _signs_of(image)])
+        kept = self._kept(_readings_of(image.sha256, partial(_pixels, image))[:2])
         return _measurements(kept[0], FEATURE_NAMES), _measurements(kept[1], SIGN_NAMES)
 
     def evenness(self, image: ImageRef) -> tuple[float, float]:
@@ -231,9 +231,10 @@ class Viewer:
         if reference is None:
             return self._alone(image)
         key, size = _key_of(image, reference), (image.width, image.height)
+        features_read, _, spreads_read = _readings_of(image.sha256, partial(_pixels, image))
         difference_read = "/".join(key), lambda: _plain(reference_differences(_pixels(image), _pixels(reference)))
         # Their difference before their spreads: with it the network reads both.
-        read = [_features_of(image), difference_read, _spreads_of(image), _spreads_of(reference, image)]
+        read = [features_read, difference_read, spreads_read, _spreads_beside(reference, image)]
         features, apart, own, others = self._kept(read)
         measured, difference = _measurements(features, FEATURE_NAMES), _measurements(apart, DIFFERENCE_NAMES)
         change = _spreads(own)[0] - _spreads(others)[0]
@@ -244,19 +245,16 @@ class Viewer:
         return view
 
     def _alone(self, image: ImageRef) -> View:
-        kept = self._kept([_features_of(image), _signs_of(image), _spreads_of(image)])
+        kept = self._kept(_readings_of(image.sha256, functools.cache(partial(_pixels, image))))
         return _view_of(_key_of(image, None), (image.width, image.height), kept, partial(self._cell, image))
 
     def _cell(self, image: ImageRef, at: int) -> View:
         """Return the view of one of an image's 3 x 3 parts, as many pixels as there are of it."""
         whole, (row, column) = _pixels(image), divmod(at, 3)
-        rows, columns = thirds(whole.shape[0])[row], thirds(whole.shape[1])[column]
-        pixels = np.ascontiguousarray(whole[rows, columns])
+        rows, columns = thirds(*whole.shape[:2])
+        pixels = np.ascontiguousarray(whole[rows[row], columns[column]])
         key = f"{image.sha256}/cell{at}"
-        kept = self._kept([
-            (key, lambda: _plain(measure(pixels))), (f"signs/{key}", lambda: _plain(signs(pixels))),
-            (f"spreads/{key}", lambda: _packed_spreads(pixels)),
-        ])  # fmt: skip
+        kept = self._kept(_readings_of(key, lambda: pixels))
         return _view_of((key, ""), (pixels.shape[1], pixels.shape[0]), kept)
 
     def _shared(self, view: View, image: ImageRef, reference: ImageRef, shift: tuple[int, int]) -> View:
@@ -294,12 +292,13 @@ _Reading: TypeAlias = tuple[str, Callable[[], Any]]
 """A key, and what works out the JSON value that is kept under it."""
 
 
-def _features_of(image: ImageRef) -> _Reading:
-    return image.sha256, lambda: _plain(measure(_pixels(image)))
-
-
-def _signs_of(image: ImageRef) -> _Reading:
-    return f"signs/{image.sha256}", lambda: _plain(signs(_pixels(image)))
+def _readings_of(key: str, pixels: Callable[[], NDArray[np.uint8]]) -> list[_Reading]:
+    """Return the readings of an image alone: its features, signs and spreads."""
+    return [
+        (key, lambda: _plain(measure(pixels()))),
+        (f"signs/{key}", lambda: _plain(signs(pixels()))),
+        (f"spreads/{key}", lambda: _packed_spreads(pixels())),
+    ]
 
 
 def _plain(measured: tuple[Numbers, Maps]) -> dict[str, Any]:
@@ -311,17 +310,12 @@ def _measurements(kept: Mapping[str, Any], names: tuple[str, ...]) -> Measuremen
     return Measurements(np.array(kept["vector"], dtype=np.float64), kept["maps"], names)
 
 
-def _spreads_of(image: ImageRef, shown_as: ImageRef | None = None) -> _Reading:
-    """Return the reading of what the network makes of an image, at the size of another."""
-    other = shown_as or image
-
-    def read() -> str:
-        return _packed_spreads(resample(_pixels(image), _pixels(other)))
-
-    key = f"spreads/{image.sha256}"
-    if (image.width, image.height) != (other.width, other.height):
-        key += f"/{other.width}x{other.height}"
-    return key, read
+def _spreads_beside(reference: ImageRef, image: ImageRef) -> _Reading:
+    """Return the reading of what the network makes of a reference, at the size of its image."""
+    key = f"spreads/{reference.sha256}"
+    if (reference.width, reference.height) != (image.width, image.height):
+        key += f"/{image.width}x{image.height}"
+    return key, lambda: _packed_spreads(resample(_pixels(reference), _pixels(image)))
 
 
 def _packed_spreads(pixels: NDArray[np.uint8]) -> str:

@@ -1,5 +1,6 @@
 """What the expert measures of one image. Pure numpy/scipy."""
 
+from collections.abc import Mapping
 from functools import lru_cache
 from typing import Any
 
@@ -339,19 +340,27 @@ def finite(numbers: Numbers, maps: Maps) -> tuple[Numbers, Maps]:
     return dict(zip(numbers, values.tolist(), strict=True)), maps
 
 
-def thirds(side: int) -> list[slice]:
-    """Return where the thirds of a side start and stop; all of it, thrice, below three pixels."""
-    if side < 3:
-        return 3 * [slice(0, side)]
-    first, second = (side + 2) // 3, (2 * side + 2) // 3
-    return [slice(0, first), slice(first, second), slice(second, side)]
+def thirds(*sides: int) -> list[list[slice]]:
+    """Return where the thirds of each side start and stop; all of it, thrice, below three pixels."""
+    parts = []
+    for side in sides:
+        first, second = (side + 2) // 3, (2 * side + 2) // 3
+        if side < 3:
+            parts.append(3 * [slice(0, side)])
+        else:
+            parts.append([slice(0, first), slice(first, second), slice(second, side)])
+    return parts
+
+
+def grids_of(planes: Mapping[str, NDArray[Any]]) -> Maps:
+    """Return the grid of each plane."""
+    return {name: grid_of(plane) for name, plane in planes.items()}
 
 
 def grid_of(plane: NDArray[Any], percent: float | None = None) -> list[list[float]]:
     """Return the mean of each of 3 x 3 equal parts of a plane (of a mask its share), or a percentile."""
-    height, width = plane.shape
-    grid, columns = [], thirds(width)
-    for rows in thirds(height):
+    grid, (all_rows, columns) = [], thirds(*plane.shape)
+    for rows in all_rows:
         if percent is not None:
             values = [float(percentiles(plane[rows, column], percent)) for column in columns]
         elif plane.dtype == bool:

@@ -23,6 +23,7 @@ from program.expert.measure.features import (
     darkest_near,
     finite,
     grid_of,
+    grids_of,
     noise_by_brightness,
     percentiles,
     shrink,
@@ -114,21 +115,18 @@ def _light(planes: NDArray[np.uint8]) -> tuple[Numbers, Maps]:
         "paper": _share(top - bottom < 6), "black_edge": _share(_frame(top <= 20)),
         "same": _share((planes[:, :, 1:] == planes[:, :, :-1]).all(axis=0)),
     }  # fmt: skip
-    maps = {
-        "white_at": grid_of(white), "near_white_at": grid_of(bottom >= 235),
-        "black_at": grid_of(black), "dim_at": grid_of(top <= 40),
-        "stops_at": grid_of(stops),
-        "veil_at": grid_of(darkest_near(bottom[::2, ::2])),
-    }  # fmt: skip
-    return numbers, maps
+    return numbers, grids_of({
+        "white_at": white, "near_white_at": bottom >= 235, "black_at": black, "dim_at": top <= 40, "stops_at": stops,
+        "veil_at": darkest_near(bottom[::2, ::2]),
+    })  # fmt: skip
 
 
 def _tensors(plane: Plane) -> NDArray[np.float64]:
     """Return mean products of the gradient and faint noise: 10 x 2 x 2, of 3 x 3 parts and all."""
     height, width = plane.shape
     parts: list[list[float]] = []
-    columns = thirds(width - 2)
-    for rows in thirds(height - 2):  # one at a time, so that they stay in the processor's cache
+    all_rows, columns = thirds(height - 2, width - 2)
+    for rows in all_rows:  # one at a time, so that they stay in the processor's cache
         band = plane[rows.start : rows.stop + 2]
         dx, dy = band[1:-1, 2:] - band[1:-1, :-2], band[2:, 1:-1] - band[:-2, 1:-1]
         sums = np.array([np.add.reduce(one * other, axis=0) for one, other in ((dx, dx), (dx, dy), (dy, dy))])
