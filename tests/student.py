@@ -100,7 +100,7 @@ class Student:
         blind = self._blind(question)
         vars(view)["severities"] = {name: 0.0 if name in blind else v for name, v in view.severities.items()}
         options = options_shown(question.inputs["options"]) or {}
-        letter = answer_choice(view, question.inputs.get("query", ""), options, {}, []).letter
+        letter = answer_choice(view, question.inputs.get("query", ""), options).letter
         if self._draw(question, "slip").random() < 0.05 + 0.1 * self._distraction(question):
             letter = self._draw(question, "letter").choice(sorted(options))
         return {"final_answer": letter, "quality_reasoning": f"{letter} fits best."}

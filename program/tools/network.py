@@ -41,7 +41,9 @@ def run(x: Floats, *, stages: bool = False) -> list[Floats]:
     same numbers. Thread-safe. Raises ToolError where the network is absent or damaged.
     """
     global _later
-    session, names = _session(), None if stages else ["spreads"]
+    # Once there is one that gives all, it does: two would keep memory for large images twice.
+    session = _session(stages=stages or _session.cache_key(stages=True) in _SESSIONS)
+    names = None if stages else ["spreads"]
     if x.size <= _MUCH:
         return list(session.run(names, {"pixels": x}))
     with _ALONE:
@@ -68,11 +70,16 @@ def _give_back() -> None:
     options = onnxruntime.RunOptions()
     options.add_run_config_entry("memory.enable_memory_arena_shrinkage", "cpu:0")
     with _ALONE:
-        _session().run(["spreads"], {"pixels": np.zeros((1, 3, 32, 32), np.float32)}, options)
+        for session in list(_SESSIONS.values()):
+            session.run(["spreads"], {"pixels": np.zeros((1, 3, 32, 32), np.float32)}, options)
 
 
-@cached({}, condition=threading.Condition())  # made by one thread, awaited by the others
-def _session() -> Any:
+_SESSIONS: dict[Any, Any] = {}
+
+
+@cached(_SESSIONS, condition=threading.Condition())  # made by one thread, awaited by the others
+def _session(*, stages: bool) -> Any:
+    """Return what runs the network; all that a graph can give is worked out, asked for or not."""
     try:
         import onnxruntime
     except ImportError as error:
@@ -81,7 +88,7 @@ def _session() -> Any:
     options.intra_op_num_threads = options.inter_op_num_threads = 1
     options.enable_mem_pattern = False  # it keeps memory for every size of image
     options.log_severity_level = 3
-    return onnxruntime.InferenceSession(_graph(), options, providers=["CPUExecutionProvider"])
+    return onnxruntime.InferenceSession(_graph(stages=stages), options, providers=["CPUExecutionProvider"])
 
 
 # The weights
@@ -240,11 +247,11 @@ def _varint(value: int) -> bytes:
     return bytes((*low, value))
 
 
-def _graph() -> bytes:
-    """Return the network as an ONNX model: "spreads", and "stage1" .. "stage7"."""
+def _graph(*, stages: bool) -> bytes:
+    """Return the network as an ONNX model of "spreads", and the maps at the end of its stages."""
     graph = _Graph(_weights())
     x, firsts = graph.convolution("pixels", "_conv_stem", "_bn0", 2), {0, *np.cumsum(_STAGES)}
-    wholes, middles, stages = [], [], []
+    wholes, middles, ends = [], [], []
     for number in range(sum(_STAGES)):
         name, stride, before = f"_blocks.{number}", 2 if number in _HALVING else 1, x
         if f"{name}._expand_conv.weight" in graph.weights:
@@ -257,11 +264,11 @@ def _graph() -> bytes:
         if number not in firsts:  # within a stage, what came in is added
             x = graph.node("Add", x, before)
         if number + 1 in firsts:
-            stages.append(x)
+            ends.append(x)
     variances = graph.node("Concat", *wholes, *middles, axis=0)
     both = graph.node("Reshape", variances, graph.constant(np.array([2, SPREADS])))
     graph.node("Sqrt", both, name="spreads")
-    return graph.model("pixels", ["spreads", *stages])
+    return graph.model("pixels", ["spreads", *ends] if stages else ["spreads"])
 
 
 Pixels = NDArray[np.uint8]
@@ -277,7 +284,7 @@ SHOWN_PX = 1024
 
 
 def _key(*images: Pixels) -> tuple[Any, ...]:
-    return tuple((pixels.shape, hashlib.blake2b(np.ascontiguousarray(pixels).data).digest()) for pixels in images)
+    return tuple((pixels.shape, hashlib.sha256(np.ascontiguousarray(pixels).data).digest()) for pixels in images)
 
 
 _SPREADS: LRUCache[tuple[Any, ...], NDArray[np.float32]] = LRUCache(16)

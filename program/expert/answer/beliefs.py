@@ -3,17 +3,17 @@
 Every answer, reason and comparison asks `support` alone, of an image, a part of it or a crop.
 """
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
 
 import numpy as np
 from scipy import special
 
-from program.expert.answer.claims import Axis, Cells, Claim, axis_of, cells_in, fault_of
-from program.expert.answer.findings import PRESENT, STEPS, VisibleFault, severity_word, strongest, visible_faults
+from program.expert.answer.claims import Cells, Claim, axis_of, fault_of
+from program.expert.answer.findings import PRESENT, VisibleFault, strongest, visible_faults
 from program.expert.judge.faults import CLEAR, clean_of, likeliest_of, probability_of, sharpness_of
 from program.expert.judge.views import View, population, position, probit, share_below
-from signatures.schemas import FAULTS, SEVERITIES, DistortionCategory, Severity, category_of
+from signatures.schemas import DISTORTION_CATEGORIES, FAULTS, SEVERITIES, DistortionCategory, Severity
 
 MUCH = 0.85
 """Place of the claim that there is much of something."""
@@ -34,119 +34,69 @@ _EXTREME = 0.8
 """Place from which a fault is more than strong."""
 _MOST_APART = 1.5
 """How far a part differs at most from the whole, in the logarithm of what a map shows."""
-_SEVERITY_VALUES = {"none": 0.1, "slight": 0.8, "moderate": 1.5, "severe": 2.3, "extreme": 3.1}
 
 
 @dataclass(frozen=True)
 class Look:
-    """What a question is asked of: an image or some cells of it, and what others measured."""
+    """What a question is asked of: an image or some cells of it, and what tools scored."""
 
     view: View
-    severities: Mapping[DistortionCategory, float]
     scores: Sequence[float] = ()
     cells: Cells | None = None
-    disputed: frozenset[DistortionCategory] = frozenset()
-    """What others judge differently: the severities are then midway."""
 
     @property
     def paired(self) -> bool:
         """Whether there is a reference: the differences from it say more than any population."""
         return self.view.difference is not None
 
-    def position(self, name: str) -> float:
-        """Return the place among natural photographs, 0..1, in one of `COMPOSITES`."""
-        if name == "quality" and self.paired:
-            whole = _quality_position(self.view.prior.mean)
-        else:
-            whole = position(self.view, name)
-        if name in {"quality", "sharpness"} and self.scores:
-            by_tools = _quality_position(float(np.mean(self.scores)))
-            whole = (1 - TOOLS) * whole + TOOLS * by_tools
-        axis = axis_of(name)
-        if self.cells is None or axis.gain is None:
-            return whole
-        if axis.map == "brightness":
-            return share_below(local(self.view.measured.maps["brightness"], self.cells)[0], population()["brightness"])
-        return float(special.ndtr(probit(whole) + axis.gain * _apart(self, axis)))
-
     def category(self, axis: str) -> DistortionCategory | None:
         """Return the category whose severity says how much of an axis's fault there is."""
         if axis == "distortion":
-            return strongest(self.severities)
+            return strongest(self.view.severities)
         return axis_of(axis).category
 
-    def severity(self, axis: str) -> float:
-        """Return that severity, or 0."""
+    def detected(self, axis: str) -> float:
+        """Return the log-odds of an axis's fault by the severity of its category alone."""
         category = self.category(axis)
-        return self.severities[category] if category else 0.0
-
-    @property
-    def visible(self) -> list[VisibleFault]:
-        """The faults among the findings; of a part none is known."""
-        return visible_faults(self.view) if self.cells is None else []
+        severity = self.view.severities[category] if category else 0.0
+        return (severity - PRESENT) / _SEVERITY_STEP
 
     def told(self, axis: str) -> list[VisibleFault]:
-        """Return the visible faults that are told where an axis is asked after."""
-        told, category = axis_of(axis).told, self.category(axis)
-        return [each for each in self.visible if (each.fault in told if told else each.category == category)]
+        """Return the faults among the findings that an axis is about; of a part none is known."""
+        if self.cells is not None:
+            return []
+        visible, kinds, category = visible_faults(self.view), axis_of(axis).kinds, self.category(axis)
+        if axis == "distortion":
+            return list(visible)
+        # One kind of a category is known only where a photographer's fault is named.
+        is_one_kind = axis_of(axis).is_fault and category is not None and axis != fault_of(category)
+        named = [each for each in visible if each.fault and (each.fault in kinds or not kinds)]
+        unnamed = [each for each in visible if not (each.fault or is_one_kind)]
+        return [each for each in (*named, *unnamed) if each.category == category or each.fault in kinds]
 
     def stated(self, axis: str) -> Severity:
         """Return how severe the fault in an axis is among the findings; "none" if it is not there."""
-        category, kinds = self.category(axis), axis_of(axis).kinds
-        if category in self.disputed and self.cells is None:
-            return severity_word(self.severities[category])
-        if axis == "distortion":
-            return _worst(self.visible)
-        named = [each for each in self.visible if each.category == category]
-        if kinds:
-            # One kind of a category is known only where a photographer's fault is named.
-            is_kind = axis_of(axis).is_fault and axis != fault_of(category or "Blurs")
-            named = [each for each in named if each.fault in kinds or not (each.fault or is_kind)]
-        return _worst(named)
+        return max((each.severity for each in self.told(axis)), key=SEVERITIES.index, default="none")
 
 
-def _quality_position(score: float) -> float:
+def place_of(look: Look, name: str) -> float:
+    """Return the place of a look among natural photographs, 0 .. 1, in one of `COMPOSITES`."""
+    view, axis = look.view, axis_of(name)
+    if name == "quality" and look.paired:
+        whole = _quality_place(view.prior.mean)
+    else:
+        whole = position(view, name)
+    if name in {"quality", "sharpness"} and look.scores:
+        whole = (1 - TOOLS) * whole + TOOLS * _quality_place(float(np.mean(look.scores)))
+    if look.cells is None or axis.gain is None:
+        return whole
+    if axis.map == "brightness":
+        return share_below(_here_and_elsewhere(look, "brightness")[0], population()["brightness"])
+    return float(special.ndtr(probit(whole) + axis.gain * _apart(look, name)))
+
+
+def _quality_place(score: float) -> float:
     return float(special.ndtr((score - 3.0) / _QUALITY_SPREAD))
-
-
-def _worst(faults: Iterable[VisibleFault]) -> Severity:
-    return max((each.severity for each in faults), key=SEVERITIES.index, default="none")
-
-
-def look_at(view: View, evidence: Mapping[str, str], scores: Sequence[float], text: str = "") -> Look:
-    """Return what a question is asked of.
-
-    `evidence` is category -> severity word, as others found it; `text` may name a place.
-    """
-    own = Look(view, view.severities)
-    severities, disputed = dict(view.severities), set()
-    for name, word in evidence.items():
-        category = category_of(name)
-        if category is None or word not in _SEVERITY_VALUES or word == severity_word(severities[category]):
-            continue
-        faults = [each for each in visible_faults(view) if each.category == category]
-        if word == _worst(faults or faint(own, [category])):
-            continue
-        severities[category] = 0.5 * (severities[category] + _SEVERITY_VALUES[word])
-        disputed.add(category)
-    return Look(view, severities, scores, cells_in(text, with_subject=False), frozenset(disputed))
-
-
-def local(grid: Sequence[Sequence[float]], cells: Cells) -> tuple[float, float]:
-    """Return the mean over some cells and over the others.
-
-    >>> local([[1, 1, 1], [1, 10, 1], [1, 1, 1]], ((1, 1),))
-    (10.0, 1.0)
-    """
-    is_here = np.zeros((3, 3), dtype=bool)
-    is_here[tuple(zip(*cells, strict=True))] = True
-    return float(np.mean(np.array(grid)[is_here])), float(np.mean(np.array(grid)[~is_here]))
-
-
-def severity_place(severity: float) -> float:
-    """Place a severity among degrees: none 0, slight 0.25, moderate 0.5, severe 0.75, extreme 1."""
-    known = [0.1, *(bound for bound, _ in STEPS), 3.3]
-    return float(np.interp(severity, known, [0.0, 0.125, 0.375, 0.625, 0.875, 1.0]))
 
 
 def support(look: Look, claim: Claim) -> float:
@@ -165,21 +115,18 @@ def above(look: Look, name: str, place: float | None = None) -> float:
 
     Without a place: that it is there, of a fault, and that there is much of it, of another.
     """
-    if not axis_of(name).is_fault:
-        odds = _property(look, name)
-        return odds if place is None else odds - _SLOPE * (place - 0.5)
-    odds = _fault(look, name)
+    is_fault = axis_of(name).is_fault
+    odds = _fault(look, name) if is_fault else _property(look, name)
     if place is None:
         return odds
-    there, odds = odds, odds - _FAULT_SLOPE * (place - _FAULT_MIDDLE)
-    stated = 0.25 * SEVERITIES.index(look.stated(name))
+    if not is_fault:
+        return odds - _SLOPE * (place - 0.5)
+    beyond, stated = odds - _FAULT_SLOPE * (place - _FAULT_MIDDLE), 0.25 * SEVERITIES.index(look.stated(name))
     if 0 < place <= stated:
-        return max(odds, _STATED)
+        return max(beyond, _STATED)
     if 0 < stated < 1 and place > _EXTREME:
-        return min(odds, -_STATED)  # the heads tell three strengths
-    if stated == 0 and there < 0:
-        return min(odds, there)
-    return odds
+        return min(beyond, -_STATED)  # the heads tell three strengths
+    return min(beyond, odds) if stated == 0 and odds < 0 else beyond
 
 
 def faint(look: Look, categories: Iterable[DistortionCategory]) -> list[VisibleFault]:
@@ -195,10 +142,10 @@ def faint(look: Look, categories: Iterable[DistortionCategory]) -> list[VisibleF
 def _property(look: Look, name: str) -> float:
     axis = axis_of(name)
     if look.paired and axis.category:
-        return (0.5 - severity_place(look.severity(name))) / _POSITION_STEP
+        return -look.detected(name)
     if look.paired or look.cells or look.view.unjudged:
-        return 0.0 if name == "taste" else (look.position(name) - 0.45) / _POSITION_STEP
-    odds = _signs(look, axis.signs) + axis.offset
+        return 0.0 if name == "taste" else (place_of(look, name) - 0.45) / _POSITION_STEP
+    odds = _by_signs(look, name)
     if name == "sharpness" and (severity := SEVERITIES.index(look.stated(name))) > 1:
         return min(odds, 0.5 - severity)
     if name == "sharpness" and (sharpness_of(look.view) or 0.0) >= CLEAR:
@@ -207,28 +154,23 @@ def _property(look: Look, name: str) -> float:
 
 
 def _fault(look: Look, name: str) -> float:
-    axis = axis_of(name)
-    detected = (look.severity(name) - PRESENT) / _SEVERITY_STEP
     if look.paired:
-        return _changed(look, name, detected)
+        return _changed(look, name)
     if look.cells:
         return _in_part(look, name)
-    odds = _signs(look, axis.signs) + axis.offset
-    if look.category(name) in look.disputed:
-        odds = 0.5 * (odds + detected)
-    stated = look.stated(name)
+    odds, stated = _by_signs(look, name), look.stated(name)
     if stated == "none" or (name == "distortion" and stated == "slight"):
         return odds
     return max(odds, _STATED + SEVERITIES.index(stated) - 1)
 
 
-def _changed(look: Look, name: str, detected: float) -> float:
+def _changed(look: Look, name: str) -> float:
     if look.view.difference is not None and name in {"overexposure", "underexposure"}:
         rise = look.view.difference["brightness_shift"]
         return 40 * ((rise if name == "overexposure" else -rise) - 0.04)
     if name == "motion":
-        return min(detected, (look.position("direction") - 0.6) / _POSITION_STEP)
-    return detected
+        return min(look.detected(name), (place_of(look, "direction") - 0.6) / _POSITION_STEP)
+    return look.detected(name)
 
 
 def _in_part(look: Look, name: str) -> float:
@@ -239,36 +181,43 @@ def _in_part(look: Look, name: str) -> float:
     of_whole = above(replace(look, cells=None), name)
     if axis.gain is None:
         return of_whole
-    apart = float(np.clip(_apart(look, axis), -_MOST_APART, _MOST_APART))
+    apart = float(np.clip(_apart(look, name), -_MOST_APART, _MOST_APART))
     return of_whole + axis.gain * (-apart if axis.falls else apart)
 
 
-def _apart(look: Look, axis: Axis) -> float:
+def _apart(look: Look, name: str) -> float:
     """Return by how much a map shows more in a look's cells than in the others, as a logarithm."""
-    here, elsewhere = (max(mean, 0.0) + 1e-4 for mean in local(look.view.measured.maps[axis.map], look.cells or ()))
-    return float(np.log(here / elsewhere))
+    here, elsewhere = _here_and_elsewhere(look, axis_of(name).map)
+    return float(np.log((max(here, 0.0) + 1e-4) / (max(elsewhere, 0.0) + 1e-4)))
 
 
-def _signs(look: Look, signs: Mapping[str, float]) -> float:
+def _here_and_elsewhere(look: Look, map_name: str) -> tuple[float, float]:
+    """Return the mean of a map over a look's cells, and over the others."""
+    grid, is_here = np.array(look.view.measured.maps[map_name]), np.zeros((3, 3), dtype=bool)
+    is_here[tuple(zip(*(look.cells or ()), strict=True))] = True
+    return float(grid[is_here].mean()), float(grid[~is_here].mean())
+
+
+def _by_signs(look: Look, name: str) -> float:
     """Add up log-odds of faults ("a|b" for either), and normal deviates of positions."""
-    total = 0.0
-    for name, weight in signs.items():
-        total += weight * _sign(look, name)
-    return total
+    odds = axis_of(name).offset
+    for sign, weight in axis_of(name).signs.items():
+        odds += weight * _sign(look, sign)
+    return odds
 
 
 def _sign(look: Look, name: str) -> float:
-    view = look.view
+    view, faults = look.view, name.split("|")
+    if name in DISTORTION_CATEGORIES:
+        return (view.severities[name] - PRESENT) / _SEVERITY_STEP
     if name == "subject sharp":
         share = sharpness_of(view)
     elif name == "nothing wrong":
         share = clean_of(view)
-    elif name in look.severities:
-        return (look.severities[category_of(name) or "Blurs"] - PRESENT) / _SEVERITY_STEP
-    elif (faults := name.split("|"))[0] in FAULTS:
+    elif faults[0] in FAULTS:
         share = probability_of(view, *faults)
     else:
-        return probit(look.position(name))
+        return probit(place_of(look, name))
     if share is None:
         return 0.0
     return float(special.logit(np.clip(share, 0.01, 0.99)))

@@ -45,7 +45,7 @@ class Axis(NamedTuple):
     @property
     def kinds(self) -> tuple[str, ...]:
         """The photographer's names of a fault."""
-        names = "|".join(self.signs).split("|")
+        names = self.told or "|".join(self.signs).split("|")
         return tuple(name for name in names if name in FAULTS)
 
 

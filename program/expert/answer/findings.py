@@ -65,8 +65,8 @@ _MADE = 0.4
 """How surely an image was altered after it was taken (-1 .. 1) where severities say by what."""
 _SEVERITY: Mapping[str, Severity] = {"slight": "slight", "moderate": "moderate", "strong": "severe"}
 """The documents' word for a photographer's strength."""
-_CLIPPED = {"blown highlights", "crushed shadows"}
-"""Faults of which the share of pixels is told."""
+_CLIPPED = {"blown highlights": "clipped_any", "crushed shadows": "black"}
+"""Faults of which the share of pixels is told, by the sign that it is."""
 _CHANGE_MAPS: Mapping[DistortionCategory, str] = {
     "Noise": "residual", "Brightness change": "shift", "Color distortions": "colour",
 }  # fmt: skip
@@ -137,13 +137,14 @@ class VisibleFault(NamedTuple):
     fault: str = ""
 
 
-def visible_faults(view: View) -> list[VisibleFault]:
+@functools.lru_cache(maxsize=1024)
+def visible_faults(view: View) -> tuple[VisibleFault, ...]:
     """Return what is wrong, the strongest first: every answer tells of these and of no others."""
     if not_judged(view) is not None:
-        return []
+        return ()
     damages = _damages(view)
     if view.difference is not None:
-        return [each for each in damages if each.severity != "none"]
+        return tuple(each for each in damages if each.severity != "none")
     local = local_faults(view)
     faults = []
     for fault, strength, _ in faults_of(view):
@@ -156,7 +157,7 @@ def visible_faults(view: View) -> list[VisibleFault]:
         others = [each for each in damages if each.category not in named]
         faults += [each._replace(fault=likeliest_of(view, each.category)) for each in others]
     faults.sort(key=lambda each: -SEVERITIES.index(each.severity))
-    return faults[:MOST]
+    return tuple(faults[:MOST])
 
 
 def _most_beside(quality: float) -> Severity:
@@ -246,17 +247,20 @@ def describe(view: View, fault: VisibleFault, phrases: Phrases) -> str:
     else:
         lead = item(view, fault, phrases)
     shown = judged.seen_in(view, fault.fault)
-    n, noise = shown.measured, np.expm1(shown.measured["noise_p20"])
+    n = shown.measured.by_name()
+    noise = np.expm1(n["noise_p20"])
     if category == "Noise" and fault.severity != "none" and noise < _A_LEVEL:
         return sentence_of([lead], phrases)  # it is in other places than the quiet ones that are measured
-    by = fault.fault if fault.fault in _CLIPPED else category
+    if fault.fault in _CLIPPED:
+        clipped = max(shown.signs[_CLIPPED[fault.fault]], _LEAST_SHARE)
+        return phrases.say(f"alone.{fault.fault}", opening=capitalise(lead), clipped=clipped)
     return phrases.say(
-        f"alone.{by}", opening=capitalise(lead), n=n, noise=noise, ratio=np.exp(n["blocking"]),
+        f"alone.{category}", opening=capitalise(lead), n=n, noise=noise, ratio=np.exp(n["blocking"]),
         mean=255 * n["brightness"], edges=np.expm1(n["edge1_p99"]),
-        clipped=max(shown.signs["clipped_any"], _LEAST_SHARE), black=max(shown.signs["black"], _LEAST_SHARE),
     )  # fmt: skip
 
 
+@functools.lru_cache(maxsize=1024)
 def item(view: View, fault: VisibleFault, phrases: Phrases) -> str:
     """Name what is wrong in few words: how strong, of what kind, and where.
 
@@ -299,7 +303,9 @@ def advice_on(faults: Mapping[str, str], query: str, view: View | None = None) -
     for fault, strength in faults.items():
         name, halves, tone = fault, 0, "none"
         if view is not None:
-            halves, tone = round(2 * light_to_move(view, fault, strength)), tint_of(view)
+            halves = round(2 * light_to_move(view, fault, strength))
+            if fault == "colour cast":
+                tone = tint_of(view)
             if fault == "defocus blur" and (sharpness_of(view) or 0.0) >= CLEAR:
                 name = "around"
             if is_in_corner(view, fault):
@@ -319,8 +325,8 @@ def _cells(view: View, category: DistortionCategory) -> Matrix:
     return np.asarray(view.difference.maps[_CHANGE_MAPS.get(category, "difference")], dtype=float)
 
 
-def _against_reference(view: View, d: Measurements, fault: VisibleFault, phrases: Phrases) -> str:
-    category, name = fault.category, phrases.say(f"change.{fault.category}")
+def _against_reference(view: View, difference: Measurements, fault: VisibleFault, phrases: Phrases) -> str:
+    category, name, d = fault.category, phrases.say(f"change.{fault.category}"), difference.by_name()
     lead = "none" if fault.severity == "none" else "some"
     opening = phrases.say(f"opening.{lead}", name=name, severity=phrases.say(f"severity.{fault.severity}"))
     change = phrases.say(

@@ -154,11 +154,11 @@ def named_distortions(question: str) -> list[DistortionCategory]:
 
 
 @functools.cache
-def _after(opening: str) -> re.Pattern[str]:
-    """Find the name of an object after one of `forms`; it ends before a stop word."""
+def _objects() -> re.Pattern[str]:
+    """Find the names of objects: what `forms` calls NAME ends before a stop word."""
     stop = "|".join(sorted(word_set("stop")))
     name = rf"((?:(?!(?:{stop})\b)[\w-]+\s*){{1,4}})"
-    return re.compile(rf"{form(opening).pattern}\s+{name}", re.IGNORECASE)
+    return re.compile(form("object").pattern.replace("NAME", name), re.IGNORECASE)
 
 
 def named_regions(question: str, listed: Sequence[str] = ()) -> list[str]:
@@ -170,7 +170,7 @@ def named_regions(question: str, listed: Sequence[str] = ()) -> list[str]:
     names = [name for name in listed if region_pattern(name).search(question)]
     for name in names:  # as it was given, so that what is found below is known to be it
         question = region_pattern(name).sub(name.replace("\\", r"\\"), question)
-    for phrase in _named_phrases(re.sub(r"[,\s]+please\b", "", question, flags=re.IGNORECASE)):
+    for phrase in _named_phrases(question):
         name = _object_name(phrase)
         if name and not any(name in known.casefold() for known in names):
             names.append(name)
@@ -185,16 +185,12 @@ def named_regions(question: str, listed: Sequence[str] = ()) -> list[str]:
 
 def _named_phrases(question: str) -> list[str]:
     """Return the phrases of a question that may name an object."""
-    phrases: list[str] = []
-    objects, requests = _after("before_object"), _after("request")
-    for named in (objects, form("possessive"), requests, form("part")):
-        for match in named.finditer(question):
-            phrases += form("several").split(match[1])
-    if objects.search(question) or requests.search(question):  # the second of "the X and the Y"
-        phrases += form("second_object").findall(question)
     if is_chinese(question):
-        for phrase in form("chinese_object").findall(question):
-            phrases.append(form("before_chinese_object").sub("", phrase))
+        return [form("before_chinese_object").sub("", name) for name in form("chinese_object").findall(question)]
+    phrases: list[str] = []
+    for match in _objects().finditer(question):
+        for name in filter(None, match.groups()):
+            phrases += form("several").split(name)
     return phrases
 
 

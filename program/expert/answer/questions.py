@@ -15,35 +15,42 @@ import numpy as np
 from scipy import special
 
 from program.expert.answer import findings
-from program.expert.answer.beliefs import MUCH, Look, above, faint, look_at, support
+from program.expert.answer.beliefs import MUCH, Look, above, faint, support
 from program.expert.answer.claims import (
     Claim,
     axis_of,
     cells_in,
     degree_in,
     entries,
-    fault_of,
     form,
     predicate,
     property_in,
     terms_in,
 )
-from program.expert.answer.findings import Phrases, VisibleFault
+from program.expert.answer.findings import Phrases
 from program.expert.answer.planning import is_read, region_pattern, without_options
 from program.expert.judge.views import View
 
 _CONTENT = "content"
 """Topic of a question that nothing measured answers."""
+_EXPOSURES = frozenset({"exposure", "underexposure", "overexposure"})
+_DETAIL = frozenset({"sharpness", "blur", "motion", "defocus", "oversharp", "low resolution"})
 _SURENESS = 0.7
 """What log-odds of a claim count as log-odds of an option."""
 _SAID_YES, _SUREST = 0.3, 5.0
 """Log-odds of "yes" where nothing can be measured, as askers name what they see; and the most that count."""
-_UNCLAIMED, _NO_CLAIM = -5.0, -2.0
-"""Log-odds of an option beside yes and no, or without a colour; and of one among faults that names none."""
+_NO_CLAIM = -2.0
+"""Log-odds of an option among others that claims nothing."""
 _FIRST = 0.8
-"""Log-odds that the fault named first among the findings gains where one of several is asked for."""
+"""Log-odds by which the fault named first among the findings leads where one of several is asked for."""
 _NO_PLACE = 0.5
 """What an option that names no place lacks, in deviations over the cells: objects count as the centre."""
+_RATHER, _TOO = 0.5, 0.75
+"""Probability of wrong exposure from which it is called rather, and too, dark or bright."""
+_SHARE_STEPS = (-2.5, -0.4, 0.4, 2.5)
+"""Log-odds of much of a property between "very low", "low", "average", "high" and "very high"."""
+_UNDECIDED, _SURE = 0.25, 1.5
+"""Log-odds within which an answer could as well be yes as no, and from which one is sure."""
 
 Reading = tuple[str, dict[str, float]]
 """What options are decided on, and the log-odds of each by its letter."""
@@ -59,13 +66,11 @@ class ChosenOption(NamedTuple):
     look: Look
 
 
-def answer_choice(
-    view: View, query: str, options: Mapping[str, str], evidence: Mapping[str, str], scores: Sequence[float]
-) -> ChosenOption:
-    """Choose an option; `evidence` (category -> severity word) and tool scores count, too."""
+def answer_choice(view: View, query: str, options: Mapping[str, str], scores: Sequence[float] = ()) -> ChosenOption:
+    """Choose an option; tools' scores count, too."""
     texts = {letter: " ".join(text.casefold().strip(" .。!！").split()) for letter, text in options.items()}
     question = without_options(query.casefold(), texts.values())
-    look = look_at(view, evidence, scores, question)
+    look = Look(view, scores, cells_in(question, with_subject=False))
     # Sorted, so that neither the order nor the letters decide anything.
     ordered = dict(sorted(texts.items(), key=lambda pair: pair[1]))
     for read in (_yes_or_no, _claims, _places, _tones):
@@ -98,22 +103,21 @@ def _agreed(look: Look, claims: Iterable[Claim]) -> float:
     return min(support(look, claim) for claim in claims)
 
 
+def _told_by(claim: Claim) -> str:
+    """Return the axis that a claim is told by: who asks for blur is told of blur."""
+    return "blur" if claim.axis == "sharpness" and not claim.more else claim.axis
+
+
 def _yes_or_no(look: Look, question: str, options: Mapping[str, str]) -> Reading | None:
     """Yes claims what the question does, no denies it."""
-    yes, no = (
-        [letter for letter, text in options.items() if form(says).match(text)] for says in ("says_yes", "says_no")
-    )
+    yes = [letter for letter, text in options.items() if form("says_yes").match(text)]
+    no = [letter for letter, text in options.items() if form("says_no").match(text)]
     if len(yes) != 1 or len(no) != 1:
         return None
     topic, agreed = _CONTENT, _SAID_YES
     if claims := predicate(question):
         topic, agreed = _told_by(claims[-1]), float(np.clip(_agreed(look, claims), -_SUREST, _SUREST))
-    return topic, {**dict.fromkeys(options, _UNCLAIMED), yes[0]: agreed, no[0]: 0.0}
-
-
-def _told_by(claim: Claim) -> str:
-    """Return the axis that a claim is told by: who asks for blur is told of blur."""
-    return "blur" if claim.axis == "sharpness" and not claim.more else claim.axis
+    return topic, {**dict.fromkeys(options, -_SUREST), yes[0]: agreed, no[0]: 0.0}
 
 
 def _claims(look: Look, question: str, options: Mapping[str, str]) -> Reading | None:
@@ -123,7 +127,9 @@ def _claims(look: Look, question: str, options: Mapping[str, str]) -> Reading | 
     if len(axes) <= 1 or axes <= _EXPOSURES:
         axis = min(axes) if axes else topic.axis if topic else "quality"
         graded = {letter: _degree(text, axis, topic, own, options) for letter, text in options.items()}
-        if len(axes) > 1 or not all(map(_is_amount, options.values())):  # unlike "slight blur" and "strong blur"
+        degrees = map(degree_in, options.values())
+        is_of_amounts = all(degree is not None and degree.kind == "amount" for degree in degrees)
+        if len(axes) > 1 or not is_of_amounts:  # unlike "slight blur" and "strong blur"
             graded |= {letter: claims for letter, claims in own.items() if claims}
         if all(graded.values()):
             own = graded
@@ -131,14 +137,6 @@ def _claims(look: Look, question: str, options: Mapping[str, str]) -> Reading | 
     if len(firsts) == len(options) and len({claim.axis for claim in firsts.values()}) == 1:
         return _shared_out(look, topic, firsts)
     return _each_for_itself(look, question, options, own)
-
-
-def _is_amount(text: str) -> bool:
-    degree = degree_in(text)
-    return degree is not None and degree.kind == "amount"
-
-
-_EXPOSURES = frozenset({"exposure", "underexposure", "overexposure"})
 
 
 def _claimed(text: str) -> list[Claim]:
@@ -176,14 +174,12 @@ def _degree(
 
 def _shared_out(look: Look, topic: Claim | None, claims: Mapping[str, Claim]) -> Reading | None:
     """Options are places on one axis: each claims the stretch around its place."""
-    places = {letter: claim.place for letter, claim in claims.items()}
-    axis = next(iter(claims.values())).axis
+    axis, places = next(iter(claims.values())).axis, {letter: claim.place for letter, claim in claims.items()}
+    if topic is not None and axis == "sharpness" and _told_by(topic) == "blur":
+        axis, places = "blur", {letter: 1 - place for letter, place in places.items()}
     at = np.unique(np.round(list(places.values()), 3))
     if len(at) < 2:
         return None
-    if axis == "sharpness" and topic is not None and _told_by(topic) == "blur":
-        axis, at = "blur", 1 - at[::-1]
-        places = {letter: 1 - place for letter, place in places.items()}
     bounds = 0.5 * (at[:-1] + at[1:])
     if not axis_of(axis).is_fault:
         # Degrees of a fault mean what they say; of a property they are relative to what is usual.
@@ -201,32 +197,24 @@ def _each_for_itself(
     """Each option claims a fault or a property; "no distortion" holds when no other does."""
     sign = -1.0 if form("reversed").search(question) else 1.0
     none = [letter for letter, text in options.items() if form("says_none").match(text)]
-    odds, names = dict.fromkeys(options, _NO_CLAIM), []
-    worst = look.visible[:1] if sign > 0 else []
     claimed = {letter: claims for letter, claims in own.items() if claims and letter not in none}
     if len(claimed) < (1 if none else 2):
         return None
+    odds = dict.fromkeys(options, _NO_CLAIM)
     for letter, claims in claimed.items():
         odds[letter] = max(sign * support(look, claim) for claim in claims)
-        if worst and _names(claims, worst[0]):
-            names.append(letter)
     odds |= dict.fromkeys(none, 0.0)
-    if names:
-        first = max(names, key=odds.__getitem__)
-        odds[first] = _FIRST + (odds[first] if worst[0].severity == "slight" else max(odds.values()))
+    first = look.told("distortion")[:1] if sign > 0 else []
+    named = [letter for letter, claims in claimed.items() if _are_about(look, claims, first)]
+    if named:
+        odds[max(named, key=odds.__getitem__)] = _FIRST + max(odds.values())
     is_exposure = all(claim.axis in _EXPOSURES for claims in own.values() for claim in claims)
     return "exposure" if is_exposure else "distortion", odds
 
 
-def _names(claims: Iterable[Claim], fault: VisibleFault) -> bool:
-    """Return whether any of some claims names a fault, by its own name or its family's."""
-    for claim in claims:
-        axis = axis_of(claim.axis)
-        named = claim.axis if axis.is_fault else axis.high if claim.more else axis.low
-        is_family = claim.kind == "topic" or claim.axis == "sharpness"
-        if fault.fault in axis_of(named).kinds or (is_family and named == fault_of(fault.category)):
-            return True
-    return False
+def _are_about(look: Look, claims: Iterable[Claim], first: list[findings.VisibleFault]) -> bool:
+    """Return whether some claims are about the fault that the findings name first, if they name any."""
+    return bool(first) and any(look.told(claim.axis)[:1] == first for claim in claims)
 
 
 def _places(look: Look, question: str, options: Mapping[str, str]) -> Reading | None:
@@ -258,20 +246,10 @@ def _tones(look: Look, question: str, options: Mapping[str, str]) -> Reading | N
         for words, row in entries("tones"):
             if words.search(text):
                 odds[letter] = -4 * float(np.linalg.norm(own - row["colour"])) / _SURENESS
-    if len(odds) < 2:
-        return None
-    return "colour tone", {**dict.fromkeys(options, _UNCLAIMED), **odds}
+    return ("tone", {**dict.fromkeys(options, -_SUREST), **odds}) if len(odds) > 1 else None
 
 
-_DETAIL = frozenset({"sharpness", "blur", "motion", "defocus", "oversharp", "low resolution"})
-_RATHER, _TOO = 0.5, 0.75
-"""Probability of wrong exposure from which it is called rather, and too, dark or bright."""
-_SHARE_STEPS = (-2.5, -0.4, 0.4, 2.5)
-"""Log-odds of much of a property between "very low", "low", "average", "high" and "very high"."""
-_NEUTRAL = 0.02
-"""Casts below which light has no colour to name."""
-_UNDECIDED, _SURE = 0.25, 1.5
-"""Log-odds within which an answer could as well be yes as no, and from which one is sure."""
+# The words of an answer
 
 
 def unseen(query: str, phrases: Phrases) -> str:
@@ -284,54 +262,43 @@ def fact(look: Look, axis: str, phrases: Phrases, *, denied: bool = False) -> st
 
     Where the answer has `denied` a fault, a slight one is the most that there is.
     """
-    if axis == "colour tone":
-        return phrases.say("sentence.tone", tone=phrases.say(f"tone.{_tone(look.view)}"))
-    name, category = phrases.say(f"axis.{axis}"), look.category(axis)
-    visible = look.told(axis)
-    if not visible and axis_of(axis).told:
+    visible, category, odds = look.told(axis), look.category(axis), above(look, axis)
+    if axis in _EXPOSURES and not visible:
         return _exposure(look, axis, phrases)
+    name = phrases.say(f"axis.{axis}")
     is_property = axis == "uneven" or not axis_of(axis).is_fault
     if is_property and not (visible and axis in {"sharpness", "exposure"}):
-        return phrases.say("fact.step", name=name, step=_share_word(look, axis, phrases))
-    if not visible and category in look.disputed:
-        return phrases.say("sentence.in_part")  # of the whole image it cannot be told
-    is_there = above(look, axis) > 0
-    if not visible and category and is_there:
+        return _amount(look, axis, phrases)
+    if not visible and category and odds > 0:
         visible = faint(look, [category])
-    if visible:
-        items = [findings.item(look.view, each, phrases) for each in visible]
-        if denied and all(each.severity == "slight" for each in visible):
-            return phrases.say("sentence.at_most", items=phrases.say("sentence.list").join(items))
-        return findings.sentence_of(items, phrases)
-    if is_there:
-        return phrases.say("sentence.signs", name=name)
-    return findings.sentence_of([phrases.say("opening.none", name=name)], phrases)
-
-
-def _tone(view: View) -> str:
-    red, yellow = view.measured["cast_red_green"], view.measured["cast_yellow_blue"]
-    if max(abs(red), abs(yellow)) <= _NEUTRAL:
-        return "none"
-    if abs(red) >= abs(yellow):
-        return "red" if red > 0 else "green"
-    return "yellow" if yellow > 0 else "blue"
-
-
-def _share_word(look: Look, axis: str, phrases: Phrases) -> str:
-    return phrases.say(f"share.{int(np.digitize(above(look, axis), _SHARE_STEPS))}")
+    if not visible:
+        nothing = phrases.say("opening.none", name=name)
+        return phrases.say("sentence.signs", name=name) if odds > 0 else findings.sentence_of([nothing], phrases)
+    items = [findings.item(look.view, each, phrases) for each in visible]
+    if denied and all(each.severity == "slight" for each in visible):
+        return phrases.say("sentence.at_most", items=phrases.say("sentence.list").join(items))
+    return findings.sentence_of(items, phrases)
 
 
 def _exposure(look: Look, axis: str, phrases: Phrases) -> str:
     """Say how the exposure is: on the side that an axis names, if wrong, else on the worse."""
-    if named := look.told("exposure"):
-        side = "underexposure" if named[0].fault == "too dark" else "overexposure"
-        how_far = 1 if named[0].severity == "slight" else 2
-    else:
-        odds = {side: above(look, side) for side in ("underexposure", "overexposure")}
-        side = axis if odds.get(axis, 0.0) > 0 else max(odds, key=odds.__getitem__)
-        how_far = int(np.digitize(special.expit(odds[side]), (_RATHER, _TOO)))
+    odds = {side: above(look, side) for side in ("underexposure", "overexposure")}
+    side = axis if odds.get(axis, 0.0) > 0 else max(odds, key=odds.__getitem__)
+    how_far = int(np.digitize(special.expit(odds[side]), (_RATHER, _TOO)))
     step = 2 - how_far if side == "underexposure" else 2 + how_far
     return phrases.say("answer.exposure", step=phrases.say(f"exposure.{step}"))
+
+
+def _amount(look: Look, axis: str, phrases: Phrases) -> str:
+    """Say how much there is of an axis, in a word."""
+    name, odds = phrases.say(f"axis.{axis}"), above(look, axis)
+    if not axis_of(axis).is_fault or axis == "uneven":
+        step = phrases.say(f"share.{int(np.digitize(odds, _SHARE_STEPS))}")
+        return phrases.say("answer.share", name=name, step=step)
+    word = look.stated(axis)
+    if word == "none" and odds > 0:
+        word = "slight"
+    return phrases.say("answer.fault", severity=phrases.say(f"severity.{word}"), name=name)
 
 
 def is_guessed(choice: ChosenOption, options: Mapping[str, str]) -> bool:
@@ -352,22 +319,18 @@ def choice_reason(
     text, look, axis = options.get(choice.letter, ""), choice.look, _axis_of(choice, options)
     words = findings.summary(look.view, quality, phrases)
     if is_guessed(choice, options):
-        why = unseen(query, phrases)
-        if axis in _DETAIL and look.view.unjudged:
-            why = findings.unjudged_text(look.view, phrases)
-        return phrases.join(why, phrases.say("choice.guess"), words if choice.topic == _CONTENT else "")
-    claim, folded = property_in(text), query.casefold()
-    worst = findings.visible_faults(look.view)[:1]
-    if choice.topic != "distortion" or form("reversed").search(folded):
-        sentences = [fact(look, axis, phrases, denied=_is_denied(text, predicate(folded)))]
-        if choice.topic in {"distortion", "quality"}:
-            sentences.append(words)
-    elif claim is None or claim.axis == "taste":
-        sentences = [words]
-    elif support(look, claim) < 0 and not any(_names(_claimed(text.casefold()), each) for each in worst):
-        sentences = [phrases.say("choice.unclear"), words]
-    else:
-        sentences = [fact(look, axis, phrases)]
+        why = findings.unjudged_text(look.view, phrases) if axis in _DETAIL else ""
+        about = words if choice.topic == _CONTENT else ""
+        return phrases.join(why or unseen(query, phrases), phrases.say("choice.guess"), about)
+    is_reversed = form("reversed").search(query.casefold()) is not None
+    sentences = [words]
+    if axis == "quality":
+        sentences = [fact(look, axis, phrases), words]
+    elif axis not in {"distortion", "tone", "taste"}:
+        sentences = [fact(look, axis, phrases, denied=_is_denied(text, predicate(query.casefold())))]
+        is_told = bool(look.told(axis)) or is_reversed
+        if choice.topic == "distortion" and not is_told and _agreed(look, _claimed(text.casefold())) < 0:
+            sentences = [phrases.say("choice.unclear"), words]
     if look.cells:
         sentences.append(phrases.say("sentence.grid_place", place=_place_name(query)))
     return _stated(choice, options, phrases.join(*sentences), phrases)
@@ -435,7 +398,9 @@ def direct_answer(look: Look, query: str, phrases: Phrases) -> list[str]:
         cells = look.view.measured.maps[axis_of(last.axis).map]
         place = findings.place_phrase(cells, phrases, lowest=not _shows_by_high(last))
         return [phrases.say("sentence.at_place", place=place)]
-    return [_amount(look, last, phrases)]
+    if last.axis in {"lighting", *_EXPOSURES}:
+        return [_exposure(look, last.axis, phrases)]
+    return [_amount(look, _told_by(last), phrases)]
 
 
 def _names_both_sides(text: str) -> bool:
@@ -448,33 +413,19 @@ def _names_both_sides(text: str) -> bool:
 def _verdict(look: Look, claims: Sequence[Claim], phrases: Phrases) -> list[str]:
     """Say yes or no, how surely, and why where the findings do not say it themselves."""
     last, odds = claims[-1], _agreed(look, claims)
-    stated, is_told = look.stated(last.axis), axis_of(last.axis).category is not None
-    names_fault, why = _names_fault(last), fact(look, _told_by(last), phrases)
-    is_faint = stated == "none" and is_told and not (look.paired or look.cells)
-    if last.axis != "distortion" and (stated == "slight" or (is_faint and names_fault and odds > 0)):
-        slightly = phrases.say("answer.slightly" if names_fault else "answer.mostly")
-        return [slightly] if stated == "slight" else [slightly, why]
-    answer = "agree" if odds >= 0 else "disagree"
+    stated, why, is_told = look.stated(last.axis), fact(look, _told_by(last), phrases), bool(look.category(last.axis))
+    if last.axis != "distortion" and stated == "slight":
+        return [phrases.say("answer.slightly" if _names_fault(last) else "answer.mostly")]
     if stated != "none" or (is_told and odds < -_SURE):
-        return [phrases.say(f"answer.{answer}")]
-    if abs(odds) < _UNDECIDED and not is_faint:
+        return [phrases.say("answer.agree" if odds >= 0 else "answer.disagree")]
+    if is_told and _names_fault(last) and odds > 0 and not (look.paired or look.cells):
+        return [phrases.say("answer.slightly"), why]  # it is there, but does not stand out
+    answer = "agree" if odds >= 0 else "disagree"
+    if abs(odds) < _UNDECIDED:
         answer = "unclear"
     elif abs(odds) < _SURE:
         answer = f"probably_{answer}"
     return [phrases.say(f"answer.{answer}"), why]
-
-
-def _amount(look: Look, topic: Claim, phrases: Phrases) -> str:
-    if axis_of(topic.axis).told or topic.axis == "lighting":
-        return _exposure(look, topic.axis, phrases)
-    axis = _told_by(topic)
-    name = phrases.say(f"axis.{axis}")
-    if not axis_of(axis).is_fault:
-        return phrases.say("answer.share", name=name, step=_share_word(look, axis, phrases))
-    word = look.stated(axis)
-    if word == "none" and above(look, axis) > 0:
-        word = "slight"
-    return phrases.say("answer.fault", severity=phrases.say(f"severity.{word}"), name=name)
 
 
 def _place_name(text: str) -> str:

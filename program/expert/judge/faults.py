@@ -15,10 +15,11 @@ from cachetools import LRUCache, cached
 from scipy import special
 
 from program.expert.judge.heads import OUTPUTS, Heads, likelihoods, load_heads
-from program.expert.judge.views import REMEMBERED, Measurements, View, Viewer
+from program.expert.judge.views import REMEMBERED, View, Viewer
 from program.expert.measure.features import MAXIMUM_SIDE
+from program.expert.measure.naturalness import Numbers
 from program.expert.store import Matrix
-from program.images.store import IMAGES, ImageRef
+from program.images.store import ImageRef
 from signatures.schemas import FAULTS, DistortionCategory, faults_explained
 
 STRENGTHS = ("slight", "moderate", "strong")
@@ -100,7 +101,7 @@ def _faults_of_whole(view: View) -> tuple[NamedFault, ...]:
 
 def unsupported(view: View) -> frozenset[str]:
     """Return the faults that are none here: meant effects, highlights that do not clip, and so on."""
-    signs, barred = view.signs, set(faults_explained(view.intended))
+    signs, barred = view.signs.by_name(), set(faults_explained(view.intended))
     if kind_of(view) == "packshot":
         barred |= _BARRED
     if signs["clipped_any"] < _CLIPPED:
@@ -111,8 +112,9 @@ def unsupported(view: View) -> frozenset[str]:
         barred.add("motion blur")
     if view.measured["saturation"] < _GREY:
         barred |= _COLOUR
-    lights = [_hue_of(light) for light in _lights(view)]
-    hue, size = _hue_of(_lights(view).mean(axis=0))
+    estimates = _lights(signs)
+    lights = [_hue_of(light) for light in estimates]
+    hue, size = _hue_of(estimates.mean(axis=0))
     apart = [abs((each - hue + 180) % 360 - 180) for each, _ in lights]
     if size < _TINTED or max(apart) > _ONE_HUE or signs["strong_colour"] > _VIVID:
         barred.add("colour cast")
@@ -160,13 +162,12 @@ def local_faults(view: View) -> Mapping[str, LocalFault]:
             continue
         at = int(apart.argmax())
         least_apart = _FAR_APART if fault in of_whole else _APART
-        with IMAGES.borrow():
-            part = view.cell(at).within(view)
-            if part.severities[category] - view.severities[category] < least_apart:
-                continue
-            for named in _faults_of_whole(part):
-                if named.fault == fault and named.probability >= _LIKELY:
-                    local[fault] = LocalFault(named, part, at)
+        part = view.cell(at).within(view)
+        if part.severities[category] - view.severities[category] < least_apart:
+            continue
+        for named in _faults_of_whole(part):
+            if named.fault == fault and named.probability >= _LIKELY:
+                local[fault] = LocalFault(named, part, at)
     return local
 
 
@@ -267,10 +268,11 @@ def frame_of(viewer: Viewer, image: ImageRef) -> str | None:
     spread, textured = viewer.evenness(image)  # a tenth of the work, which settles nearly all images
     if spread > 1.1 * 3 * _ALIKE and textured > 1.1 * _UNTEXTURED:
         return None
-    return _frame(viewer.features(image), viewer.signs(image))
+    measured, signs = viewer.features_and_signs(image)
+    return _frame(measured.by_name(), signs.by_name())
 
 
-def _frame(measured: Measurements, signs: Measurements) -> str | None:
+def _frame(measured: Numbers, signs: Numbers) -> str | None:
     """Return which of `KINDS` an image is that shows nothing: black, white, flat or noise; else None."""
     deviation, of_quarter = measured["luma1_deviation_log"], measured["luma3_deviation_log"]
     spread, textured = signs["power_spread"], measured["textured_share"]
@@ -287,7 +289,7 @@ def _frame(measured: Measurements, signs: Measurements) -> str | None:
     return "noise" if is_noise else None
 
 
-def _paper_kind(measured: Measurements, signs: Measurements) -> str | None:
+def _paper_kind(measured: Numbers, signs: Numbers) -> str | None:
     """Return "document" of crisp letters, or "screenshot or graphic" of a few marks on an even ground."""
     crisp, sparse = signs["fine_best"], measured["luma1_deviation_cv"]
     if crisp > 0.63 and crisp + sparse > 1.6 and measured["luma1_deviation_log"] > 2:
@@ -314,8 +316,8 @@ def kind_of(view: View) -> str:
         return kind  # a sign in a photograph is no document
     if view.unjudged == "small":
         return "photograph"
-    n, signs = view.measured, view.signs
-    even_or_paper = _frame(n, signs) or _paper_kind(n, signs)
+    measured, signs = view.measured.by_name(), view.signs.by_name()
+    even_or_paper = _frame(measured, signs) or _paper_kind(measured, signs)
     if even_or_paper is not None:
         return even_or_paper
     rest = 1 - signs["white"] - signs["black"]
@@ -327,7 +329,7 @@ def kind_of(view: View) -> str:
         return "packshot"
     if signs["white_edge"] > 0.9 or even > 0.75:
         return "screenshot or graphic"
-    dim = np.array(signs.maps["dim_at"])
+    dim = np.array(view.signs.maps["dim_at"])
     corners, sides, centre = dim[::2, ::2], (dim[0, 1], dim[1, 0], dim[1, 2], dim[2, 1]), dim[1, 1]
     if corners.min() > 0.25 and max(sides) < 0.45 and centre < 0.02 and signs["black_edge"] > 0.8:
         return "view through an instrument"
@@ -370,8 +372,9 @@ def cells_of(view: View) -> Matrix:
     return np.column_stack([apart - whole, np.broadcast_to(whole, apart.shape), _POSITION])
 
 
+@functools.lru_cache(maxsize=1024)
 def _spread(view: View, fault: str) -> Matrix:
-    """Return how probably people who see a fault see it in each cell."""
+    """Return how probably people who see a fault see it in each cell; not to be changed."""
     if (local := local_faults(view).get(fault)) is not None:
         return np.asarray(np.eye(9)[local.cell])
     spread = np.asarray(special.expit(cells_of(view) @ load_heads().places[list(FAULTS).index(fault)]))
@@ -398,10 +401,11 @@ def is_in_corner(view: View, fault: str) -> bool:
 
 def light_to_move(view: View, fault: str, strength: str) -> float:
     """Return the stops by which light is to be raised, or lowered, against a fault of it; 0 of others."""
-    mean, dark = view.signs["light_mean"], view.signs["stops_25"]
-    stops = {"too dark": _USUAL_LIGHT - mean, "too bright": mean - _BRIGHT_LIGHT, "crushed shadows": _SHADOWS - dark}
-    if fault not in stops:
+    if fault not in {"too dark", "too bright", "crushed shadows"}:
         return 0.0
+    signs = view.signs.by_name()
+    mean, dark = signs["light_mean"], signs["stops_25"]
+    stops = {"too dark": _USUAL_LIGHT - mean, "too bright": mean - _BRIGHT_LIGHT, "crushed shadows": _SHADOWS - dark}
     return float(np.clip(stops[fault], 0.5, 1 + 0.5 * STRENGTHS.index(strength)))
 
 
@@ -419,10 +423,10 @@ def fault_map(view: View, fault: str) -> Matrix:
     return np.asarray(4 - 3 * probability_of(seen_in(view, fault), fault) * (spread / spread.max()).reshape(3, 3))
 
 
-def _lights(view: View) -> Matrix:
+def _lights(signs: Numbers) -> Matrix:
     """Return three estimates of the colour of the light: logs of red and of blue over green."""
     names = ("grey_world", "shades", "lights")
-    return np.array([[view.signs[f"{name}_r"], view.signs[f"{name}_b"]] for name in names])
+    return np.array([[signs[f"{name}_r"], signs[f"{name}_b"]] for name in names])
 
 
 def _hue_of(light: Matrix) -> tuple[float, float]:
@@ -438,5 +442,5 @@ _TONES = {20: "red", 40: "orange", 60: "yellow", 165: "green", 230: "blue", 335:
 
 def tint_of(view: View) -> str:
     """Return the colour that an image's light leans to."""
-    hue, _ = _hue_of(_lights(view).mean(axis=0))
+    hue, _ = _hue_of(_lights(view.signs.by_name()).mean(axis=0))
     return next(tone for most, tone in _TONES.items() if hue <= most)

@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from functools import cached_property, partial
 from pathlib import Path
 from threading import Condition
-from typing import Any, Literal
+from typing import Any, Literal, TypeAlias
 
 import numpy as np
 from cachetools import LRUCache, cached
@@ -55,6 +55,14 @@ class Measurements:
     def __getitem__(self, name: str) -> float:
         return float(self.vector[self.names.index(name)])
 
+    def by_name(self) -> dict[str, float]:
+        """Return all values by name, for who reads several."""
+        return dict(zip(self.names, self.vector.tolist(), strict=True))
+
+
+_NO_SIGNS = Measurements(np.zeros(0), {}, ())
+"""Of an image beside a reference."""
+
 
 class View:
     """One image, alone or against its reference; derived values are computed on first use."""
@@ -66,17 +74,17 @@ class View:
         size: tuple[int, int],
         vector: Matrix,
         difference: Measurements | None = None,
-        signs: Callable[[], Measurements] | None = None,
+        signs: Measurements | None = None,
         cell: "Callable[[int], View] | None" = None,
     ) -> None:
         """Take the content hashes of image and reference ("" without one), and what was measured.
 
         `size` is width and height. `vector` is what the model reads of the image, or of its
-        `difference` from the reference; of an image alone `signs` measures those of faults, and
-        `cell` one of its 3 x 3 parts as large as it is: 0 .. 8, row by row.
+        `difference` from the reference; of an image alone `signs` are those of faults, and `cell`
+        measures one of its 3 x 3 parts as large as it is: 0 .. 8, row by row.
         """
         self.key, self.measured, self.size, self.difference = key, measured, size, difference
-        self.cell, self._signs = cell, signs
+        self.cell, self.signs = cell, signs or _NO_SIGNS
         features = self.model.look(vector)
         # Of an image with nothing to judge by as little is known as of one unlike all others.
         if self.unjudged is not None:
@@ -133,13 +141,6 @@ class View:
         if min(self.size) < SMALLEST:
             return "small"
         return "flat" if self.measured["textured_share"] == 0 else None
-
-    @cached_property
-    def signs(self) -> Measurements:
-        """The signs of faults, measured on first use; only without a reference."""
-        if self._signs is None:
-            raise ValueError("an image beside a reference has no signs; look at it alone")
-        return self._signs()
 
     @property
     def model(self) -> Model:
@@ -212,81 +213,59 @@ class Viewer:
             return self.view(crop, reference)
         return self.view(crop).within(self.view(whole))
 
-    def features(self, image: ImageRef) -> Measurements:
-        """Return what is measured of an image without the network."""
-        return self._measurements(image.sha256, FEATURE_NAMES, lambda: measure(_pixels(image)))
+    def features_and_signs(self, image: ImageRef) -> tuple[Measurements, Measurements]:
+        """Return what is measured of an image without the network, and the signs of faults in it."""
+        kept = self._kept(_readings_of(image.sha256, partial(_pixels, image))[:2])
+        return _measurements(kept[0], FEATURE_NAMES), _measurements(kept[1], SIGN_NAMES)
 
     def evenness(self, image: ImageRef) -> tuple[float, float]:
         """Return the sign `power_spread` and the feature `textured_share` alone, in a tenth of the time of all."""
         pixels = _pixels(image)
         return power_spread(pixels), textured_share(pixels)
 
-    def signs(self, image: ImageRef) -> Measurements:
-        """Return the signs of faults in an image."""
-        return self._measurements(f"signs/{image.sha256}", SIGN_NAMES, lambda: signs(_pixels(image)))
-
     @cached(
         VIEWS, key=lambda _, image, reference: _key_of(image, reference),
         condition=Condition(),  # two threads that judge one image measure it once
     )  # fmt: skip
     def _view(self, image: ImageRef, reference: ImageRef | None) -> View:
-        key, size = _key_of(image, reference), (image.width, image.height)
-        measured = self.features(image)
         if reference is None:
-            vector = np.concatenate([self._spreads(image).ravel(), measured.vector])
-            signs_of_image, cell = partial(self.signs, image), partial(self._cell, image)
-            view = View(key, measured, size, vector, signs=signs_of_image, cell=cell)
-            _ = view.prior  # while the pixels are at hand, which its signs are measured on
-            return view
-        difference = self._measurements(
-            "/".join(key), DIFFERENCE_NAMES,
-            lambda: reference_differences(_pixels(image), _pixels(reference)),
-        )  # fmt: skip
-        change = self._spreads(image)[0] - self._spreads(reference, image)[0]
+            return self._alone(image)
+        key, size = _key_of(image, reference), (image.width, image.height)
+        features_read, _, spreads_read = _readings_of(image.sha256, partial(_pixels, image))
+        difference_read = "/".join(key), lambda: _plain(reference_differences(_pixels(image), _pixels(reference)))
+        # Their difference before their spreads: with it the network reads both.
+        read = [features_read, difference_read, spreads_read, _spreads_beside(reference, image)]
+        features, apart, own, others = self._kept(read)
+        measured, difference = _measurements(features, FEATURE_NAMES), _measurements(apart, DIFFERENCE_NAMES)
+        change = _spreads(own)[0] - _spreads(others)[0]
         view = View(key, measured, size, np.concatenate([change, difference.vector]), difference)
         shift = shift_of(image, reference)
         if any(shift):
             view.shift, view.shared = shift, self._shared(view, image, reference, shift)
         return view
 
+    def _alone(self, image: ImageRef) -> View:
+        kept = self._kept(_readings_of(image.sha256, functools.cache(partial(_pixels, image))))
+        return _view_of(_key_of(image, None), (image.width, image.height), kept, partial(self._cell, image))
+
     def _cell(self, image: ImageRef, at: int) -> View:
         """Return the view of one of an image's 3 x 3 parts, as many pixels as there are of it."""
-        pixels, (row, column) = _pixels(image), divmod(at, 3)
-        return self.view(IMAGES.add(pixels[thirds(pixels.shape[0])[row], thirds(pixels.shape[1])[column]]))
+        whole, (row, column) = _pixels(image), divmod(at, 3)
+        rows, columns = thirds(*whole.shape[:2])
+        pixels = np.ascontiguousarray(whole[rows[row], columns[column]])
+        key = f"{image.sha256}/cell{at}"
+        kept = self._kept(_readings_of(key, lambda: pixels))
+        return _view_of((key, ""), (pixels.shape[1], pixels.shape[0]), kept)
 
     def _shared(self, view: View, image: ImageRef, reference: ImageRef, shift: tuple[int, int]) -> View:
         """Return the view of what a shifted image and its reference both show."""
         shared = overlap(shift, _pixels(image), _pixels(reference))
-        difference = self._measurements(
-            f"{'/'.join(view.key)}/{shift}", DIFFERENCE_NAMES, lambda: reference_differences(*shared)
-        )
+        key = f"{'/'.join(view.key)}/{shift}"
+        (apart,) = self._kept([(key, lambda: _plain(reference_differences(*shared)))])
+        difference = _measurements(apart, DIFFERENCE_NAMES)
         own, others = (network.spreads(pixels)[0] for pixels in shared)
         vector = np.concatenate([own - others, difference.vector])
         return View(view.key, view.measured, view.size, vector, difference)
-
-    def _measurements(self, key: str, names: tuple[str, ...], work: Callable[[], tuple[Numbers, Maps]]) -> Measurements:
-        def measured() -> dict[str, Any]:
-            numbers, maps = work()
-            return {"vector": list(numbers.values()), "maps": maps}
-
-        value = self._kept(key, measured)
-        return Measurements(np.array(value["vector"], dtype=np.float64), value["maps"], names)
-
-    def _spreads(self, image: ImageRef, shown_as: ImageRef | None = None) -> Matrix:
-        """Return what the network reads of an image, at the size of another."""
-        other = shown_as or image
-        size = (other.width, other.height)
-
-        def reading() -> str:
-            shown = resample(_pixels(image), _pixels(other))
-            return base64.b64encode(network.spreads(shown).astype("<f2").tobytes()).decode()
-
-        key = f"spreads/{image.sha256}"
-        if (image.width, image.height) != size:
-            key += "/{}x{}".format(*size)
-        # In half precision, 48 KB an image, as those that the model was fitted on.
-        packed = base64.b64decode(self._kept(key, reading))
-        return np.frombuffer(packed, "<f2").astype(float).reshape(2, -1)
 
     @classmethod
     def forget(cls) -> None:
@@ -294,13 +273,67 @@ class Viewer:
         cls._view.cache_clear()
         give_back_memory()
 
-    def _kept(self, key: str, work: Callable[[], Any]) -> Any:
-        """Return what the folder holds under a key, or else work it out and keep it there."""
+    def _kept(self, readings: Sequence["_Reading"]) -> list[Any]:
+        """Return what the folder holds under each key; what it lacks is worked out and kept there."""
         if self._disk is None:
-            return work()
-        if (value := self._disk.get(f"{_LAYOUT}/{key}")) is None:
-            self._disk.set(f"{_LAYOUT}/{key}", value := work())
-        return value
+            return [work() for _, work in readings]
+        found = self._disk.get_all([f"{_LAYOUT}/{key}" for key, _ in readings])
+        lacking = {}
+        for key, work in readings:
+            place = f"{_LAYOUT}/{key}"
+            if place not in found:
+                found[place] = lacking[place] = work()
+        if lacking:
+            self._disk.set_all(lacking)
+        return [found[f"{_LAYOUT}/{key}"] for key, _ in readings]
+
+
+_Reading: TypeAlias = tuple[str, Callable[[], Any]]
+"""A key, and what works out the JSON value that is kept under it."""
+
+
+def _readings_of(key: str, pixels: Callable[[], NDArray[np.uint8]]) -> list[_Reading]:
+    """Return the readings of an image alone: its features, signs and spreads."""
+    return [
+        (key, lambda: _plain(measure(pixels()))),
+        (f"signs/{key}", lambda: _plain(signs(pixels()))),
+        (f"spreads/{key}", lambda: _packed_spreads(pixels())),
+    ]
+
+
+def _plain(measured: tuple[Numbers, Maps]) -> dict[str, Any]:
+    numbers, maps = measured
+    return {"vector": list(numbers.values()), "maps": maps}
+
+
+def _measurements(kept: Mapping[str, Any], names: tuple[str, ...]) -> Measurements:
+    return Measurements(np.array(kept["vector"], dtype=np.float64), kept["maps"], names)
+
+
+def _spreads_beside(reference: ImageRef, image: ImageRef) -> _Reading:
+    """Return the reading of what the network makes of a reference, at the size of its image."""
+    key = f"spreads/{reference.sha256}"
+    if (reference.width, reference.height) != (image.width, image.height):
+        key += f"/{image.width}x{image.height}"
+    return key, lambda: _packed_spreads(resample(_pixels(reference), _pixels(image)))
+
+
+def _packed_spreads(pixels: NDArray[np.uint8]) -> str:
+    # In half precision, 48 KB an image, as those that the model was fitted on.
+    return base64.b64encode(network.spreads(pixels).astype("<f2").tobytes()).decode()
+
+
+def _view_of(
+    key: tuple[str, str], size: tuple[int, int], kept: Sequence[Any], cell: Callable[[int], View] | None = None
+) -> View:
+    """Return the view of pixels alone from their features, signs and spreads, as they are kept."""
+    measured, marks = _measurements(kept[0], FEATURE_NAMES), _measurements(kept[1], SIGN_NAMES)
+    vector = np.concatenate([_spreads(kept[2]).ravel(), measured.vector])
+    return View(key, measured, size, vector, signs=marks, cell=cell)
+
+
+def _spreads(kept: str) -> Matrix:
+    return np.frombuffer(base64.b64decode(kept), "<f2").astype(float).reshape(2, -1)
 
 
 def _pixels(image: ImageRef) -> NDArray[np.uint8]:

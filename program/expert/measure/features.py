@@ -1,12 +1,12 @@
 """What the expert measures of one image. Pure numpy/scipy."""
 
+from collections.abc import Mapping
 from functools import lru_cache
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 from PIL import Image
-from scipy import ndimage
 
 from program.expert.measure.naturalness import Numbers, Plane, colour_statistics, halve, scene_statistics
 
@@ -16,6 +16,9 @@ MAXIMUM_SIDE = 1024
 """Longer sides are scaled down to this many pixels: the quality models saw images of about 500."""
 _ROWS = 256
 _BLOCK = 16
+BANDS = {"dark": (10, 60), "middle": (60, 140), "bright": (140, 245)}
+"""Brightness of shadows, middle tones and lights."""
+_HIGHEST = 255
 _TEXTURED = 9.0
 """Variance from which a block has texture."""
 
@@ -49,7 +52,7 @@ def measure(pixels: NDArray[np.uint8]) -> tuple[Numbers, Maps]:
 def textured_share(pixels: NDArray[np.uint8]) -> float:
     """Measure one feature of `measure` alone."""
     luma = _luma(shrink(pixels, MAXIMUM_SIDE).astype(np.float32))
-    return float((_block_power(luma) > _TEXTURED).mean())
+    return _share(block_variances(luma, _BLOCK) > _TEXTURED)
 
 
 def _luma(rgb: Plane) -> Plane:
@@ -90,7 +93,7 @@ def _sharpness(luma: Plane, fine: Plane, slopes: list[Plane], deviation: Plane) 
     details, maps = _details(luma, fine)
     numbers |= _reblur(luma) | details
     numbers |= _logs("texture", **_percentiles(_thinned(deviation), p10=10, p90=90))
-    numbers["flat_share"] = float((deviation < 1.5).mean())
+    numbers["flat_share"] = _share(deviation < 1.5)
     return numbers, maps | {"sharpness": grid_of(slopes[0])}
 
 
@@ -113,8 +116,9 @@ def _reblur_along(luma: Plane, axis: int) -> float:
     if total <= 1e-6:
         return 1.0
     after /= 9
-    np.maximum(np.subtract(before, after, out=after), 0, out=after)
-    return 1.0 - float(after.sum()) / total
+    lost = np.subtract(before, after, out=after)
+    lost = np.clip(lost, 0, _HIGHEST, out=lost)
+    return 1.0 - float(lost.sum()) / total
 
 
 def _step_sizes(plane: Plane, apart: int, axis: int) -> Plane:
@@ -126,14 +130,9 @@ def _step_sizes(plane: Plane, apart: int, axis: int) -> Plane:
     return np.asarray(np.abs(steps, out=steps))
 
 
-def _block_power(luma: Plane) -> Plane:
-    return np.asarray(blocks_of(luma, _BLOCK).var(axis=2))
-
-
 def _details(luma: Plane, fine: Plane) -> tuple[Numbers, Maps]:
     """Measure the share of fine detail in each block: energy lost by a blur over all energy."""
-    fine_power = (blocks_of(fine, _BLOCK) ** 2).mean(axis=2)
-    power = _block_power(luma)
+    fine_power, power = block_means(fine * fine, _BLOCK), block_variances(luma, _BLOCK)
     share = np.sqrt(fine_power / (power + 2.0))
     weight = power / (power + 25.0)
     textured = share[power > _TEXTURED]
@@ -146,7 +145,7 @@ def _details(luma: Plane, fine: Plane) -> tuple[Numbers, Maps]:
         **_percentiles(textured, detail_p10=10, detail_median=50, detail_p90=90, detail_p98=98),
         "detail_mean": float((share * weight).sum() / (weight.sum() + 1e-3)),
         **_logs("detail_power", p90=most, p50=usual),
-        "textured_share": float((power > _TEXTURED).mean()),
+        "textured_share": _share(power > _TEXTURED),
         "detail_centre": float(inner.mean() - share.mean()),
     }, {"detail": grid_of(share)}  # fmt: skip
 
@@ -168,18 +167,27 @@ def _noise(luma: Plane, red: Plane, green: Plane, blue: Plane) -> tuple[Numbers,
         **_logs("noise", all=np.sqrt(np.pi / 2) * absolute.mean()),
         **_logs("noise", mad=1.4826 * _percentiles(_thinned(absolute), middle=50)["middle"]),
         **_logs("noise", **_percentiles(spread, flat=5, p20=20, p50=50)),
-        **_logs("noise", peaks=float((square * square).mean()) / (float(square.mean()) ** 2 + 1e-6)),
-        **_logs("impulse", share=1000 * float(lonely.mean())),
+        **_logs("noise", peaks=_power(square) / (float(square.mean()) ** 2 + 1e-6)),
+        **_logs("impulse", share=1000 * _share(lonely)),
         **_logs("noise", red_green=red_green, blue=blue_luma),
     }
     # Noise shows where the picture itself is quiet.
     return numbers, {"noise": grid_of(spread, 25)}
 
 
+def _share(of: NDArray[np.bool_]) -> float:
+    return np.count_nonzero(of) / of.size
+
+
+def _power(plane: Plane) -> float:
+    flat = plane.ravel()
+    return float(flat @ flat) / flat.size
+
+
 def _exposure(luma: Plane) -> tuple[Numbers, Maps]:
     """Measure brightness (0..255), clipping, contrast and the shape of the luma histogram."""
     rounded = np.clip(luma + 0.5, 0, 255).astype(np.uint8)
-    counts = np.bincount(rounded.ravel(), minlength=256).astype(np.float64)
+    counts = np.array(Image.fromarray(rounded).histogram(), dtype=float)
     share = counts / counts.sum()
     cumulative = np.cumsum(share)
     levels = np.arange(256)
@@ -214,7 +222,7 @@ def _colour(*channels: Plane) -> tuple[Numbers, Maps]:
     bottom = np.minimum(np.minimum(red, green), blue)
     saturation = np.asarray((top - bottom) / (top + 8.0), dtype=np.float32)
     bright = saturation[top > 24] if (top > 24).any() else saturation.ravel()
-    dark_channel = ndimage.minimum_filter(bottom[::2, ::2], 5)
+    dark_channel = darkest_near(bottom[::2, ::2])
     middle = float(percentiles(saturation, 50))
     return {
         "colourfulness": (spread + 0.3 * offset) / 100,
@@ -222,10 +230,18 @@ def _colour(*channels: Plane) -> tuple[Numbers, Maps]:
         "cast_yellow_blue": float(yellow_blue.mean()) / 100, "cast": offset / (spread + 12.0),
         "saturation": float(bright.mean()), "saturation_median": middle,
         **_percentiles(_thinned(bright), saturation_p90=90),
-        "saturation_full": float((saturation > 0.9).mean()),
-        "haze": float(dark_channel.mean()) / 255, "channel_clipped": float((top > 252).mean()),
-        "grey_share": float((saturation < 0.06).mean()),
+        "saturation_full": _share(saturation > 0.9),
+        "haze": float(dark_channel.mean()) / 255, "channel_clipped": _share(top > 252),
+        "grey_share": _share(saturation < 0.06),
     }, {"saturation": grid_of(saturation)}  # fmt: skip
+
+
+def darkest_near(plane: NDArray[Any]) -> NDArray[Any]:
+    """Return the least value in the 5 x 5 places around each; the edge is mirrored."""
+    (height, width), reach = plane.shape, 2
+    padded = np.pad(plane, reach, mode="symmetric")
+    down = np.minimum.reduce([padded[at : at + height] for at in range(2 * reach + 1)])
+    return np.asarray(np.minimum.reduce([down[:, at : at + width] for at in range(2 * reach + 1)]))
 
 
 def _spectrum(luma: Plane) -> Numbers:
@@ -241,15 +257,12 @@ def _spectrum(luma: Plane) -> Numbers:
     window = np.hanning(size).astype(np.float32)
     part = luma[top : top + size, left : left + size]
     power = np.abs(np.fft.rfft2((part - part.mean()) * window[:, None] * window)) ** 2
-    fy, fx, radius, edges, ring = _rings(size)
-    sums, counts = np.bincount(ring, power.ravel(), 14)[1:13], np.bincount(ring, None, 14)[1:13]
-    level = np.log(sums / np.maximum(counts, 1) + 1.0)
+    edges, ring, counts, is_across, is_down = _rings(size)
+    level = np.log(np.bincount(ring, power.ravel(), 14)[1:13] / counts + 1.0)
     at = np.log(np.sqrt(edges[1:] * edges[:-1]))
     slope, intercept = np.polyfit(at[:9], level[:9], 1)
     rest = level - (slope * at + intercept)
-    high = radius > 0.1
-    horizontal = power[high & (np.abs(fx) > np.abs(fy))].sum()
-    vertical = power[high & (np.abs(fx) < np.abs(fy))].sum()
+    horizontal, vertical = power[is_across].sum(), power[is_down].sum()
     return {
         "spectrum_slope": float(slope), "spectrum_high": float(rest[10:].mean()),
         "spectrum_middle": float(rest[5:8].mean()),
@@ -259,10 +272,12 @@ def _spectrum(luma: Plane) -> Numbers:
 
 @lru_cache(4)  # nearly every image is larger than the part that is looked at
 def _rings(size: int) -> tuple[NDArray[Any], ...]:
-    """Return the frequencies down and across, their radii, 13 edges of rings, and their rings."""
-    fy, fx = np.fft.fftfreq(size)[:, None], np.fft.rfftfreq(size)[None]
-    radius, edges = np.hypot(fy, fx), np.geomspace(2 / size, 0.5, 13)
-    return fy, fx, radius, edges, np.digitize(radius, edges).ravel()
+    """Return 13 edges of rings, the ring of each frequency, how many each has, and which run across and down."""
+    down, across = np.abs(np.fft.fftfreq(size))[:, None], np.fft.rfftfreq(size)[None]
+    radius, edges = np.hypot(down, across), np.geomspace(2 / size, 0.5, 13)
+    ring = np.digitize(radius, edges).ravel()
+    counts = np.maximum(np.bincount(ring, None, 14)[1:13], 1)
+    return edges, ring, counts, (radius > 0.1) & (across > down), (radius > 0.1) & (across < down)
 
 
 def blocking(luma: Plane) -> tuple[Numbers, Maps]:
@@ -291,10 +306,9 @@ def _phase_means(steps: NDArray[np.float32]) -> NDArray[np.float64]:
 
 def _flat_share_within(luma: Plane) -> float:
     """Return the share of 8 x 8 blocks that are all but constant, as quantisation leaves them."""
-    blocks = blocks_of(luma, 8)
-    mean = blocks.mean(axis=2, keepdims=True)
+    mean, variances = block_means(luma, 8), block_variances(luma, 8)
     usable = (mean > 4) & (mean < 251)
-    return float((blocks.std(axis=2, mean=mean)[usable[..., 0]] < 0.6).mean()) if usable.any() else 0.0
+    return _share(variances[usable] < 0.6**2) if usable.any() else 0.0
 
 
 def _border_steps(across: Plane) -> Plane:
@@ -308,10 +322,15 @@ def _border_steps(across: Plane) -> Plane:
 
 def _gradient(plane: Plane) -> Plane:
     """Return the gradient magnitude by central differences (values a pixel)."""
-    dx, dy = np.zeros_like(plane), np.zeros_like(plane)
-    dx[:, 1:-1] = 0.5 * (plane[:, 2:] - plane[:, :-2])
-    dy[1:-1] = 0.5 * (plane[2:] - plane[:-2])
-    return np.sqrt(dx * dx + dy * dy)
+    square = np.zeros_like(plane)
+    for axis in (1, 0):
+        steps = _step_sizes(plane, 2, axis)
+        steps *= steps
+        inner = square[:, 1:-1] if axis else square[1:-1]
+        inner += steps
+    np.sqrt(square, out=square)
+    square *= 0.5
+    return square
 
 
 def finite(numbers: Numbers, maps: Maps) -> tuple[Numbers, Maps]:
@@ -321,28 +340,36 @@ def finite(numbers: Numbers, maps: Maps) -> tuple[Numbers, Maps]:
     return dict(zip(numbers, values.tolist(), strict=True)), maps
 
 
-def thirds(side: int) -> list[slice]:
-    """Return where the thirds of a side start and stop; all of it, thrice, below three pixels."""
-    if side < 3:
-        return 3 * [slice(0, side)]
-    first, second = (side + 2) // 3, (2 * side + 2) // 3
-    return [slice(0, first), slice(first, second), slice(second, side)]
+def thirds(*sides: int) -> list[list[slice]]:
+    """Return where the thirds of each side start and stop; all of it, thrice, below three pixels."""
+    parts = []
+    for side in sides:
+        first, second = (side + 2) // 3, (2 * side + 2) // 3
+        if side < 3:
+            parts.append(3 * [slice(0, side)])
+        else:
+            parts.append([slice(0, first), slice(first, second), slice(second, side)])
+    return parts
+
+
+def grids_of(planes: Mapping[str, NDArray[Any]]) -> Maps:
+    """Return the grid of each plane."""
+    return {name: grid_of(plane) for name, plane in planes.items()}
 
 
 def grid_of(plane: NDArray[Any], percent: float | None = None) -> list[list[float]]:
     """Return the mean of each of 3 x 3 equal parts of a plane (of a mask its share), or a percentile."""
-    height, width = plane.shape
-    grid, columns = [], thirds(width)
-    for rows in thirds(height):
-        cells = [plane[rows, column] for column in columns]
-        values: list[Any]
+    grid, (all_rows, columns) = [], thirds(*plane.shape)
+    for rows in all_rows:
         if percent is not None:
-            values = [percentiles(cell, percent) for cell in cells]
+            values = [float(percentiles(plane[rows, column], percent)) for column in columns]
         elif plane.dtype == bool:
-            values = [np.count_nonzero(cell) / cell.size for cell in cells]
+            values = [_share(plane[rows, column]) for column in columns]
         else:
-            values = [cell.mean() for cell in cells]
-        grid.append([round(float(value), 5) for value in values])
+            down = plane[rows].sum(axis=0)
+            count = rows.stop - rows.start
+            values = [float(down[column].sum()) / (count * len(down[column])) for column in columns]
+        grid.append([round(value, 5) for value in values])
     return grid
 
 
@@ -356,8 +383,20 @@ def blocks_of(plane: Plane, side: int) -> NDArray[np.float32]:
     return np.asarray(tiles.swapaxes(1, 2).reshape(rows, columns, -1))
 
 
+def block_variances(plane: Plane, side: int) -> Plane:
+    """Return the variance of each block of 4, 8 or 16 pixels a side, as `blocks_of` cuts them."""
+    height, width = plane.shape
+    if height < side or width < side:
+        return np.asarray(blocks_of(plane, side).var(axis=2))
+    means = block_means(plane, side)
+    rows, columns = means.shape
+    apart = plane[: rows * side, : columns * side].reshape(rows, side, -1) - np.repeat(means, side, axis=1)[:, None]
+    apart *= apart
+    return block_means(apart.reshape(rows * side, -1), side)
+
+
 def block_means(plane: Plane, side: int) -> Plane:
-    """Average whole blocks of 4 or 8 pixels a side, as `blocks_of` cuts them, without a copy."""
+    """Average whole blocks of 4, 8 or 16 pixels a side, as `blocks_of` cuts them, without a copy."""
     height, width = plane.shape
     if height < side or width < side:
         return np.asarray(blocks_of(plane, side).mean(axis=2))
@@ -398,13 +437,34 @@ def block_noise(plane: Plane) -> Plane:
     return np.sqrt(block_means(residual * residual, 8))
 
 
+def noise_by_brightness(name: str, plane: Plane, level: Plane) -> tuple[Numbers, Plane]:
+    """Return the noise of a plane by the brightness of its blocks, and that of each block."""
+    spread = block_noise(plane)
+    level = level[: spread.shape[0], : spread.shape[1]]
+    spread = spread[: level.shape[0], : level.shape[1]]
+    least, usual = percentiles(spread, (5, 25))
+    numbers: Numbers = {}
+    for band, (low, high) in BANDS.items():
+        inside = spread[(level >= low) & (level < high)]
+        quiet = percentiles(inside, 25) if inside.size > 8 else usual
+        numbers[f"{name}_{band}"] = float(np.log1p(quiet))
+    numbers[f"{name}_least"] = float(np.log1p(least))
+    return numbers, spread
+
+
 def _second_difference(plane: Plane) -> Plane:
     """Apply [[1,-2,1],[-2,4,-2],[1,-2,1]] / 6: unit gain on white noise, blind to shading."""
     if min(plane.shape) < 3:
         return np.zeros_like(plane)
-    fine = bend(bend(plane, 0), 1)
-    fine /= 6
-    return fine
+    down = bend(plane, 0)
+    fine = np.empty_like(down)
+    # As one row, which is faster; what comes of two rows lies in the last two columns.
+    before, fine_before = down.ravel(), fine.ravel()
+    across = np.multiply(before[1:-1], -2, out=fine_before[:-2])
+    across += before[:-2]
+    across += before[2:]
+    across /= 6
+    return fine[:, :-2]
 
 
 def bend(plane: Plane, axis: int) -> Plane:

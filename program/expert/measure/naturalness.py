@@ -11,9 +11,9 @@ Numbers = dict[str, float]
 _TAPS = np.exp(-0.5 * (np.arange(-3, 4) / (7 / 6)) ** 2)
 _TAPS = (_TAPS / _TAPS.sum()).astype(np.float32)
 """The 7-tap Gaussian (sigma 7/6) of Mittal et al. 2012."""
-_ROWS = 64
-"""Blurred at a time, so that they stay in the processor's cache: three times as fast as whole
-planes."""
+_PIXELS = 2**16
+"""Blurred at a time, as whole rows, so that they stay in the processor's cache: three times as fast
+as whole planes."""
 _SHAPES = np.geomspace(0.2, 10.0, 600)
 _RATIOS = np.exp(
     2 * special.gammaln(2 / _SHAPES) - special.gammaln(1 / _SHAPES) - special.gammaln(3 / _SHAPES)
@@ -62,17 +62,19 @@ def normalise(plane: Plane) -> tuple[Plane, Plane, Plane]:
     # Differences to the local mean, not E[I^2] - E[I]^2: the latter cancels badly in float32.
     centred = plane - mean
     deviation = np.sqrt(gaussian(centred * centred))
-    return centred / (deviation + 1), deviation, centred
+    values = deviation + 1
+    np.divide(centred, values, out=values)
+    return values, deviation, centred
 
 
 def _moments(values: Plane) -> Numbers:
     flat = values.ravel()
     square = flat * flat
-    power = float(square.mean())
+    power = float(flat @ flat) / flat.size
     if power < 1e-9:
         return {"shape": 10.0, "power": 0.0, "kurtosis": 0.0, "skewness": 0.0}
-    absolute = float(np.abs(flat).mean())
-    fourth, third = float((square * square).mean()), float((square * flat).mean())
+    fourth, third = float(square @ square) / flat.size, float(square @ flat) / flat.size
+    absolute = float(np.abs(flat, out=square).mean())
     return {
         "shape": ggd_shape(absolute**2 / power),
         "power": power,
@@ -92,33 +94,37 @@ def aggd_of_products(values: Plane) -> dict[str, float]:
     Of each the mean ("eta"), shape, left and right deviation. Source: Mittal et al. 2012, eq. 7-11
     (Lasmar et al. 2009). A plane of zeros gives zeros and shape 10.
     """
-    pairs = {
-        "h": (values[:, :-1], values[:, 1:]),
-        "v": (values[:-1], values[1:]),
-        "d1": (values[:-1, :-1], values[1:, 1:]),
-        "d2": (values[:-1, 1:], values[1:, :-1]),
-    }
+    flat, (height, width) = values.ravel(), values.shape
     numbers: Numbers = {}
-    for way, (one, other) in pairs.items():
-        eta, shape, left, right = _aggd((one * other).ravel())
+    for way, down, across in (("h", 0, 1), ("v", 1, 0), ("d1", 1, 1), ("d2", 1, -1)):
+        apart = down * width + across
+        # As one row, which is much faster; then the end of a row lies before the start of another.
+        product = flat[: max(flat.size - apart, 0)] * flat[apart:]
+        if across:
+            product[0 if across < 0 else width - 1 :: width] = 0
+        count = (height - down) * (width - abs(across))
+        eta, shape, left, right = _aggd(product, count)
         numbers |= {
             f"{way}_eta": eta, f"{way}_shape": shape, f"{way}_left": left, f"{way}_right": right,
         }  # fmt: skip
     return numbers
 
 
-def _aggd(product: Plane) -> list[float]:
-    negative = np.minimum(product, 0.0)
-    total, left_total = float(product @ product), float(negative @ negative)
-    if not product.size or total < 1e-9:
+def _aggd(product: Plane, count: int) -> list[float]:
+    """Fit one to `count` products; any more are 0."""
+    size = np.abs(product)
+    total = float(product @ product)
+    if not count or total < 1e-9:
         return [0.0, 10.0, 0.0, 0.0]
+    absolute = float(size.sum()) / count
+    twice_negative = np.subtract(product, size, out=size)
+    left_total = float(twice_negative @ twice_negative) / 4
     left_count = max(int(np.count_nonzero(product < 0)), 1)
-    right_count = max(product.size - left_count, 1)
+    right_count = max(count - left_count, 1)
     left = max(left_total / left_count, 1e-12) ** 0.5
     right = max((total - left_total) / right_count, 1e-12) ** 0.5
-    absolute = (float(product.sum()) - 2 * float(negative.sum())) / product.size
     gamma = left / right
-    ratio = absolute**2 / (total / product.size)
+    ratio = absolute**2 / (total / count)
     shape = ggd_shape(ratio * (gamma**3 + 1) * (gamma + 1) / (gamma**2 + 1) ** 2)
     sides = special.gammaln(1 / shape) + special.gammaln(3 / shape)
     spread = np.exp(special.gammaln(2 / shape) - 0.5 * sides)
@@ -128,9 +134,10 @@ def _aggd(product: Plane) -> list[float]:
 def gaussian(plane: Plane) -> Plane:
     """Blur with the separable 7-tap Gaussian of the statistics; the edge is repeated."""
     (height, width), reach = plane.shape, len(_TAPS) // 2
-    padded, blurred = np.pad(plane, reach, mode="edge"), np.empty((height, width), np.float32)
-    for top in range(0, height, _ROWS):
-        across = blurred[top : top + _ROWS]
+    padded, blurred = _padded(plane, reach), np.empty((height, width), np.float32)
+    step = max(_PIXELS // width, 1)
+    for top in range(0, height, step):
+        across = blurred[top : top + step]
         rows = len(across)
         above = padded[top : top + rows + 2 * reach]
         down = above[reach : reach + rows] * _TAPS[reach]
@@ -146,6 +153,19 @@ def gaussian(plane: Plane) -> Plane:
             both *= _TAPS[at]
             across += both
     return blurred
+
+
+def _padded(plane: Plane, reach: int) -> Plane:
+    """Return a plane whose edge is repeated, as np.pad does in thrice the time."""
+    height, width = plane.shape
+    padded = np.empty((height + 2 * reach, width + 2 * reach), plane.dtype)
+    middle = padded[reach : reach + height]
+    middle[:, reach : reach + width] = plane
+    middle[:, :reach] = plane[:, :1]
+    middle[:, reach + width :] = plane[:, -1:]
+    padded[:reach] = middle[0]
+    padded[reach + height :] = middle[-1]
+    return padded
 
 
 def halve(plane: Plane) -> Plane:

@@ -16,12 +16,15 @@ from PIL import Image
 from scipy import ndimage
 
 from program.expert.measure.features import (
+    BANDS,
     Maps,
     bend,
     block_means,
-    block_noise,
+    darkest_near,
     finite,
     grid_of,
+    grids_of,
+    noise_by_brightness,
     percentiles,
     shrink,
     thirds,
@@ -32,8 +35,6 @@ _SIDE = 640
 """Longer sides are averaged down to this: every sign shows at the size of a screen."""
 _LINEAR = (np.arange(256) / 255.0).astype(np.float32) ** np.float32(2.2)
 _WHITE, _BLACK = 250, 12
-_BANDS = {"dark": (10, 60), "middle": (60, 140), "bright": (140, 245)}
-"""Brightness of shadows, middle tones and lights."""
 _GREY = 1e-3
 _LEAST_SIDE = 16
 
@@ -110,29 +111,26 @@ def _light(planes: NDArray[np.uint8]) -> tuple[Numbers, Maps]:
         "stops_range": points[5] - points[1],
         "top_texture": float(flat.mean()) if flat.size else 0.0,
         "veil": float(percentiles(bottom[::2, ::2].astype(float), 1)),
-        "grey_levels": float((np.bincount(bottom.ravel(), minlength=256) > 0).mean()),
+        "grey_levels": float(np.count_nonzero(Image.fromarray(bottom).histogram())) / 256,
         "paper": _share(top - bottom < 6), "black_edge": _share(_frame(top <= 20)),
         "same": _share((planes[:, :, 1:] == planes[:, :, :-1]).all(axis=0)),
     }  # fmt: skip
-    maps = {
-        "white_at": grid_of(white), "near_white_at": grid_of(bottom >= 235),
-        "black_at": grid_of(black), "dim_at": grid_of(top <= 40),
-        "stops_at": grid_of(stops),
-        "veil_at": grid_of(ndimage.minimum_filter(bottom[::2, ::2], 5)),
-    }  # fmt: skip
-    return numbers, maps
+    return numbers, grids_of({
+        "white_at": white, "near_white_at": bottom >= 235, "black_at": black, "dim_at": top <= 40, "stops_at": stops,
+        "veil_at": darkest_near(bottom[::2, ::2]),
+    })  # fmt: skip
 
 
 def _tensors(plane: Plane) -> NDArray[np.float64]:
     """Return mean products of the gradient and faint noise: 10 x 2 x 2, of 3 x 3 parts and all."""
     height, width = plane.shape
     parts: list[list[float]] = []
-    columns = thirds(width - 2)
-    for rows in thirds(height - 2):  # one at a time, so that they stay in the processor's cache
+    all_rows, columns = thirds(height - 2, width - 2)
+    for rows in all_rows:  # one at a time, so that they stay in the processor's cache
         band = plane[rows.start : rows.stop + 2]
         dx, dy = band[1:-1, 2:] - band[1:-1, :-2], band[2:, 1:-1] - band[:-2, 1:-1]
-        xx, xy, yy = dx * dx, dx * dy, dy * dy
-        parts += [[float(each[:, part].mean()) for each in (xx, xy, yy)] for part in columns]
+        sums = np.array([np.add.reduce(one * other, axis=0) for one, other in ((dx, dx), (dx, dy), (dy, dy))])
+        parts += [(sums[:, part].mean(axis=1) / len(dx)).tolist() for part in columns]
     tensors = np.array(parts).round(5)[:, [[0, 1], [1, 2]]] + 2 * np.eye(2)
     return np.concatenate([tensors, tensors.mean(axis=0, keepdims=True)])
 
@@ -175,25 +173,10 @@ def _grain(luma: Plane, half: Plane, planes: NDArray[np.uint8]) -> tuple[Numbers
     """Measure noise in the quieter blocks of shadows, middle tones and lights, and in colour."""
     red, green, blue = planes.astype(np.float32)
     level, half_level = block_means(luma[1:-1, 1:-1], 8), block_means(half[1:-1, 1:-1], 8)
-    numbers, spread = _grain_of("grain", luma, level)
+    numbers, spread = noise_by_brightness("grain", luma, level)
     for name, plane in (("grain2", half), ("grain_rg", red - green), ("grain_b", blue - green)):
-        numbers |= _grain_of(name, plane, half_level)[0]
+        numbers |= noise_by_brightness(name, plane, half_level)[0]
     return numbers, {"grain_at": grid_of(np.log1p(spread), 30)}
-
-
-def _grain_of(name: str, plane: Plane, level: Plane) -> tuple[Numbers, Plane]:
-    """Return the noise of a plane by the brightness of its blocks, and that of each block."""
-    spread = block_noise(plane)
-    level = level[: spread.shape[0], : spread.shape[1]]
-    spread = spread[: level.shape[0], : level.shape[1]]
-    least, usual = percentiles(spread, (5, 25))
-    numbers: Numbers = {}
-    for band, (low, high) in _BANDS.items():
-        inside = spread[(level >= low) & (level < high)]
-        quiet = percentiles(inside, 25) if inside.size > 8 else usual
-        numbers[f"{name}_{band}"] = float(np.log1p(quiet))
-    numbers[f"{name}_least"] = float(np.log1p(least))
-    return numbers, spread
 
 
 def _cast(planes: NDArray[np.uint8]) -> Numbers:
@@ -227,7 +210,7 @@ def _cast(planes: NDArray[np.uint8]) -> Numbers:
         "cast_green": float(-0.5 * mean.sum()), "cast_warm": float(mean[0] - mean[1]),
     }  # fmt: skip
     level = planes[1].ravel()
-    for band, (low, high) in _BANDS.items():
+    for band, (low, high) in BANDS.items():
         part = pixels.compress((level >= low) & (level < high), axis=0)
         tone = np.zeros(3)
         if len(part) > 32:
