@@ -395,7 +395,7 @@ def _sample(row: Any, folder: Place | None, layout: Layout) -> Sample:
         fields["mos_range"] = layout.mos_range
     if layout.lower_is_better:
         fields["higher_is_better"] = False
-    own = {key: value for key, value in row.items() if key not in KEYS and not DATA.match(str(value)[:600])}
+    own = {key: value for key, value in row.items() if key not in KEYS and not _holds_image(value)}
     if {"other", "better"} <= own.keys():
         raise ValueError("is a pair; make a manifest of the pairs with python -m data.prepare pairs")
     if wrong := misnamed_key(row, 'did you mean "{meant}"? (a key of your own goes in "metadata")', keys):
@@ -420,27 +420,44 @@ def give_letters(fields: dict[str, Any], own: dict[str, Any]) -> None:
 
     Options are an object, a list, texts with | between, or columns A, B, C, ... of `own`, which are taken out.
     """
-    options = fields.get("options")
+    options = _lettered(fields.get("options"), own)
+    if options is None:
+        return
+    fields["options"] = options
+    answer = fields.get("answer")
+    if isinstance(options, Mapping) and isinstance(answer, str) and answer not in options:
+        fields["answer"] = _letter_of(answer, options)
+
+
+def _lettered(options: Any, own: dict[str, Any]) -> Any:
     if options is None and {"A", "B"} <= own.keys():
         columns = {letter: own.pop(letter) for letter in ascii_uppercase if letter in own}
-        options = {letter: str(text) for letter, text in columns.items() if text is not None}
-    elif isinstance(options, str):
+        return {letter: str(text) for letter, text in columns.items() if text is not None} or None
+    if isinstance(options, str):
         with suppress(ValueError, RecursionError):
             options = json.loads(options)
     if isinstance(options, str) and "|" in options:
         options = [part.strip() for part in options.split("|")]
-    if isinstance(options, list):
-        if len(options) > len(ascii_uppercase):
-            raise ValueError(f"has {len(options)} options; give at most {len(ascii_uppercase)}")
-        options = dict(zip(ascii_uppercase, options, strict=False))
-    if not isinstance(options, Mapping) or not options:
-        return
-    fields["options"] = options
-    answer = fields.get("answer")
-    if isinstance(answer, str) and answer not in options:
-        named = [letter for letter, text in options.items() if fold_text(str(text)) == fold_text(answer)]
-        letter = answer.strip().upper().rstrip(".):")
-        fields["answer"] = named[0] if len(named) == 1 else letter if letter in options else answer
+    if not isinstance(options, list):
+        return options
+    if len(options) > len(ascii_uppercase):
+        raise ValueError(f"has {len(options)} options; give at most {len(ascii_uppercase)}")
+    return dict(zip(ascii_uppercase, options, strict=False))
+
+
+def _letter_of(answer: str, options: Mapping[str, Any]) -> str:
+    """Return the letter of the one option with this text, or the letter that it is ("b)"), or the answer itself."""
+    named = [letter for letter, text in options.items() if fold_text(str(text)) == fold_text(answer)]
+    if len(named) == 1:
+        return named[0]
+    letter = answer.strip().upper().rstrip(".):")
+    if letter in options:
+        return letter
+    return answer
+
+
+def _holds_image(value: Any) -> bool:
+    return isinstance(value, str) and DATA.match(value[:600]) is not None
 
 
 def _image(name: str, folder: Place | None, layout: Layout) -> Place:

@@ -64,7 +64,7 @@ class Job:
     """Why the data can show no gain, so that nothing is compiled; None where it can."""
     teacher_lm: str | None = None
     demos: int | None = None
-    """Demos of the Summarizer's questions, instead of the budget's; 0 means every training sample."""
+    """Demos of the Summarizer's questions, instead of the budget's."""
     resume: bool = False
     force: bool = False
     """Teach scores that run against the program's, which else are taken for upside down."""
@@ -105,7 +105,7 @@ class Job:
         budget = self.settings.optimizers.model.get(name, self.settings.optimizers.usual)
         changed = {}
         if self.demos is not None:
-            changed["demos"] = self.demos or None
+            changed["demos"] = self.demos
         if self.share < 1:
             for key in recipe_named(name).scales:
                 whole = getattr(budget, key)

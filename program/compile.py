@@ -32,7 +32,9 @@ def main(argv: list[str] | None = None) -> int:
                         help=f"{', '.join(OPTIMIZERS)}, or several in turn (default: finetune,fusion for the "
                         "embedded expert, rubric for made-up labels, nearest,fusion for others)")  # fmt: skip
     parser.add_argument("--roles", metavar="ROLE[,ROLE]", help="which to optimize: planner, executor, summarizer")
-    parser.add_argument("--demos", metavar="N|all", type=_demos, help="demos for each question to the Summarizer")
+    parser.add_argument(
+        "--demos", metavar="N", type=cli.whole_number(1), help="demos for each question to the Summarizer"
+    )
     parser.add_argument("--teacher-lm", metavar="MODEL", help="stronger model whose answers become demos")
     parser.add_argument("--resume", action="store_true", help="continue the compile that was begun in --out")
     parser.add_argument("--force", action="store_true", help="replace the program that is in --out; compile on "
@@ -99,13 +101,6 @@ def _compile(arguments: argparse.Namespace) -> int:
     if job.doubt:
         console.print(job.doubt, highlight=False, markup=False)
     return cli.EXIT_PROBLEMS if done.failed or bool(arguments.register) > bool(done.registered) else 0
-
-
-def _demos(text: str) -> int:
-    try:
-        return 0 if text == "all" else cli.whole_number(1)(text)
-    except argparse.ArgumentTypeError as error:
-        raise argparse.ArgumentTypeError(f"{error}, or all") from None
 
 
 if __name__ == "__main__":

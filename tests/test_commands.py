@@ -241,7 +241,7 @@ def test_an_address_is_doubted_only_where_the_user_gave_it(photo, capsys, monkey
         (assess, "x.png --zzz", "--zzz: unknown; --help shows what there is"),
         (assess, "", "the following arguments are required: IMAGE"),
         (assess, "x.png --max-cost nan", "--max-cost: 'nan': give a number from 0"),
-        (compile, "--demos many", "--demos: 'many': give a whole number from 1, or all"),
+        (compile, "--demos many", "--demos: 'many': give a whole number from 1"),
         (evaluate, "quickstart --split tst", "--split: invalid choice: 'tst' (choose from"),
         (serve, "--port 99999", "--port: '99999': give a whole number from 0 to 65535"),
         (prepare, "table --seed x", "--seed: 'x': give a whole number from 0"),

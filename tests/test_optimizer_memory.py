@@ -49,7 +49,7 @@ def work(monkeypatch: pytest.MonkeyPatch) -> list[Any]:
 
 def told(result: Compiled) -> dict[str, Any]:
     """Return all figures, rows and choices; no time."""
-    timed = {"seconds", "usage", "baseline_cost"}
+    timed = {"seconds", "usage"}
     rows = [[row.model_dump(exclude=timed) for row in record.rows] for record in (result.uncompiled, result.compiled)]
     figures = [
         {name: figure.model_dump() for name, figure in figures.items()}

@@ -370,7 +370,7 @@ def test_no_program_is_shown_more_demos_than_were_asked_for(blurred_manifest, tm
         job = prepare_job(paid, str(blurred_manifest), "random-search", tmp_path / "out", **asked)
         return job.budget("random-search").demos
 
-    assert (demos(), demos(demos=4), demos(demos=0)) == (8, 4, None)
+    assert (demos(), demos(demos=4)) == (8, 4)
 
 
 def test_the_usual_recipes_follow_the_data(blurred_manifest, tmp_path) -> None:

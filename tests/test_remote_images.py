@@ -227,7 +227,7 @@ def test_a_dataset_names_no_other_machine(program, asked, encoded, tmp_path, cap
     assert assess.main([f"hf:{folder}", "--columns", "image=name", "--json"]) == 1
     said = capsys.readouterr().out
     assert "--remote ftp" in said
-    assert "a streamed dataset has no folder" in said
+    assert "set/etc/hostname': no such file" in said
     files = "- {split: train, path: 'ftp://lab.example/x.parquet'}"
     card = f"---\nconfigs:\n- config_name: default\n  data_files:\n  {files}\n---\n"
     (folder / "README.md").write_text(card, "utf-8")

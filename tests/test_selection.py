@@ -23,6 +23,7 @@ from optimizers.selection import (
     verdict_of,
 )
 from program.agent.loop import AgenticIQA
+from program.common.backends import Usage
 from program.common.settings import load_settings
 from program.evaluation.figures import compare, summarize
 from program.evaluation.metrics import srcc
@@ -37,10 +38,10 @@ NOISE = np.random.default_rng(6).normal(0, 1, N)
 
 
 def record(predicted, photographs=N, tokens=None):
-    spent = None if tokens is None else {"lm_calls": 1.0, "input_tokens": tokens, "output_tokens": 0.0}
+    usage = None if tokens is None else Usage(lm_calls=1, input_tokens=tokens)
     rows = [
         labelled(
-            spent=spent,
+            usage=usage,
             id=str(i),
             group=str(i % photographs),
             task="scoring",

@@ -11,10 +11,9 @@ from program.agent.saving import program_sha256
 from program.agent.state import AssessmentState
 from program.common.errors import InputError
 from program.evaluation.figures import compare, figure_of
-from program.evaluation.record import Baseline, Cost, EvaluationRecord, LabelledRow
+from program.evaluation.record import Baseline, EvaluationRecord, LabelledRow
 from program.fusion import ScoreFusion
 from program.images.store import IMAGES, ImageRef
-from program.lms.call import meter
 from program.lms.limits import BudgetSpent
 
 UNCOMPILED = "uncompiled"
@@ -38,14 +37,14 @@ class BaselineAnswers:
         self._nr = tuple(spec.name for spec in runner.ready("NR"))
         self._fr = tuple(spec.name for spec in runner.ready("FR"))
 
-    def __call__(self, sample: Sample, assessment: Assessment) -> tuple[dict[str, float | str], Cost]:
+    def __call__(self, sample: Sample, assessment: Assessment) -> dict[str, float | str]:
         """Return the answers by baseline; one that failed is absent. Raises BudgetSpent alone."""
         answers: dict[str, float | str] = {}
         try:
             image = IMAGES.add(sample.image)
             reference = IMAGES.add(sample.reference) if sample.reference else None
         except InputError:
-            return {}, Cost()
+            return {}
         if sample.task == "scoring":
             answers |= self._of_tools(image, reference)
         state = assessment.state
@@ -53,15 +52,13 @@ class BaselineAnswers:
             query=state.query, image_path=state.image_path, reference_path=state.reference_path,
             options=state.options, plan=state.plan, executor_evidence=None,
         )  # fmt: skip
-        with meter() as usage:
-            alone = _answer(self._program.summarizer, state=blind, image=image, reference=reference)
-            if alone is not None:
-                answers[MODEL_ONLY] = alone
-            before = _answer(self._uncompiled, **sample.arguments()) if self._uncompiled else None
-            if before is not None:
-                answers[UNCOMPILED] = before
-        tokens = usage.input_tokens + usage.output_tokens
-        return answers, Cost(lm_calls=usage.lm_calls, tokens=tokens, cost_usd=usage.cost_usd)
+        alone = _answer(self._program.summarizer, state=blind, image=image, reference=reference)
+        if alone is not None:
+            answers[MODEL_ONLY] = alone
+        before = _answer(self._uncompiled, **sample.arguments()) if self._uncompiled else None
+        if before is not None:
+            answers[UNCOMPILED] = before
+        return answers
 
     def _of_tools(self, image: ImageRef, reference: ImageRef | None) -> dict[str, float]:
         """Return the score by each tool, and their means where all of them gave one."""

@@ -33,13 +33,13 @@ from program.common.files import IdSet, Place
 from program.common.settings import Settings
 from program.evaluation.baselines import BaselineAnswers, with_baselines
 from program.evaluation.figures import details_of, summarize
-from program.evaluation.record import Cost, Dataset, EvaluationRecord, Fitted, LabelledRow, WorstRows
+from program.evaluation.record import Dataset, EvaluationRecord, Fitted, LabelledRow, WorstRows
 from program.lms.limits import BudgetSpent
 from program.running.runner import Asking, run
 
 logger = logging.getLogger(__name__)
 
-OtherAnswers: TypeAlias = Callable[[Sample, Assessment], tuple[dict[str, float | str], Cost]]
+OtherAnswers: TypeAlias = Callable[[Sample, Assessment], dict[str, float | str]]
 """Takes a sample and the program's assessment, returns other answers by name; raises BudgetSpent alone."""
 
 
@@ -66,7 +66,7 @@ class Evaluating(Asking[LabelledRow]):
         row = LabelledRow.of(request, result, eta=self._eta)
         beside: dict[str, Any] = {"seconds": round(time.perf_counter() - started, 4)}
         if self._others is not None and request.task != "open":
-            beside["baselines"], beside["baseline_cost"] = self._others(request, result)
+            beside["baselines"] = self._others(request, result)
         return row.model_copy(update=beside)
 
 

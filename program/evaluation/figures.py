@@ -14,7 +14,6 @@ from program.evaluation.intervals import METRICS, Figure, headline, interval, pa
 from program.evaluation.judgements import preference, preference_gain
 from program.evaluation.metrics import Values, outliers
 from program.evaluation.record import (
-    Cost,
     Counts,
     Dataset,
     Details,
@@ -161,14 +160,12 @@ def _parts(part: str, rows: Sequence[LabelledRow], seed: int) -> dict[str, PartF
 def _tally(rows: Sequence[LabelledRow]) -> dict[str, Any]:
     """Return the fields of a record that are counts and sums over its rows: samples by task, attempts, costs, pace."""
     attempts = Counter(row.attempt for row in rows if row.attempt and row.status != "failed")
-    beside = _sums(_cost(row.baseline_cost) for row in rows if row.baseline_cost is not None)
     return {
         "scoring": _counts(rows, "scoring"), "mcq": _counts(rows, "mcq"), "other": _counts(rows, "open"),
         "groups": len({row.group for row in rows}),
         "attempts": dict(sorted(attempts.items())),
         "pace": _pace(rows),
-        "baseline_cost": Cost(**beside) if beside else None,
-        **_sums(map(_cost, rows)),
+        **_sums(rows),
     }  # fmt: skip
 
 
@@ -186,15 +183,12 @@ def _counts(rows: Iterable[LabelledRow], task: Task) -> Counts:
     return Counts(asked=statuses.total(), **statuses)
 
 
-def _cost(spender: LabelledRow | Cost) -> dict[str, Any]:
-    return {name: getattr(spender, name) for name in Cost.model_fields}
-
-
-def _sums(amounts: Iterable[Mapping[str, float | None]]) -> dict[str, Any]:
-    """Return the sums over those that say; what nobody says is left out."""
+def _sums(rows: Iterable[LabelledRow]) -> dict[str, Any]:
+    """Return what was spent over the rows that say; what no row says is left out."""
     sums: dict[str, Any] = {}
-    for each in amounts:
-        for name, amount in each.items():
+    for row in rows:
+        for name in ("lm_calls", "tokens", "cost_usd"):
+            amount = getattr(row, name)
             if amount is not None:
                 sums[name] = sums.get(name, 0) + amount
     return sums

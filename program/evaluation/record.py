@@ -33,7 +33,7 @@ _MAX_TEXT, _MAX_REASONING = 300, 1200
 _COLUMNS = (
     "id", "group", "task", "distortion", "question_type", "choices", "truth", "mos_std", "preferred_over", "predicted",
     "level", "level_probabilities", "score_interval", "tool_mean", "tool_mean_equal", "tool_mean_reliable",
-    "expected_level", "fusion_printed", "fusion_normalised", "fusion_reliable", "baselines", "baseline_cost", "fitted",
+    "expected_level", "fusion_printed", "fusion_normalised", "fusion_reliable", "baselines", "fitted",
     "status", "attempt", "seconds", "lm_calls", "tokens", "cost_usd", "usage", "error",
 )  # fmt: skip
 """Of a table of samples."""
@@ -44,14 +44,6 @@ _TEXTS = dict.fromkeys(
     )
 )  # fmt: skip
 """What a row loses that nobody will look at."""
-
-
-class Cost(Frozen):
-    """What was spent on language models; None where nobody counted."""
-
-    lm_calls: int | None = None
-    tokens: int | None = None
-    cost_usd: float | None = None
 
 
 class LabelledRow(Row):
@@ -77,7 +69,6 @@ class LabelledRow(Row):
     """What the score was fused from and what other formulas make of it, by name: see `_beliefs`."""
     baselines: dict[str, float | str] | None = None
     """What each baseline answered, by its name; one that failed is absent."""
-    baseline_cost: Cost | None = None
     fitted: bool = False
     """Whether the program was fitted or chosen on it, or on others of its group."""
     seconds: float = 0.0
@@ -365,8 +356,6 @@ class EvaluationRecord(Agreement):
     lm_calls: int | None = None
     tokens: int | None = None
     cost_usd: float | None = None
-    baseline_cost: Cost | None = None
-    """What the baselines cost on top."""
     pace: dict[str, float] = Field(default_factory=dict)
     """Over the samples that say: seconds a sample took ("seconds_p50", "seconds_p95"), and what an image cost."""
     seed: int = 0
