@@ -102,8 +102,8 @@ def _quality_place(score: float) -> float:
 def support(look: Look, claim: Claim) -> float:
     """Return the log-odds that people agree with a claim."""
     if claim.axis == "exposure":
-        wrong = max(above(look, "underexposure"), above(look, "overexposure"))
-        return -wrong if abs(claim.place - 0.5) < 0.3 else wrong
+        right = above(look, "exposure")
+        return right if abs(claim.place - 0.5) < 0.3 else -right
     # "Severe" asks for more of it, "slight" for less.
     strength = 4 * float(np.clip(abs(claim.place - 0.5) - (MUCH - 0.5), -0.1, 0.15))
     agreed = above(look, claim.axis)
@@ -141,6 +141,8 @@ def faint(look: Look, categories: Iterable[DistortionCategory]) -> list[VisibleF
 
 def _property(look: Look, name: str) -> float:
     axis = axis_of(name)
+    if name == "exposure":
+        return -max(above(look, "underexposure"), above(look, "overexposure"))
     if look.paired and axis.category:
         return -look.detected(name)
     if look.paired or look.cells or look.view.unjudged:

@@ -262,18 +262,19 @@ def fact(look: Look, axis: str, phrases: Phrases, *, denied: bool = False) -> st
 
     Where the answer has `denied` a fault, a slight one is the most that there is.
     """
-    visible, category, odds = look.told(axis), look.category(axis), above(look, axis)
+    visible, category = look.told(axis), look.category(axis)
     if axis in _EXPOSURES and not visible:
         return _exposure(look, axis, phrases)
-    name = phrases.say(f"axis.{axis}")
     is_property = axis == "uneven" or not axis_of(axis).is_fault
     if is_property and not (visible and axis in {"sharpness", "exposure"}):
         return _amount(look, axis, phrases)
-    if not visible and category and odds > 0:
-        visible = faint(look, [category])
+    name = phrases.say(f"axis.{axis}")
+    if not visible and above(look, axis) > 0:
+        visible = faint(look, [category]) if category else []
+        if not visible:
+            return phrases.say("sentence.signs", name=name)
     if not visible:
-        nothing = phrases.say("opening.none", name=name)
-        return phrases.say("sentence.signs", name=name) if odds > 0 else findings.sentence_of([nothing], phrases)
+        return findings.sentence_of([phrases.say("opening.none", name=name)], phrases)
     items = [findings.item(look.view, each, phrases) for each in visible]
     if denied and all(each.severity == "slight" for each in visible):
         return phrases.say("sentence.at_most", items=phrases.say("sentence.list").join(items))
