@@ -280,6 +280,17 @@ def test_a_bright_part_is_not_too_bright_by_itself(query: str) -> None:
     assert answer_choice(view, query, {"A": "Yes", "B": "No"}).letter == "B"
 
 
+@pytest.mark.parametrize("query", ["How is the exposure of the top?", "How is the exposure of this image?"])
+def test_the_exposure_of_a_part_and_beside_a_reference_has_a_reason(iqa: AgenticIQA, query: str) -> None:
+    asked = {"query": query, "options": ["Overexposed", "Underexposed"], "reference": PHOTOGRAPH}
+    result = iqa(image=_made("dark"), **asked)
+    assert result.option == "Underexposed"
+    assert "The exposure is too dark." in result.quality_reasoning
+    assert iqa(image=_made("dark"), query=query, options=asked["options"]).status == "ok"
+    well = {"query": "Is it not very well-exposed?", "options": ["Good", "Average", "Poor"]}
+    assert iqa(image=_made("dark"), reference=PHOTOGRAPH, **well).option == "Poor"
+
+
 def test_colour_tones() -> None:
     red, blue = (np.full((64, 64, 3), rgb, np.uint8) for rgb in ((190, 60, 50), (40, 70, 190)))
     for pixels, expected in ((red, "Red"), (blue, "Blue")):

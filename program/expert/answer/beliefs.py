@@ -65,18 +65,27 @@ class Look:
         """Return the faults among the findings that an axis is about; of a part none is known."""
         if self.cells is not None:
             return []
-        visible, kinds, category = visible_faults(self.view), axis_of(axis).kinds, self.category(axis)
+        visible = visible_faults(self.view)
         if axis == "distortion":
             return list(visible)
+        kinds, category = axis_of(axis).kinds, self.category(axis)
         # One kind of a category is known only where a photographer's fault is named.
         is_one_kind = axis_of(axis).is_fault and category is not None and axis != fault_of(category)
-        named = [each for each in visible if each.fault and (each.fault in kinds or not kinds)]
-        unnamed = [each for each in visible if not (each.fault or is_one_kind)]
-        return [each for each in (*named, *unnamed) if each.category == category or each.fault in kinds]
+        told = []
+        for each in visible:
+            if each.fault and kinds:
+                is_meant = each.fault in kinds
+            else:
+                is_meant = each.category == category and (bool(each.fault) or not is_one_kind)
+            if is_meant:
+                told.append(each)
+        return told
 
     def stated(self, axis: str) -> Severity:
         """Return how severe the fault in an axis is among the findings; "none" if it is not there."""
-        return max((each.severity for each in self.told(axis)), key=SEVERITIES.index, default="none")
+        severities: list[Severity] = ["none"]
+        severities += [each.severity for each in self.told(axis)]
+        return max(severities, key=SEVERITIES.index)
 
 
 def place_of(look: Look, name: str) -> float:
@@ -102,8 +111,8 @@ def _quality_place(score: float) -> float:
 def support(look: Look, claim: Claim) -> float:
     """Return the log-odds that people agree with a claim."""
     if claim.axis == "exposure":
-        wrong = max(above(look, "underexposure"), above(look, "overexposure"))
-        return -wrong if abs(claim.place - 0.5) < 0.3 else wrong
+        right = above(look, "exposure")
+        return right if abs(claim.place - 0.5) < 0.3 else -right
     # "Severe" asks for more of it, "slight" for less.
     strength = 4 * float(np.clip(abs(claim.place - 0.5) - (MUCH - 0.5), -0.1, 0.15))
     agreed = above(look, claim.axis)
@@ -121,7 +130,8 @@ def above(look: Look, name: str, place: float | None = None) -> float:
         return odds
     if not is_fault:
         return odds - _SLOPE * (place - 0.5)
-    beyond, stated = odds - _FAULT_SLOPE * (place - _FAULT_MIDDLE), 0.25 * SEVERITIES.index(look.stated(name))
+    beyond = odds - _FAULT_SLOPE * (place - _FAULT_MIDDLE)
+    stated = 0.25 * SEVERITIES.index(look.stated(name))
     if 0 < place <= stated:
         return max(beyond, _STATED)
     if 0 < stated < 1 and place > _EXTREME:
@@ -141,6 +151,8 @@ def faint(look: Look, categories: Iterable[DistortionCategory]) -> list[VisibleF
 
 def _property(look: Look, name: str) -> float:
     axis = axis_of(name)
+    if name == "exposure":
+        return -max(above(look, "underexposure"), above(look, "overexposure"))
     if look.paired and axis.category:
         return -look.detected(name)
     if look.paired or look.cells or look.view.unjudged:

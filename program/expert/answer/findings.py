@@ -326,7 +326,8 @@ def _cells(view: View, category: DistortionCategory) -> Matrix:
 
 
 def _against_reference(view: View, difference: Measurements, fault: VisibleFault, phrases: Phrases) -> str:
-    category, name, d = fault.category, phrases.say(f"change.{fault.category}"), difference.by_name()
+    category, d = fault.category, difference.by_name()
+    name = phrases.say(f"change.{category}")
     lead = "none" if fault.severity == "none" else "some"
     opening = phrases.say(f"opening.{lead}", name=name, severity=phrases.say(f"severity.{fault.severity}"))
     change = phrases.say(

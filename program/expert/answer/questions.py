@@ -174,7 +174,8 @@ def _degree(
 
 def _shared_out(look: Look, topic: Claim | None, claims: Mapping[str, Claim]) -> Reading | None:
     """Options are places on one axis: each claims the stretch around its place."""
-    axis, places = next(iter(claims.values())).axis, {letter: claim.place for letter, claim in claims.items()}
+    axis = next(iter(claims.values())).axis
+    places = {letter: claim.place for letter, claim in claims.items()}
     if topic is not None and axis == "sharpness" and _told_by(topic) == "blur":
         axis, places = "blur", {letter: 1 - place for letter, place in places.items()}
     at = np.unique(np.round(list(places.values()), 3))
@@ -213,7 +214,7 @@ def _each_for_itself(
 
 
 def _are_about(look: Look, claims: Iterable[Claim], first: list[findings.VisibleFault]) -> bool:
-    """Return whether some claims are about the fault that the findings name first, if they name any."""
+    """Return whether some claims are about the fault that the findings name first, if any."""
     return bool(first) and any(look.told(claim.axis)[:1] == first for claim in claims)
 
 
@@ -262,18 +263,19 @@ def fact(look: Look, axis: str, phrases: Phrases, *, denied: bool = False) -> st
 
     Where the answer has `denied` a fault, a slight one is the most that there is.
     """
-    visible, category, odds = look.told(axis), look.category(axis), above(look, axis)
+    visible, category = look.told(axis), look.category(axis)
     if axis in _EXPOSURES and not visible:
         return _exposure(look, axis, phrases)
-    name = phrases.say(f"axis.{axis}")
     is_property = axis == "uneven" or not axis_of(axis).is_fault
     if is_property and not (visible and axis in {"sharpness", "exposure"}):
         return _amount(look, axis, phrases)
-    if not visible and category and odds > 0:
-        visible = faint(look, [category])
+    name = phrases.say(f"axis.{axis}")
+    if not visible and above(look, axis) > 0:
+        visible = faint(look, [category]) if category else []
+        if not visible:
+            return phrases.say("sentence.signs", name=name)
     if not visible:
-        nothing = phrases.say("opening.none", name=name)
-        return phrases.say("sentence.signs", name=name) if odds > 0 else findings.sentence_of([nothing], phrases)
+        return findings.sentence_of([phrases.say("opening.none", name=name)], phrases)
     items = [findings.item(look.view, each, phrases) for each in visible]
     if denied and all(each.severity == "slight" for each in visible):
         return phrases.say("sentence.at_most", items=phrases.say("sentence.list").join(items))
@@ -413,7 +415,8 @@ def _names_both_sides(text: str) -> bool:
 def _verdict(look: Look, claims: Sequence[Claim], phrases: Phrases) -> list[str]:
     """Say yes or no, how surely, and why where the findings do not say it themselves."""
     last, odds = claims[-1], _agreed(look, claims)
-    stated, why, is_told = look.stated(last.axis), fact(look, _told_by(last), phrases), bool(look.category(last.axis))
+    stated, is_told = look.stated(last.axis), look.category(last.axis) is not None
+    why = fact(look, _told_by(last), phrases)
     if last.axis != "distortion" and stated == "slight":
         return [phrases.say("answer.slightly" if _names_fault(last) else "answer.mostly")]
     if stated != "none" or (is_told and odds < -_SURE):

@@ -246,7 +246,8 @@ class Viewer:
 
     def _alone(self, image: ImageRef) -> View:
         kept = self._kept(_readings_of(image.sha256, functools.cache(partial(_pixels, image))))
-        return _view_of(_key_of(image, None), (image.width, image.height), kept, partial(self._cell, image))
+        size, cell = (image.width, image.height), partial(self._cell, image)
+        return _view_of(_key_of(image, None), size, kept, cell)
 
     def _cell(self, image: ImageRef, at: int) -> View:
         """Return the view of one of an image's 3 x 3 parts, as many pixels as there are of it."""

@@ -272,7 +272,7 @@ def _spectrum(luma: Plane) -> Numbers:
 
 @lru_cache(4)  # nearly every image is larger than the part that is looked at
 def _rings(size: int) -> tuple[NDArray[Any], ...]:
-    """Return 13 edges of rings, the ring of each frequency, how many each has, and which run across and down."""
+    """Return 13 edges of rings, each frequency's ring, how many each has, which run across and down."""
     down, across = np.abs(np.fft.fftfreq(size))[:, None], np.fft.rfftfreq(size)[None]
     radius, edges = np.hypot(down, across), np.geomspace(2 / size, 0.5, 13)
     ring = np.digitize(radius, edges).ravel()
@@ -390,7 +390,8 @@ def block_variances(plane: Plane, side: int) -> Plane:
         return np.asarray(blocks_of(plane, side).var(axis=2))
     means = block_means(plane, side)
     rows, columns = means.shape
-    apart = plane[: rows * side, : columns * side].reshape(rows, side, -1) - np.repeat(means, side, axis=1)[:, None]
+    tiles = plane[: rows * side, : columns * side].reshape(rows, side, -1)
+    apart = tiles - np.repeat(means, side, axis=1)[:, None]
     apart *= apart
     return block_means(apart.reshape(rows * side, -1), side)
 

@@ -129,7 +129,7 @@ def _tensors(plane: Plane) -> NDArray[np.float64]:
     for rows in all_rows:  # one at a time, so that they stay in the processor's cache
         band = plane[rows.start : rows.stop + 2]
         dx, dy = band[1:-1, 2:] - band[1:-1, :-2], band[2:, 1:-1] - band[:-2, 1:-1]
-        sums = np.array([np.add.reduce(one * other, axis=0) for one, other in ((dx, dx), (dx, dy), (dy, dy))])
+        sums = np.array([(dx * dx).sum(axis=0), (dx * dy).sum(axis=0), (dy * dy).sum(axis=0)])
         parts += [(sums[:, part].mean(axis=1) / len(dx)).tolist() for part in columns]
     tensors = np.array(parts).round(5)[:, [[0, 1], [1, 2]]] + 2 * np.eye(2)
     return np.concatenate([tensors, tensors.mean(axis=0, keepdims=True)])
