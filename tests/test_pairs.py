@@ -260,7 +260,7 @@ def test_the_best_tool_is_told_by_preferences(capsys: pytest.CaptureFixture[str]
     new, gains = summarize(after), compare(rows, after)
     result = Compiled(
         program=AgenticIQA(), folder=Path("p"), chosen="x", seed=1, uncompiled=old, compiled=new, differences=gains,
-        verdict=verdict_of(new, old, gains), validation={}, curve=[], notes=[], difference="", seconds={}, runs=0,
+        verdict=verdict_of(new, old, gains), validation={}, curve=[], notes=[], difference="", seconds={},
     )  # fmt: skip
     show(Console(width=200), result, Path("p"), ())
     out = " ".join(capsys.readouterr().out.split())

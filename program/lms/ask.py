@@ -151,12 +151,16 @@ def _question(
 
 
 _MOST_ANSWERS = 1024
+_FIXED_ANSWERS: LRUCache[str, dict[str, Any]] = LRUCache(_MOST_ANSWERS)
+"""Of the embedded expert to text-only questions: to ask for DSPy's cache would make it on disk."""
 _ANSWERS: WeakKeyDictionary[Any, LRUCache[str, dict[str, Any]]] = WeakKeyDictionary()
-"""To text-only questions, for each cache of DSPy's."""
+"""Of others, for each cache of DSPy's."""
 _ANSWERS_LOCK = threading.Lock()
 
 
-def _answers() -> LRUCache[str, dict[str, Any]]:
+def _answers_to(question: Question) -> LRUCache[str, dict[str, Any]]:
+    if question.traits.embedded:
+        return _FIXED_ANSWERS
     return _ANSWERS.setdefault(dspy.cache, LRUCache(_MOST_ANSWERS))
 
 
@@ -186,7 +190,7 @@ def _keep(key: str, question: Question, answer: Answer[Any]) -> None:
         return
     fields = {name: answer.prediction[name] for name in question.signature.output_fields}
     with _ANSWERS_LOCK:
-        _answers()[key] = copy.deepcopy(fields)
+        _answers_to(question)[key] = copy.deepcopy(fields)
 
 
 def _recalled(key: str, question: Question, check: Check[T]) -> Answer[T] | None:
@@ -194,7 +198,7 @@ def _recalled(key: str, question: Question, check: Check[T]) -> Answer[T] | None
     if _is_watched(question):
         return None
     with _ANSWERS_LOCK:
-        fields = copy.deepcopy(_answers().get(key))
+        fields = copy.deepcopy(_answers_to(question).get(key))
     if fields is None:
         return None
     prediction = dspy.Prediction.from_completions([fields], question.signature)
