@@ -215,7 +215,11 @@ def _each_for_itself(
 
 def _are_about(look: Look, claims: Iterable[Claim], first: list[findings.VisibleFault]) -> bool:
     """Return whether some claims are about the fault that the findings name first, if any."""
-    return bool(first) and any(look.told(claim.axis)[:1] == first for claim in claims)
+    for claim in claims if first else ():
+        is_of_family = claim.kind == "topic" and first[0].category == look.category(claim.axis)
+        if is_of_family or look.told(claim.axis)[:1] == first:
+            return True
+    return False
 
 
 def _places(look: Look, question: str, options: Mapping[str, str]) -> Reading | None:
@@ -286,6 +290,8 @@ def _exposure(look: Look, axis: str, phrases: Phrases) -> str:
     """Say how the exposure is: on the side that an axis names, if wrong, else on the worse."""
     odds = {side: above(look, side) for side in ("underexposure", "overexposure")}
     side = axis if odds.get(axis, 0.0) > 0 else max(odds, key=odds.__getitem__)
+    if named := look.told("exposure"):
+        side = "underexposure" if named[0].fault == "too dark" else "overexposure"
     how_far = int(np.digitize(special.expit(odds[side]), (_RATHER, _TOO)))
     step = 2 - how_far if side == "underexposure" else 2 + how_far
     return phrases.say("answer.exposure", step=phrases.say(f"exposure.{step}"))
