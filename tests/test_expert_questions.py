@@ -164,7 +164,7 @@ def test_yes_and_no_as_options_give_the_answer_in_words(iqa: AgenticIQA, query: 
 
 def test_a_degree_among_options_is_the_finding(iqa: AgenticIQA) -> None:
     words = ["None", "Slight", "Moderate", "Severe", "Extreme"]
-    dark = (PHOTOGRAPH * 0.35).astype(np.uint8)
+    dark = (PHOTOGRAPH * 0.3).astype(np.uint8)
     blur = iqa(image=dark, query="How severe is the blur?", options=words)
     assert blur.final_answer == "A"
     assert str(iqa(image=dark, query="How severe is the blur?").final_answer).startswith("There is no blur")
@@ -387,7 +387,7 @@ def test_a_reason_neither_denies_the_chosen_fault_nor_says_it_twice(iqa: Agentic
 @pytest.mark.parametrize(
     ("query", "letter", "words"),
     [
-        ("Is it too dark?", "A", "The centre is much too dark."),
+        ("Is it too dark?", "A", "The centre is slightly too dark."),
         ("Is the image blurry?", "B", "There is no blur to speak of."),
         ("Is the image sharp?", "A", "The sharpness is high."),
     ],

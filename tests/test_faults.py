@@ -113,6 +113,21 @@ def test_highlights_are_blown_and_shadows_crushed_only_where_pixels_clip(iqa: Ag
         assert not faults & {"blown highlights", "crushed shadows"}
 
 
+@pytest.mark.parametrize(("axis", "way", "chinese"), [(1, "horizontally", "水平"), (0, "vertically", "垂直")])
+def test_motion_blur_all_over_is_told_with_its_direction(iqa: AgenticIQA, axis: int, way: str, chinese: str) -> None:
+    smeared = ndimage.uniform_filter1d(CAT, 25, axis=axis, mode="nearest")
+    assert f"motion blur smears the whole picture {way}" in iqa(smeared).summary.lower()
+    assert chinese in str(iqa(smeared, "请描述这张图片的质量。").final_answer)
+
+
+def test_a_bright_picture_is_never_too_dark_and_a_dark_one_never_too_bright(iqa: AgenticIQA) -> None:
+    white = np.full_like(CAT, 255)
+    white[200:240, :60] = CAT[200:240, :60]
+    white[120:160, 150:300] = 255 - CAT[120:160, 150:300] // 8
+    for picture, wrong in ((white, "too dark"), (CAT // 3, "too bright")):
+        assert wrong not in dict(iqa(picture).faults)
+
+
 def test_light_of_two_colours_is_no_cast(iqa: AgenticIQA) -> None:
     side = np.linspace(0, 1, CAT.shape[1])[None, :, None]
     light = side * np.array([1.5, 0.2, 0.9]) + (1 - side) * np.array([0.1, 0.4, 1.5])

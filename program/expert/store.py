@@ -9,7 +9,7 @@ import numpy as np
 import yaml
 from numpy.typing import NDArray
 
-REVISION = "r13"
+REVISION = "r14"
 """How the expert judges: its arrays, and the faults that it names."""
 NAME = "perceptual/expert"
 MODEL = f"{NAME}@{REVISION}"
@@ -20,7 +20,7 @@ MEASURED = "r9"
 MODEL_FILE = f"expert-{MEASURED}.npz"
 PROVENANCE_FILE = f"expert-{MEASURED}.json"
 POPULATION_FILE = "population.json"
-FAULTS_FILE = "faults-r3.npz"
+FAULTS_FILE = "faults-r4.npz"
 
 Matrix = NDArray[np.float64]
 

@@ -23,6 +23,7 @@ from program.expert.judge.faults import (
     probability_of,
     sharpness_of,
     tint_of,
+    way_of,
 )
 from program.expert.judge.quality import OUTPUTS, UNDISTORTED, QualityBelief
 from program.expert.judge.views import Measurements, View, position
@@ -285,8 +286,11 @@ def _fault_item(view: View, fault: VisibleFault, phrases: Phrases) -> str:
         whole = "place.part" if view.is_part else "place.picture"
         where, at = phrases.say(whole), phrases.say("place.all")
     tone = phrases.say(f"tone.{tint_of(view)}") if fault.fault == "colour cast" else ""
+    way = ""
+    if fault.fault == "motion blur" and place is None:
+        way = phrases.say(f"way.{way_of(view) or 'unclear'}")
     text = phrases.say(
-        f"fault.{fault.fault}", tone=tone, place=where, at=at,
+        f"fault.{fault.fault}", tone=tone, place=where, at=at, way=way,
         strength=phrases.say(f"strongly.{fault.severity}"),
         degree=phrases.say(f"degree.{fault.severity}"), very=phrases.say(f"very.{fault.severity}"),
     )  # fmt: skip
@@ -341,9 +345,9 @@ def _against_reference(view: View, difference: Measurements, fault: VisibleFault
 
 _RICH = 0.7
 """The position among natural photographs from which colours are rich."""
-_EXPOSED, _PERHAPS = 0.35, 0.15
-"""Probability of wrong exposure up to which an exposure is right, and of a fault from which it may cost
-points."""
+_SHARP, _EXPOSED, _PERHAPS = 0.75, 0.35, 0.15
+"""Probability of a sharp subject from which a picture is praised as sharp, of wrong exposure up to which an exposure is
+right, and of a fault from which it may cost points."""
 
 
 def sentence_of(items: Sequence[str], phrases: Phrases) -> str:
@@ -435,7 +439,7 @@ def _strengths(view: View, cost: str) -> list[str]:
     """Return what is good about an image, apart from what a fault may cost it."""
     wrong = probability_of(view, "too dark", "too bright", "blown highlights", "crushed shadows")
     good = {
-        "sharp": ("Blurs", (sharpness_of(view) or 0.0) >= CLEAR),
+        "sharp": ("Blurs", (sharpness_of(view) or 0.0) >= _SHARP),
         "exposed": ("Brightness change", wrong < _EXPOSED),
         "colour": ("Color distortions", position(view, "colour") > _RICH),
     }

@@ -13,8 +13,9 @@ from signatures.schemas import FAULTS
 OUTPUTS = (*FAULTS, "nothing", "subject sharp", *(f"{name} worst" for name in FAULTS), "meant")
 """What the regression gives: strengths 0 .. 3, whether nothing is wrong, whether the subject is
 sharp, which fault is the worst, and whether an effect is meant."""
-LIFT = 0.5
-"""Levels that people score a picture higher whose effects are surely meant and that surely lacks nothing."""
+LIFT = 0.6
+"""Levels that people score a picture higher whose effects are surely meant and that surely lacks nothing. It counts
+as the square of how probably nothing is wrong."""
 
 
 class Heads(NamedTuple):
@@ -87,4 +88,4 @@ def overall(values: Matrix) -> Matrix:
 def lift_of(values: Matrix) -> float:
     """Return by how many levels what is meant in an image, of T outputs, lifts its score."""
     nothing = likelihoods(load_heads(), values)[2]
-    return LIFT * nothing * float(np.clip(values[OUTPUTS.index("meant")], 0, 1))
+    return LIFT * nothing**2 * float(np.clip(values[OUTPUTS.index("meant")], 0, 1))
