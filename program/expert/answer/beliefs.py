@@ -30,8 +30,10 @@ _SLOPE, _FAULT_SLOPE, _FAULT_MIDDLE = 8.0, 6.0, 0.35
 as not; a property's is 0.5."""
 _STATED = 0.5
 """Least log-odds of a fault that is named among the findings."""
+_STEP = 0.25
+"""From one severity to the next, as places: an answer is at most a step above the finding."""
 _EXTREME = 0.8
-"""Place from which a fault is more than strong."""
+"""Place from which a fault is more than strong: the heads tell three strengths."""
 _MOST_APART = 1.5
 """How far a part differs at most from the whole, in the logarithm of what a map shows."""
 
@@ -131,11 +133,11 @@ def above(look: Look, name: str, place: float | None = None) -> float:
     if not is_fault:
         return odds - _SLOPE * (place - 0.5)
     beyond = odds - _FAULT_SLOPE * (place - _FAULT_MIDDLE)
-    stated = 0.25 * SEVERITIES.index(look.stated(name))
+    stated = _STEP * SEVERITIES.index(look.stated(name))
     if 0 < place <= stated:
         return max(beyond, _STATED)
-    if 0 < stated < 1 and place > _EXTREME:
-        return min(beyond, -_STATED)  # the heads tell three strengths
+    if 0 < stated < 1 and place > min(stated + _STEP, _EXTREME):
+        return min(beyond, -_STATED)
     return min(beyond, odds) if stated == 0 and odds < 0 else beyond
 
 
