@@ -301,7 +301,7 @@ def _rubric(search: Search) -> list[Candidate]:
     sentences = chosen_sentences(images)
     if not sentences:
         return search.nothing("rubric: no sentence brings scores nearer to the labels by more than chance")
-    search.note = f"rubric: {counted(len(sentences), 'sentence')} fitted on {len(images.truth)} scores"
+    search.note = f"rubric: up to {counted(len(sentences), 'sentence')} fitted on {len(images.truth)} scores"
     lengths = sorted({1, 2, 3, 5, len(sentences)} & set(range(1, len(sentences) + 1)), reverse=True)
     programs = {n: with_sentences(search.base.program, sentences[:n]) for n in lengths}
     return [Candidate(search.candidate_name(f"rubric/{n}"), program) for n, program in programs.items()]
