@@ -132,7 +132,8 @@ def _question(
     sent = dict(given)
     if traits.reads_images is False:
         sent = {name: value for name, value in given.items() if not _shows(value)}
-    if any(map(_shows, sent.values())) and isinstance(adapter_for(lm), dspy.TwoStepAdapter):
+    own_adapter = traits.adapter or dspy.settings.adapter
+    if isinstance(own_adapter, dspy.TwoStepAdapter) and any(map(_shows, sent.values())):
         mend = "use dspy.ChatAdapter, JSONAdapter or XMLAdapter"
         raise InputError(f"adapter: dspy.TwoStepAdapter sends no images, only their addresses; {mend}")
     absent = tuple(name for name in inputs if name not in sent)

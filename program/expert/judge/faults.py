@@ -101,7 +101,8 @@ def _faults_of_whole(view: View) -> tuple[NamedFault, ...]:
 
 def unsupported(view: View) -> frozenset[str]:
     """Return the faults that are none here: meant effects, highlights that do not clip, and so on."""
-    signs, barred = view.signs.by_name(), set(faults_explained(view.intended))
+    measured, signs = view.measured.by_name(), view.signs.by_name()
+    barred = set(faults_explained(view.intended))
     if kind_of(view) == "packshot":
         barred |= _BARRED
     if signs["clipped_any"] < _CLIPPED:
@@ -110,11 +111,11 @@ def unsupported(view: View) -> frozenset[str]:
         barred.add("crushed shadows")
     if signs["all_apart_median"] < _ONE_WAY:
         barred.add("motion blur")
-    if view.measured["brightness"] > _NEVER_DARK:
+    if measured["brightness"] > _NEVER_DARK:
         barred.add("too dark")
-    if view.measured["brightness"] < _NEVER_BRIGHT:
+    if measured["brightness"] < _NEVER_BRIGHT:
         barred.add("too bright")
-    if view.measured["saturation"] < _GREY:
+    if measured["saturation"] < _GREY:
         barred |= _COLOUR
     estimates = _lights(signs)
     lights = [_hue_of(light) for light in estimates]
