@@ -185,11 +185,11 @@ class ReferenceEngine:
 
     def attempt(self, request: lm15.Request) -> lm15.Response:
         """Answer one request in one attempt; FeatureRefused where another would go without one."""
-        inner, images = self.inner, None
-        if isinstance(inner.config.transport, ImageTransport):
-            images = dict[bytes, bytes]()
+        inner, images = self.inner, dict[bytes, bytes]()
+        by_token = isinstance(inner.config.transport, ImageTransport)
+        if by_token:
             _IMAGES.set(images)
-        sent = self._on_the_wire(request, images)
+        sent = self._on_the_wire(request, images if by_token else None)
         try:
             response = _completed(inner, sent)
         except EndpointError as error:
@@ -203,6 +203,8 @@ class ReferenceEngine:
             if isinstance(cause, EndpointError):
                 self._count_failure(cause)
             raise cause from error
+        finally:
+            images.clear()  # a thread's context may outlive the request by far
         self.has_answered, self.failures = True, 0
         self._note_changes(sent, response)
         cleared: lm15.Response = without_keys(response, self.secrets)

@@ -240,9 +240,10 @@ def understood(body: bytes, content_type: str) -> tuple[int, bytes]:
     elif choice.get("finish_reason") == "content_filter" and not _object(message).get("content"):
         page = {"code": 400, "message": "the content filter of the service withheld it"}
     elif isinstance(message, Mapping):
-        if whole is page and len(page["choices"]) == 1 and _is_plain(message):
+        content = _content_of(message)
+        if whole is page and len(page["choices"]) == 1 and content is message.get("content"):
             return 200, body
-        choice = {**choice, "message": {**message, "content": _content_of(message)}}
+        choice = {**choice, "message": {**message, "content": content}}
         return 200, json.dumps({**whole, "choices": [choice]}).encode()
     said = " ".join((reason_in(page) or _PAGE.sub(" ", text)).split()) or "it is empty"
     error = {"message": f"HTTP 200 without an answer: {said[:_MOST_CHARS]}"}
@@ -267,14 +268,6 @@ def _completion_in(page: Any) -> Mapping[str, Any]:
         message = {"role": "assistant", "content": choice["text"]}
         whole = {**whole, "choices": [{**choice, "message": message}]}
     return whole
-
-
-def _is_plain(message: Mapping[str, Any]) -> bool:
-    """Return whether an answer stands where DSPy's client reads it."""
-    content = message.get("content")
-    if content is None:
-        return not message.get("parsed") and not _arguments(message)
-    return isinstance(content, str | list) and not _is_quoted(content)
 
 
 def _is_quoted(content: Any) -> bool:
