@@ -231,6 +231,12 @@ def test_a_key_that_a_reply_repeats_is_not_shown(loopback, loopback_module, comm
     assert key not in printed.err + printed.out
 
 
+def test_a_reply_without_content_is_named_by_its_status():
+    status, read = understood(b"", "", 204)
+    assert status == NO_ANSWER
+    assert json.loads(read)["error"]["message"] == "HTTP 204 without an answer: it is empty"
+
+
 @pytest.mark.parametrize("streams", [False, True])
 def test_whatever_a_reply_holds_is_a_completion_or_a_status(rng, streams):
     values = [None, "", "x", -1, 2.5, True, [], {}, [None], [{}], ["x"], [{"delta": []}], [{"message": {}}]]

@@ -108,7 +108,7 @@ class ImageTransport(ServerTransport):
 
     def _mended(self, status: int, body: bytes, content_type: str) -> tuple[int, bytes]:
         if 200 <= status < 300:
-            status, body = understood(body, content_type)
+            status, body = understood(body, content_type, status)
         return super()._mended(status, body, content_type)
 
 

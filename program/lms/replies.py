@@ -214,11 +214,11 @@ def _is_number(value: Any) -> bool:
     return isinstance(value, int | float) and not isinstance(value, bool) and abs(value) < math.inf
 
 
-# Replies with status 200: a completion, a stream of one that nobody asked for, or no answer
+# Replies with a status of success: a completion, a stream of one that nobody asked for, or no answer
 
 
-def understood(body: bytes, content_type: str) -> tuple[int, bytes]:
-    """Return the status and the body that a reply with status 200 amounts to.
+def understood(body: bytes, content_type: str, status: int = 200) -> tuple[int, bytes]:
+    """Return the status and the body that a reply with a status of success (2xx) amounts to.
 
     A stream becomes the completion that its events add up to. What is no completion becomes an error
     with the server's words, and the status that it names (4xx), or `NO_ANSWER`.
@@ -246,7 +246,7 @@ def understood(body: bytes, content_type: str) -> tuple[int, bytes]:
         choice = {**choice, "message": {**message, "content": content}}
         return 200, json.dumps({**whole, "choices": [choice]}).encode()
     said = " ".join((reason_in(page) or _PAGE.sub(" ", text)).split()) or "it is empty"
-    error = {"message": f"HTTP 200 without an answer: {said[:_MOST_CHARS]}"}
+    error = {"message": f"HTTP {status} without an answer: {said[:_MOST_CHARS]}"}
     return _status(page), json.dumps({"error": error}).encode()
 
 
