@@ -7,6 +7,7 @@ const all = data.pictures;
 const byFile = new Map(all.map((each) => [each.file, each]));
 const WORDS = { keep: "keep", alternate: "alternate", reject: "reject", look: "not sure", failed: "failed" };
 const capital = (text) => text[0].toUpperCase() + text.slice(1);
+const ended = (text) => (text && !/[.!?。]$/.test(text) ? `${text}.` : text);
 
 // Decisions, kept in the browser as well: what is not yet in the gallery's folder is in no other place.
 
@@ -236,7 +237,7 @@ function fill(made, picture) {
   const title = el("span");
   title.append(el("b", verdict, capital(WORDS[verdict])), mine ? " (you)" : "", best ? " · best" : "",
     stars ? ` · ${"★".repeat(stars)}` : "", picture.not_judged ? ` · ${picture.not_judged}` : picture.score == null ? "" : ` · ${picture.score.toFixed(1)}`);
-  const said = [picture.reason, picture.advice].filter(Boolean).join(" ");
+  const said = [picture.advice ? ended(picture.reason) : picture.reason, picture.advice].filter(Boolean).join(" ");
   const why = mine ? `The program: ${WORDS[picture.verdict]}; ${said}` : said;
   made.lastChild.replaceChildren(title, el("span", "name", picture.file), el("span", "camera", picture.camera), el("span", "why", verdict === "failed" ? "" : why));
   made.title = [why, picture.why].filter(Boolean).join(". ");
