@@ -408,13 +408,10 @@ def _advice(assessment: Assessment, viewer: "Viewer") -> str | None:
     """Say what to do about the faults; how much of it is measured where the expert looks."""
     from program.expert import advice_on
 
-    state, faults = assessment.state, dict(assessment.faults)
-    if not faults:
-        return None
-    view = None
+    state, view = assessment.state, None
     if state.kind:
         view = viewer.view(assessment.images[0])
-    return advice_on(faults, state.query, view)
+    return advice_on(dict(assessment.faults), state.query, view) or None
 
 
 def _fault_of_box(box: Box, width: int, height: int) -> str | None:

@@ -319,7 +319,15 @@ def advice_on(faults: Mapping[str, str], query: str, view: View | None = None) -
         if _MENDED_BY.get(fault) not in faults:
             by, tone = phrases.say(f"stops.{halves}"), phrases.say(f"balance.{tone}")
             clauses.append(phrases.say(f"advice.{name}", by=by, tone=tone))
+    if view is not None and _is_unsharp(view, [FAULTS.get(fault) for fault in faults]):
+        clauses.append(phrases.say("advice.unsharp"))
     return sentence_of(list(dict.fromkeys(clauses)), phrases)
+
+
+def _is_unsharp(view: View, named: Sequence[str | None]) -> bool:
+    """Return whether a subject is not sharp, while no blur is among the categories that are named."""
+    sharp = None if view.is_part else sharpness_of(view)  # a part has no subject
+    return sharp is not None and sharp <= 1 - CLEAR and len(named) < MOST and "Blurs" not in named
 
 
 def _cells(view: View, category: DistortionCategory) -> Matrix:
@@ -373,10 +381,8 @@ def summary(view: View, quality: float, phrases: Phrases, *, faults_asked: bool 
         return unjudged_text(view, phrases)
     if kind := not_judged(view):
         return phrases.say("sentence.kind", kind=phrases.say(f"kind.{kind}"))
-    sharp = None if view.is_part else sharpness_of(view)  # a part has no subject
-    if sharp is not None and sharp <= 1 - CLEAR and len(items) < MOST:
-        if not any(each.category == "Blurs" for each in faults):
-            items.append(phrases.say("sentence.unsharp"))  # what made it so is not clear
+    if _is_unsharp(view, [each.category for each in faults]):
+        items.append(phrases.say("sentence.unsharp"))  # what made it so is not clear
     if items:
         return sentence_of(items, phrases)
     cost = likeliest_of(view, *DISTORTION_CATEGORIES) if quality < _COSTLY else ""
