@@ -85,6 +85,25 @@ def test_what_is_no_photograph_is_not_judged_as_one(iqa: AgenticIQA) -> None:
     assert belief(view).novelty == 1 > view.prior.novelty
 
 
+@pytest.mark.spec("issue-71/not-judged")
+def test_sand_under_the_sky_is_a_photograph_and_tinted_paper_a_document(iqa: AgenticIQA) -> None:
+    sand = np.tile(np.array([150.0, 180.0, 220.0]), (512, 512, 1))
+    grains = np.random.default_rng(1).normal(0, 60, (192, 512, 1))
+    sand[320:] = np.clip(np.array([215, 170, 115]) + grains, 0, 255)
+    assert iqa(np.rint(sand).astype(np.uint8)).not_judged is None
+    cream = np.asarray(_page()) * np.array([1.0, 0.96, 0.86])
+    assert iqa(np.rint(cream).astype(np.uint8)).not_judged == "document"
+
+
+@pytest.mark.spec("issue-71/intended")
+def test_a_subject_that_is_not_sharp_comes_with_what_to_do(iqa: AgenticIQA, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("program.expert.answer.findings.sharpness_of", lambda _: 0.1)
+    assert str(iqa(CAT).advice).startswith("Focus on the subject and reshoot")
+    blurred = str(iqa(_smeared(25)).advice)
+    assert "faster shutter speed" in blurred
+    assert "subject" not in blurred
+
+
 @pytest.mark.spec("issue-49/faults")
 def test_what_nobody_annotated_as_strong_can_be_strong(iqa: AgenticIQA, tmp_path: Path) -> None:
     Image.fromarray(CAT).save(tmp_path / "a.jpg", quality=6)

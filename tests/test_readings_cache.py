@@ -166,7 +166,7 @@ def test_the_rows_tell_what_came_from_the_cache(tmp_path):
         from PIL import Image
 
         path = tmp_path / f"{i}.png"
-        Image.fromarray(noise(rng, 64, 64)).save(path)
+        Image.fromarray(noise(rng, 128, 128)).save(path)
         samples.append(Sample(id=str(i), image=path, mos=1.0 + i, mos_range=(1, 5), group=str(i), split="test"))
     own = {"cache_dir": tmp_path / "cache", "tools": {"device": "cpu"}, "executor": {"selection": "model"}}
     settings = load_settings(overrides=own)

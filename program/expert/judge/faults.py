@@ -266,6 +266,8 @@ _ALIKE, _UNTEXTURED, _FALL = 0.02, 0.02, 3.6
 """Spread of the gradients' log power over the ninths of an image up to which all are alike (of noise three
 times that), share of textured blocks below which nothing is shown, and how far the local deviation of noise
 falls to a quarter of the size (white noise: by 4). Photographs of BIQ2021 and CLIVE have .1, .037 and 2.5."""
+_PAPER = 0.2
+"""Saturation of paper, at most: cream has .14, and sand under a blue sky, which is as crisp as letters, .31."""
 _DARKEST, _LIGHTEST, _SMOOTH = 0.05, 0.95, 1.6
 """Mean brightness of a black and a white frame, and log of the local deviation in a flat one."""
 
@@ -300,7 +302,8 @@ def _frame(measured: Numbers, signs: Numbers) -> str | None:
 def _paper_kind(measured: Numbers, signs: Numbers) -> str | None:
     """Return "document" of crisp letters, or "screenshot or graphic" of a few marks on an even ground."""
     crisp, sparse = signs["fine_best"], measured["luma1_deviation_cv"]
-    if crisp > 0.63 and crisp + sparse > 1.6 and measured["luma1_deviation_log"] > 2:
+    is_crisp = crisp > 0.63 and crisp + sparse > 1.6 and measured["luma1_deviation_log"] > 2
+    if is_crisp and measured["saturation"] < _PAPER:
         return "document"
     ground = measured["light_share"]
     if signs["same"] > 0.85:  # a night is not so even
