@@ -76,10 +76,12 @@ def main(argv: Sequence[str] | None = None) -> int:
     parser.add_argument("out", type=Path, metavar="OUT")
     options = parser.parse_args(argv)
     options.out.mkdir(parents=True, exist_ok=True)
+    files = []
     for number, picture in enumerate(_pictures(options.unpacked / "usr")):
         picture.thumbnail((SIDE, SIDE), Image.Resampling.LANCZOS)
-        picture.save(options.out / f"{number:03}.png")
-    rows = _judged(sorted(options.out.glob("*.png")))
+        files.append(options.out / f"{number:03}.png")
+        picture.save(files[-1])
+    rows = _judged(files)
     with whole_file(options.out / "rows.jsonl") as part:
         part.write_text("".join(json.dumps(row) + "\n" for row in rows), "utf-8")
     counts = {
@@ -112,12 +114,12 @@ def _pictures(packages: Path) -> Iterator[Image.Image]:
             yield Image.open(packages / folder / name).convert("RGB")
     for activity, names in GCOMPRIS.items():
         (resources,) = packages.rglob(f"{activity}.rcc")
-        held = {Path(name).stem: content for name, content in _held_in(resources) if name.endswith(".webp")}
+        contents = {Path(name).stem: content for name, content in _files_in(resources) if name.endswith(".webp")}
         for name in names:
-            yield Image.open(io.BytesIO(held[name])).convert("RGB")
+            yield Image.open(io.BytesIO(contents[name])).convert("RGB")
 
 
-def _held_in(resources: Path) -> Iterator[tuple[str, bytes]]:
+def _files_in(resources: Path) -> Iterator[tuple[str, bytes]]:
     """Yield name and content of each file in a Qt resource file (`qres`), as Qt's rcc writes it."""
     content = resources.read_bytes()
     _, version, tree, data, names = struct.unpack(">4s4I", content[:20])

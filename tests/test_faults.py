@@ -95,7 +95,7 @@ def test_sand_under_the_sky_is_a_photograph_and_tinted_paper_a_document(iqa: Age
     assert iqa(np.rint(cream).astype(np.uint8)).not_judged == "document"
 
 
-@pytest.mark.spec("issue-71/intended")
+@pytest.mark.spec("issue-71/advice")
 def test_a_subject_that_is_not_sharp_comes_with_what_to_do(iqa: AgenticIQA, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("program.expert.answer.findings.sharpness_of", lambda _: 0.1)
     assert str(iqa(CAT).advice).startswith("Focus on the subject and reshoot")
