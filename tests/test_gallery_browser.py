@@ -409,14 +409,19 @@ def test_the_page_says_what_the_command_says(visit, tmp_path, capsys):
 @pytest.mark.spec("issue-72/gallery")
 def test_a_fault_is_shown_where_it_is_beside_the_reason(visit, tmp_path):
     where = [(0, 0, 0, 0, 0, 0, 100, 50, 0)]
-    page = visit(written(tmp_path / "out", [made(0, where=where, reasoning="Soft at the lower left."), made(1)]))
+    advice = "Focus anew and reshoot."
+    pictures = [made(0, where=where, reasoning="Soft at the lower left.", advice=advice), made(1)]
+    page = visit(written(tmp_path / "out", pictures))
+    said = f"softer; highlights clipped. {advice}"
+    card = page.locator("[role=option]").first
+    assert (card.locator(".why").inner_text(), card.get_attribute("title")) == (said, f"{said} Soft at the lower left.")
     press(page, "Space")
     pixels = "document.querySelector('canvas').getContext('2d').getImageData(0, 0, 3, 3).data"
     reds = f"[...{pixels}].filter((_, n) => n % 4 === 3)"
     assert page.evaluate(reds) == [0] * 9
     press(page, "m")
     assert page.inner_text("figcaption").startswith("In red: defocus blur · IMG_0000.jpg")
-    assert page.inner_text("figcaption").endswith("Soft at the lower left.")
+    assert page.inner_text("figcaption").endswith(f"Soft at the lower left. · {advice}")
     assert page.evaluate(reds) == [0] * 6 + [153, 77, 0]
     press(page, "m")
     assert page.evaluate(reds) == [0] * 9

@@ -207,7 +207,7 @@ class Assessment(SummarizerOutput, dspy.Prediction):
 
     @property
     def advice(self) -> str | None:
-        """What to do about the faults, in their order; empty where there is none."""
+        """What to do about the faults, in their order, or about a subject that is not sharp; else empty."""
         return self.state.advice
 
     @property

@@ -7,7 +7,10 @@ const all = data.pictures;
 const byFile = new Map(all.map((each) => [each.file, each]));
 const WORDS = { keep: "keep", alternate: "alternate", reject: "reject", look: "not sure", failed: "failed" };
 const capital = (text) => text[0].toUpperCase() + text.slice(1);
-const ended = (text) => (text && !/[.!?。]$/.test(text) ? `${text}.` : text);
+const sentences = (...parts) => {  // each but the last ends with a stop
+  const said = parts.filter(Boolean);
+  return said.map((text, n) => (n + 1 < said.length && !/[.!?。]$/.test(text) ? `${text}.` : text)).join(" ");
+};
 
 // Decisions, kept in the browser as well: what is not yet in the gallery's folder is in no other place.
 
@@ -237,10 +240,10 @@ function fill(made, picture) {
   const title = el("span");
   title.append(el("b", verdict, capital(WORDS[verdict])), mine ? " (you)" : "", best ? " · best" : "",
     stars ? ` · ${"★".repeat(stars)}` : "", picture.not_judged ? ` · ${picture.not_judged}` : picture.score == null ? "" : ` · ${picture.score.toFixed(1)}`);
-  const said = [picture.advice ? ended(picture.reason) : picture.reason, picture.advice].filter(Boolean).join(" ");
+  const said = sentences(picture.reason, picture.advice);
   const why = mine ? `The program: ${WORDS[picture.verdict]}; ${said}` : said;
   made.lastChild.replaceChildren(title, el("span", "name", picture.file), el("span", "camera", picture.camera), el("span", "why", verdict === "failed" ? "" : why));
-  made.title = [why, picture.why].filter(Boolean).join(". ");
+  made.title = sentences(why, picture.why);
   made.setAttribute("aria-label", [picture.file, WORDS[verdict], mine ? "decided by you" : "", best ? "best of its group" : "",
     picture.group != null ? `group ${picture.group}` : "", stars ? `${stars} stars` : "", picture.faults.map((pair) => pair.join(" ")).join(", "), why].filter(Boolean).join(", "));
 }
