@@ -39,13 +39,14 @@ FOLDS, MADE_NOISE, NOISE = 10, 4.0, 0.4
 MEANT, VARIED = 5.0, {"red_green1_deviation_cv": 0.12, "detail_p10": -0.12}
 """What an effect that is meant counts for nothing being wrong; and what detail that varies over a picture, and places
 without any, count for an effect. Chosen, with `LIMITS`, on photographs of other people (`--choose`)."""
-SEEN, PLAIN, SHRUNK = 0.36, 0.4, 3.0
+SEEN, PLAIN, SHRUNK = 0.4, 0.44, 3.0
 """Share of photographs in which a person sees a fault from which it is named; that it is moderate or strong, from
 which it is called so; and how far limits of faults are drawn together. Compression, which few name, has limits by made
 pictures."""
 OFTEN_SLIGHT = ("noise", "haze or flare", "oversaturated", "oversharpened", "low resolution")
-SEEN_OF = dict.fromkeys(OFTEN_SLIGHT, 0.45) | {"colour cast": 0.69}
-"""The share of faults that are seldom moderate, or often wrong, where they are less sure."""
+STRICT = {"crushed shadows": 0.3, "low contrast": 0.25}
+SEEN_OF = dict.fromkeys(OFTEN_SLIGHT, 0.49) | {"colour cast": 0.64} | STRICT
+"""The same share for faults that are seldom moderate or often wrong, and for those that pixels must show as well."""
 WEIGHT_OF_TAUGHT = 0.4
 """Of what each pair of eyes sees in a photograph that teaches, beside another one, where limits are chosen."""
 MADE = 36

@@ -17,7 +17,7 @@ from benchmarks.reasons import Annotated, reason_figures
 from benchmarks.reasons import main as count_reasons
 from program.common.request import Request
 from program.expert import belief
-from program.expert.judge.faults import faults_to_name, tint_of
+from program.expert.judge.faults import faults_to_name, tint_of, unsupported
 from program.expert.judge.heads import OUTPUTS, load_heads
 from program.expert.judge.views import Viewer
 from program.expert.measure.signs import SIGN_NAMES, signs
@@ -130,6 +130,29 @@ def test_highlights_are_blown_and_shadows_crushed_only_where_pixels_clip(iqa: Ag
     for picture in (bright, dark):
         faults = {fault for fault, _ in iqa(np.rint(picture).astype(np.uint8)).faults}
         assert not faults & {"blown highlights", "crushed shadows"}
+
+
+def test_contrast_is_not_low_where_lights_clip(iqa: AgenticIQA) -> None:
+    flat = np.rint(110 + CAT * 0.25).astype(np.uint8)
+    assert "low contrast" in dict(iqa(flat).faults)
+    flat[:12] = 255
+    assert "low contrast" not in dict(iqa(flat).faults)
+
+
+def test_texture_hides_noise_unless_flat_parts_have_as_much() -> None:
+    rng = np.random.default_rng(0)
+    gravel = np.full((300, 480, 3), 128.0)
+    gravel[:, 160:] = np.kron(rng.uniform(0, 255, (150, 160, 1)), np.ones((2, 2, 3)))
+    for deviation, is_hidden in ((1, True), (30, False)):
+        noisy = np.clip(gravel + rng.normal(0, deviation, gravel.shape), 0, 255).astype(np.uint8)
+        assert ("noise" in unsupported(Viewer().view(IMAGES.add(noisy)))) is is_hidden
+
+
+@pytest.mark.parametrize(("chroma", "is_cast"), [(0.15, False), (0.8, True)])
+def test_light_is_tinted_by_each_estimate_of_its_colour(chroma: float, is_cast: bool) -> None:
+    grey = CAT.mean(axis=2, keepdims=True) * 0.7
+    tinted = np.clip(grey * np.exp(chroma * np.array([0.25, 0.0, -0.5])), 0, 255).astype(np.uint8)
+    assert ("colour cast" not in unsupported(Viewer().view(IMAGES.add(tinted)))) is is_cast
 
 
 @pytest.mark.parametrize(("axis", "way", "chinese"), [(1, "horizontally", "水平"), (0, "vertically", "垂直")])

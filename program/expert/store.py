@@ -9,7 +9,7 @@ import numpy as np
 import yaml
 from numpy.typing import NDArray
 
-REVISION = "r14"
+REVISION = "r15"
 """How the expert judges: its arrays, and the faults that it names."""
 NAME = "perceptual/expert"
 MODEL = f"{NAME}@{REVISION}"

@@ -6,7 +6,7 @@ turn into probabilities. What is no photograph has no such faults.
 """
 
 import functools
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from threading import Lock
 from typing import Literal, NamedTuple
 
@@ -28,16 +28,16 @@ MOST = 3
 THERE = 0.4
 """What being there counts beside being the worst."""
 LIMITS: Mapping[str, tuple[float, float]] = {
-    "motion blur": (0.66, 0.68), "defocus blur": (0.57, 0.63), "noise": (0.65, 0.55),
-    "too dark": (0.66, 0.76), "too bright": (0.45, 0.31), "blown highlights": (0.56, 0.53),
-    "crushed shadows": (0.52, 0.59), "colour cast": (0.89, 0.71), "low contrast": (0.57, 0.60),
-    "haze or flare": (0.67, 0.65), "oversaturated": (0.56, 0.57), "muted colours": (0.59, 0.60),
-    "oversharpened": (0.59, 0.41), "low resolution": (0.73, 0.72), "compression": (0.66, 0.70),
+    "motion blur": (0.70, 0.72), "defocus blur": (0.62, 0.66), "noise": (0.69, 0.59),
+    "too dark": (0.71, 0.79), "too bright": (0.51, 0.41), "blown highlights": (0.61, 0.58),
+    "crushed shadows": (0.46, 0.64), "colour cast": (0.87, 0.75), "low contrast": (0.45, 0.65),
+    "haze or flare": (0.72, 0.70), "oversaturated": (0.60, 0.61), "muted colours": (0.63, 0.64),
+    "oversharpened": (0.63, 0.46), "low resolution": (0.77, 0.75), "compression": (0.69, 0.71),
 }  # fmt: skip
 """Probabilities that a fault is there from which it is named, and that it is moderate or strong
 from which it is called so, where it is as likely as not that anything is wrong. These and the next
 ones are chosen on other people's photographs (`benchmarks/fit_faults.py`)."""
-CLEAN, SURE = -0.3, 0.7
+CLEAN, SURE = -0.6, 0.66
 """Log-odds of nothing being wrong from which no fault is named, unless one is so probably there."""
 DOUBT, LEAST = 0.35, -5.0
 """What those log-odds, from the least that annotated photographs have, raise the log-odds of limits by."""
@@ -101,27 +101,23 @@ def _faults_of_whole(view: View) -> tuple[NamedFault, ...]:
 
 def unsupported(view: View) -> frozenset[str]:
     """Return the faults that are none here: meant effects, highlights that do not clip, and so on."""
-    measured, signs = view.measured.by_name(), view.signs.by_name()
+    known = view.measured.by_name() | view.signs.by_name()
     barred = set(faults_explained(view.intended))
     if kind_of(view) == "packshot":
         barred |= _BARRED
-    if signs["clipped_any"] < _CLIPPED:
-        barred.add("blown highlights")
-    if signs["black"] < _CLIPPED:
-        barred.add("crushed shadows")
-    if signs["all_apart_median"] < _ONE_WAY:
-        barred.add("motion blur")
-    if measured["brightness"] > _NEVER_DARK:
-        barred.add("too dark")
-    if measured["brightness"] < _NEVER_BRIGHT:
-        barred.add("too bright")
-    if measured["saturation"] < _GREY:
+    barred |= {
+        fault for fault, needs in _NEEDED.items() if not all(low <= known[name] <= high for name, low, high in needs)
+    }
+    if known["power_most"] > _TEXTURED and known["noise_flat"] < _QUIET:
+        barred.add("noise")
+    if known["saturation"] < _GREY:
         barred |= _COLOUR
-    estimates = _lights(signs)
+    estimates = _lights(known)
     lights = [_hue_of(light) for light in estimates]
-    hue, size = _hue_of(estimates.mean(axis=0))
-    apart = [abs((each - hue + 180) % 360 - 180) for each, _ in lights]
-    if size < _TINTED or max(apart) > _ONE_HUE or signs["strong_colour"] > _VIVID:
+    hue, _ = _hue_of(estimates.mean(axis=0))
+    apart = max(abs((each - hue + 180) % 360 - 180) for each, _ in lights)
+    least = min(chroma for _, chroma in lights)
+    if least < _TINTED or apart > _ONE_HUE or known["strong_colour"] > _VIVID:
         barred.add("colour cast")
     return frozenset(barred)
 
@@ -245,15 +241,26 @@ _LITTLE = 0.06
 _GREY, _MIDDLE = 0.01, 0.45
 """Saturation below which a picture has no colours to be wrong; and the mean brightness below which it
 is too dark, if anything, and else too bright."""
-_NEVER_DARK, _NEVER_BRIGHT = 0.55, 0.4
-"""Mean brightness above which no picture is too dark as a whole, and below which none is too bright: people call 1 of
-216 annotated photographs so, and none of 489."""
-_CLIPPED, _ONE_WAY = 0.0005, 0.15
-"""Share of clipped pixels from which lights are blown or shadows crushed; how much more detail is
-kept along one direction than across it, in the median ninth, from which motion may have smeared it."""
-_TINTED, _ONE_HUE, _VIVID = 0.3, 60, 0.15
-"""Chroma of the light from which it is tinted, degrees within which its estimates must agree, and
-share of vivid pixels above which colour is what the picture shows."""
+_NEEDED: Mapping[str, Sequence[tuple[str, float, float]]] = {
+    "motion blur": [("all_apart_median", 0.15, np.inf)],
+    "too dark": [("brightness", 0.0, 0.55)],
+    "too bright": [("brightness", 0.4, 1.0)],
+    "blown highlights": [("clipped_any", 0.0005, 1.0), ("stops_99", -0.17, np.inf)],
+    "crushed shadows": [("black", 0.0005, 1.0), ("dim", 0.25, 1.0)],
+    "low contrast": [("clipped_any", 0.0, 0.001)],
+    "oversharpened": [("bend", -0.15, np.inf)],
+}  # fmt: skip
+"""What is measured of a picture that has a fault, from .. to. Motion keeps more detail along one direction
+than across it, in the median ninth. Of pictures brighter than .55 people call 1 of 216 too dark, of those
+darker than .4 none of 489 too bright. Where lights are blown, they clip, and a hundredth of the picture is
+nearly white (stops); where shadows are crushed, they clip, and a quarter is dark; where lights clip, contrast
+is not low; and where edges are sharpened too much, lines bend nearly as strongly as they rise."""
+_TEXTURED, _QUIET = 8.0, 1.5
+"""Log power of the gradient in the most detailed ninth above which texture hides noise, and noise of flat parts
+from which it shows all the same."""
+_TINTED, _ONE_HUE, _VIVID = 0.5, 15, 0.15
+"""Chroma from which light is tinted by each of its estimates, degrees within which these must agree, and share of vivid
+pixels above which colour is what the picture shows."""
 _COLOUR = frozenset({"colour cast", "oversaturated", "muted colours"})
 _BARRED = frozenset({
     "too dark", "too bright", "blown highlights", "crushed shadows", "colour cast", "haze or flare",
