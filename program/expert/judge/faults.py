@@ -28,16 +28,16 @@ MOST = 3
 THERE = 0.4
 """What being there counts beside being the worst."""
 LIMITS: Mapping[str, tuple[float, float]] = {
-    "motion blur": (0.70, 0.72), "defocus blur": (0.62, 0.66), "noise": (0.69, 0.59),
-    "too dark": (0.71, 0.79), "too bright": (0.51, 0.41), "blown highlights": (0.61, 0.58),
-    "crushed shadows": (0.46, 0.64), "colour cast": (0.87, 0.75), "low contrast": (0.45, 0.65),
-    "haze or flare": (0.72, 0.70), "oversaturated": (0.60, 0.61), "muted colours": (0.63, 0.64),
-    "oversharpened": (0.63, 0.46), "low resolution": (0.77, 0.75), "compression": (0.69, 0.71),
+    "motion blur": (0.70, 0.72), "defocus blur": (0.62, 0.67), "noise": (0.69, 0.59),
+    "too dark": (0.70, 0.79), "too bright": (0.50, 0.35), "blown highlights": (0.61, 0.57),
+    "crushed shadows": (0.46, 0.63), "colour cast": (0.87, 0.74), "low contrast": (0.44, 0.64),
+    "haze or flare": (0.71, 0.69), "oversaturated": (0.60, 0.61), "muted colours": (0.63, 0.64),
+    "oversharpened": (0.63, 0.46), "low resolution": (0.77, 0.75), "compression": (0.70, 0.74),
 }  # fmt: skip
 """Probabilities that a fault is there from which it is named, and that it is moderate or strong
 from which it is called so, where it is as likely as not that anything is wrong. These and the next
 ones are chosen on other people's photographs (`benchmarks/fit_faults.py`)."""
-CLEAN, SURE = -0.6, 0.66
+CLEAN, SURE = -0.6, 0.7
 """Log-odds of nothing being wrong from which no fault is named, unless one is so probably there."""
 DOUBT, LEAST = 0.35, -5.0
 """What those log-odds, from the least that annotated photographs have, raise the log-odds of limits by."""
