@@ -237,6 +237,7 @@ def test_a_fault_is_told_where_it_is(iqa: AgenticIQA) -> None:
     white[:100, -150:] = 255
     result = iqa(white)
     assert "blown highlights at the upper right" in result.summary.lower()
+    assert "whole image" not in result._repr_html_()
     red = np.asarray(result.heatmap("blown highlights"), dtype=float)
     reddened = (red[..., 0] - red[..., 1])[[50, 50, 250], [380, 60, 60]]
     assert reddened[0] > 2 * max(reddened[1:])

@@ -32,7 +32,8 @@ def card(result: "Assessment") -> str:
     for region, finding in result.findings:
         if finding.severity != "none":
             name = finding.fault or CATEGORY_WORDS[finding.type]
-            findings.append(f"{name}: {finding.severity}, {evidence.looked_at(region)}")
+            place = "" if region == GLOBAL else f" ({evidence.looked_at(region)})"
+            findings.append(f"{name}: {finding.severity}{place}")
     low, high = result.score_interval or (result.rating, result.rating)
     text = files("program.agent").joinpath("card.html").read_text("utf-8")
     return (
