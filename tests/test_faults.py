@@ -132,6 +132,30 @@ def test_highlights_are_blown_and_shadows_crushed_only_where_pixels_clip(iqa: Ag
         assert not faults & {"blown highlights", "crushed shadows"}
 
 
+def _sharpened(amount: float) -> Pixels:
+    soft = ndimage.gaussian_filter(CAT.astype(float), (1.5, 1.5, 0))
+    return np.clip(np.rint(soft + amount * (CAT - soft)), 0, 255).astype(np.uint8)
+
+
+def _patched(side: int, value: int, ground: Pixels) -> Pixels:
+    patched = ground.copy()
+    patched[:side, :side] = value
+    return patched
+
+
+@pytest.mark.parametrize(
+    ("fault", "less", "more"),
+    [
+        ("crushed shadows", _patched(100, 0, CAT // 2 + 70), _patched(220, 0, CAT // 2 + 70)),
+        ("blown highlights", _patched(26, 255, CAT // 2), _patched(80, 255, CAT // 2)),
+        ("oversharpened", _sharpened(0.0), _sharpened(4.0)),
+    ],
+)
+def test_a_fault_needs_enough_of_what_shows_it(fault: str, less: Pixels, more: Pixels) -> None:
+    is_barred = [fault in unsupported(Viewer().view(IMAGES.add(pixels))) for pixels in (less, more)]
+    assert is_barred == [True, False]
+
+
 def test_contrast_is_not_low_where_lights_clip(iqa: AgenticIQA) -> None:
     flat = np.rint(110 + CAT * 0.25).astype(np.uint8)
     assert "low contrast" in dict(iqa(flat).faults)
