@@ -328,6 +328,7 @@ def test_a_command_that_is_told_to_end_says_how_to_go_on_and_does(
         evaluate.main: (evaluation(home), "the same command goes on from there"),
         gallery: ([str(pictures), "--out", str(tmp_path / "gallery")], "the same command"),
     }[main]
+    signal.signal(getattr(signal, number), signal.SIG_DFL)  # nohup, which commands heed, would ignore a hang-up
     judge, judged, ends_at = Asking.__call__, [], 2
 
     def counted(self, request):
