@@ -9,6 +9,7 @@ import subprocess
 import sys
 import time
 from contextlib import closing
+from functools import partial
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 from threading import Thread
@@ -317,7 +318,7 @@ def test_a_resume_that_is_refused_prints_no_plan_and_leaves_no_run(home, compile
     ids=["assess", "evaluate", "gallery", "assess on hang-up"],
 )
 def test_a_command_that_is_told_to_end_says_how_to_go_on_and_does(
-    home, tmp_path, capsys, monkeypatch, main, number
+    home, tmp_path, capsys, monkeypatch, request, main, number
 ) -> None:
     pictures = tmp_path / "pictures"
     pictures.mkdir()
@@ -328,18 +329,20 @@ def test_a_command_that_is_told_to_end_says_how_to_go_on_and_does(
         evaluate.main: (evaluation(home), "the same command goes on from there"),
         gallery: ([str(pictures), "--out", str(tmp_path / "gallery")], "the same command"),
     }[main]
-    signal.signal(getattr(signal, number), signal.SIG_DFL)  # nohup, which commands heed, would ignore a hang-up
+    sent = getattr(signal, number)
+    # Below nohup a hang-up is ignored, and commands heed that.
+    request.addfinalizer(partial(signal.signal, sent, signal.signal(sent, signal.SIG_DFL)))
     judge, judged, ends_at = Asking.__call__, [], 2
 
-    def counted(self, request):
-        judged.append(request.id)
+    def counted(self, asked):
+        judged.append(asked.id)
         if len(judged) == ends_at:
-            os.kill(os.getpid(), getattr(signal, number))
+            os.kill(os.getpid(), sent)
             time.sleep(0.1)  # the main thread begins nothing else
-        return judge(self, request)
+        return judge(self, asked)
 
     monkeypatch.setattr(Asking, "__call__", counted)
-    assert main([*arguments, "--workers", "1"]) == 128 + getattr(signal, number)
+    assert main([*arguments, "--workers", "1"]) == 128 + sent
     last = capsys.readouterr().err.splitlines()[-1]
     assert last.startswith(f"stopped by {number}; ")
     assert kept in last
