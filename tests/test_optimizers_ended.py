@@ -70,6 +70,13 @@ def candidates(folder: Path) -> list[dict[str, object]]:
     return [entry for line in lines if (entry := json.loads(line))["event"] == "candidate"]
 
 
+@pytest.fixture(autouse=True)
+def _heeds_interrupts() -> Iterator[None]:
+    before = signal.signal(signal.SIGINT, signal.default_int_handler)  # a job in the background ignores them
+    yield
+    signal.signal(signal.SIGINT, before)
+
+
 def interrupted(arguments: list[str], folder: Path, number: int) -> tuple[int, str]:
     """Send a signal to this process, which has its imports behind it, as a compile's third candidate is scored."""
     scored = CompileLog.log_score
@@ -80,13 +87,9 @@ def interrupted(arguments: list[str], folder: Path, number: int) -> tuple[int, s
             os.kill(os.getpid(), number)
 
     said = io.StringIO()
-    before = signal.signal(signal.SIGINT, signal.default_int_handler)
-    try:
-        with pytest.MonkeyPatch.context() as patch, redirect_stderr(said):
-            patch.setattr(CompileLog, "log_score", log_score)
-            return main(arguments), said.getvalue()
-    finally:
-        signal.signal(signal.SIGINT, before)
+    with pytest.MonkeyPatch.context() as patch, redirect_stderr(said):
+        patch.setattr(CompileLog, "log_score", log_score)
+        return main(arguments), said.getvalue()
 
 
 def killed(arguments: list[str], folder: Path) -> tuple[int, str]:
