@@ -230,7 +230,7 @@ def test_no_decision_in_a_browser_is_lost_when_the_page_is_made_again(visit, tmp
     tab = page.context.new_page()
     tab.goto(page.url)
     press(tab, "End", "5")
-    page.wait_for_function("Object.values(localStorage).some((kept) => kept.includes('rocket.jpg'))")
+    page.wait_for_function("() => Object.values(localStorage).some((kept) => kept.includes('rocket.jpg'))")
     press(page, "Home", "p")
     assert main([*words, *mine]) == 1
     page.reload()
