@@ -34,8 +34,9 @@ lint: $(VENV)/.installed-dev
 	$(BIN)/mypy --cache-dir=/dev/null
 	$(BIN)/lint-imports --no-cache
 
+# The README's commands need these two extras as well.
 $(VENV)/.installed: $(LISTS)
-	@$(INSTALL)
+	@$(INSTALL) gallery serve
 	@touch $@
 
 # uv compiles no bytecode: loaded here, the tests and what they load are compiled once, not by two processes at a time.

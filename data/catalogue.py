@@ -104,7 +104,7 @@ def resolve_dataset(name_or_path: str | Path, cache_dir: Path, *, progress: bool
             f"--out {name}/manifest.jsonl"
         )
     if (path / TABLE).is_file():
-        mend = "save them on its page, then give them to agentic-iqa gallery with --decisions"
+        mend = "save them on its page as decisions.json in it, or give them to agentic-iqa gallery with --decisions"
         raise DataError(f"gallery {name!r}: holds no decisions; {mend}")
     if path.is_dir():
         inside = ", ".join(table.name for table in _tables_in(path))[:200]

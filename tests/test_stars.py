@@ -182,7 +182,7 @@ def test_a_file_of_nothing_but_confirmed_suggestions_is_refused_by_compile(tmp_p
     assert "circular" in capsys.readouterr().err
     shutil.move(culled / "decisions.json", tmp_path / "decisions.json")
     assert main(["compile", "--data", str(culled), "--out", str(tmp_path / "program")]) == 2
-    assert "holds no decisions; save them on its page, then give them to" in capsys.readouterr().err
+    assert "holds no decisions; save them on its page as decisions.json in it, or" in capsys.readouterr().err
     assert main(["compile", "--data", str(tmp_path / "decisions.json"), "--out", str(tmp_path / "program")]) == 2
     assert "gallery.jsonl is not beside it" in capsys.readouterr().err
 

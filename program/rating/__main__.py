@@ -94,7 +94,7 @@ def _rate(arguments: argparse.Namespace) -> int:
     file = RatingFile(arguments.out)
     try:
         session = session_of(arguments, file, settings.images.max_pixels)
-        command = f"agentic-iqa compile --data {shlex.quote(str(arguments.out))} --out programs/mine"
+        command = f"agentic-iqa compile --data {shlex.quote(str(arguments.out))} --out programs/rated"
         listener = bind("127.0.0.1", arguments.port)
         learner = Learner(session, settings.kept_dir, settings.images.max_pixels)
         learner.start()
