@@ -9,11 +9,11 @@ from program.common.cli import EXIT_UNUSABLE
 from program.common.errors import did_you_mean
 
 COMMANDS = {
-    "assess": ("program.assess", "judge an image, a folder or a manifest, or compare two images"),
-    "gallery": ("program.gallery.__main__", "group a folder's photographs, choose the best of each, and show why"),
-    "rate": ("program.rating.__main__", "a page on which you rate pictures, so that a program learns your standard"),
+    "assess": ("program.assess", "judge images, a folder or a manifest, or compare two"),
+    "gallery": ("program.gallery.__main__", "group photographs, choose the best of each, and show why"),
+    "rate": ("program.rating.__main__", "a page to rate pictures on, from which a program learns"),
     "serve": ("program.serve", "a page and an HTTP interface that judge images"),
-    "mcp": ("program.serve:offer", "the same as tools for agents, over the Model Context Protocol"),
+    "mcp": ("program.serve:offer", "the same as tools for agents (Model Context Protocol)"),
     "evaluate": ("program.evaluate", "how well a program agrees with people"),
     "compile": ("program.compile", "optimize a program on human judgements"),
     "runs": ("program.runs", "every compile and evaluation, in MLflow's page"),

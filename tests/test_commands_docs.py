@@ -81,3 +81,10 @@ def test_every_column_of_a_table_is_explained():
     assert script("make_fields").page(text) == text, "run `python docs/make_fields.py`"
     columns = text.split("## The columns of a table")[1].split("##")[0]
     assert re.findall(r"^\| `(\w+)` \|", columns, re.MULTILINE) == [*Row.model_fields]
+
+
+def test_the_list_of_commands_fits_a_terminal_of_80_columns(capsys: pytest.CaptureFixture[str]) -> None:
+    from agentic_iqa.__main__ import main
+
+    main(["--help"])
+    assert max(map(len, capsys.readouterr().out.splitlines())) <= 80
