@@ -113,7 +113,7 @@ def saved(section: Section) -> Iterator[tuple[str, Any]]:
         digest = hashlib.sha256(data).hexdigest()
         if digest in shown:
             (program / "images" / f"{digest}.png").write_bytes(data)
-    yield from answers(section, program, force=True)  # by another expert than today's, once that is newer
+    yield from answers(section, program, force=True)  # else an earlier expert's program is refused
 
 
 def answers(section: Section, program: Path, *, force: bool = False) -> Iterator[tuple[str, Any]]:

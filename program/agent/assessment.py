@@ -32,8 +32,7 @@ def card(result: "Assessment") -> str:
     for region, finding in result.findings:
         if finding.severity != "none":
             name = finding.fault or CATEGORY_WORDS[finding.type]
-            place = "" if region == GLOBAL else f" ({evidence.looked_at(region)})"
-            findings.append(f"{name}: {finding.severity}{place}")
+            findings.append(f"{name}: {finding.severity}{evidence.place_after(region)}")
     low, high = result.score_interval or (result.rating, result.rating)
     text = files("program.agent").joinpath("card.html").read_text("utf-8")
     return (

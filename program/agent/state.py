@@ -187,6 +187,10 @@ class ExecutorOutput(Record):
             return region
         return f"{region} (whole image)"
 
+    def place_after(self, region: str) -> str:
+        """Return what was looked at, in brackets after a finding; nothing for the whole image."""
+        return "" if region == GLOBAL else f" ({self.looked_at(region)})"
+
 
 class Columns(Record):
     """What an answer says of the quality in single values: fields of the answer and of a table's row.

@@ -14,7 +14,6 @@ from program.common.backends import Record
 from program.common.keys import redact
 from program.common.request import Request
 from program.fusion.scores import REACH
-from signatures.schemas import GLOBAL
 
 _MOST_DISTORTIONS = 8
 _FAULT_COLUMNS = 3
@@ -184,8 +183,7 @@ def _distortions_text(result: Assessment) -> str | None:
     texts = []
     for (region, kind), severity in result.severities(lambda finding: finding.type).items():
         if severity != "none":
-            place = "" if region == GLOBAL else f" ({result.state.evidence.looked_at(region)})"
-            texts.append(f"{kind}: {severity}{place}")
+            texts.append(f"{kind}: {severity}{result.state.evidence.place_after(region)}")
     return "; ".join(texts[:_MOST_DISTORTIONS]) or None
 
 

@@ -110,14 +110,12 @@ def unsupported(view: View) -> frozenset[str]:
     }
     if known["power_most"] > _TEXTURED and known["noise_flat"] < _QUIET:
         barred.add("noise")
-    if known["saturation"] < _GREY:
-        barred |= _COLOUR
     estimates = _lights(known)
     lights = [_hue_of(light) for light in estimates]
     hue, _ = _hue_of(estimates.mean(axis=0))
     apart = max(abs((each - hue + 180) % 360 - 180) for each, _ in lights)
     least = min(chroma for _, chroma in lights)
-    if least < _TINTED or apart > _ONE_HUE or known["strong_colour"] > _VIVID:
+    if least < _TINTED or apart > _ONE_HUE:
         barred.add("colour cast")
     return frozenset(barred)
 
@@ -238,9 +236,10 @@ TOO_SMALL = "too small"
 """Why an image of few pixels is not judged."""
 _LITTLE = 0.06
 """Share of pixels that are neither black nor white below which an image has hardly any."""
-_GREY, _MIDDLE = 0.01, 0.45
-"""Saturation below which a picture has no colours to be wrong; and the mean brightness below which it
-is too dark, if anything, and else too bright."""
+_MIDDLE = 0.45
+"""Mean brightness below which a picture is too dark, if anything, and else too bright."""
+_COLOURED = ("saturation", 0.01, 1.0)
+"""Below it a picture has no colours to be wrong."""
 _NEEDED: Mapping[str, Sequence[tuple[str, float, float]]] = {
     "motion blur": [("all_apart_median", 0.15, np.inf)],
     "too dark": [("brightness", 0.0, 0.55)],
@@ -249,19 +248,21 @@ _NEEDED: Mapping[str, Sequence[tuple[str, float, float]]] = {
     "crushed shadows": [("black", 0.0005, 1.0), ("dim", 0.25, 1.0)],
     "low contrast": [("clipped_any", 0.0, 0.001)],
     "oversharpened": [("bend", -0.15, np.inf)],
+    "colour cast": [_COLOURED, ("strong_colour", 0.0, 0.15)],
+    "oversaturated": [_COLOURED],
+    "muted colours": [_COLOURED],
 }  # fmt: skip
 """What is measured of a picture that has a fault, from .. to. Motion keeps more detail along one direction
 than across it, in the median ninth. Of pictures brighter than .55 people call 1 of 216 too dark, of those
 darker than .4 none of 489 too bright. Where lights are blown, they clip, and a hundredth of the picture is
 nearly white (stops); where shadows are crushed, they clip, and a quarter is dark; where lights clip, contrast
-is not low; and where edges are sharpened too much, lines bend nearly as strongly as they rise."""
+is not low; where edges are sharpened too much, lines bend nearly as strongly as they rise; and where vivid
+pixels are more than a share of .15, colour is what the picture shows."""
 _TEXTURED, _QUIET = 8.0, 1.5
 """Log power of the gradient in the most detailed ninth above which texture hides noise, and noise of flat parts
 from which it shows all the same."""
-_TINTED, _ONE_HUE, _VIVID = 0.5, 15, 0.15
-"""Chroma from which light is tinted by each of its estimates, degrees within which these must agree, and share of vivid
-pixels above which colour is what the picture shows."""
-_COLOUR = frozenset({"colour cast", "oversaturated", "muted colours"})
+_TINTED, _ONE_HUE = 0.5, 15
+"""Chroma from which light is tinted by each of its estimates, and degrees within which these must agree."""
 _BARRED = frozenset({
     "too dark", "too bright", "blown highlights", "crushed shadows", "colour cast", "haze or flare",
     "low contrast",
